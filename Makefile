@@ -1,0 +1,225 @@
+# memo is headers and needs no build; this builds and runs its examples, tests and benchmarks.
+#
+#   make run              a small GPT learns from real text in a device too small for it
+#   make test             every test; the last line counts them
+#   make help             all targets
+#
+# CC, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's and come last.  V=1 shows the commands.
+# TESTS="test_swap test_plan" runs only these, ARGS="NAME --seed N" is given to each test program.
+# Optional libraries are looked for once, by scripts/setup.sh; what it found is in build/config.mk.
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := all
+
+PREFIX       ?= /usr/local
+FUZZ_SECONDS ?= 60
+RUN_FLAGS    ?= --demo
+
+ifeq ($(origin CC),default)
+CC := $(shell for c in cc gcc clang; do command -v $$c >/dev/null 2>&1 && echo $$c && exit; done; echo cc)
+endif
+export CC CPPFLAGS CFLAGS
+
+# A variant builds the test programs in a folder of its own, with flags of its own.
+#   asan | ubsan | asan-ubsan | tsan | valgrind | coverage
+VARIANT :=
+BUILD   := build$(if $(VARIANT),/$(VARIANT))
+
+HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
+# What is over MPI needs mpicc and belongs to test-mpi.
+EXAMPLES := $(patsubst examples/%.c,build/examples/%,$(filter-out %_mpi.c,$(wildcard examples/*.c)))
+BENCHES  := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
+FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
+TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh))))
+TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
+# Scripts build things of their own; once is enough.
+TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
+FORMATTED := $(wildcard *.h *.cuh *parts/*.inc examples/*.[ch] tests/*.[ch] tests/*/*.c bench/*.[ch])
+
+# What needs no compiler must not ask for one.
+NO_SETUP := help clean format format-check install uninstall setup
+ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
+include build/config.mk
+endif
+
+build/config.mk: scripts/setup.sh
+	@sh scripts/setup.sh $@
+
+# ---- flags ----
+
+Q := $(if $(V),,@)
+WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),-Werror)
+FLAGS    = -std=c99 -g -I. -Iexamples $(WARNINGS) -pthread
+
+OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
+OPTIMIZE_asan       := -O1 -fsanitize=address -fno-omit-frame-pointer
+OPTIMIZE_ubsan      := -O1 -fsanitize=undefined -fno-sanitize-recover=all
+OPTIMIZE_asan-ubsan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPTIMIZE_tsan       := -O1 -fsanitize=thread
+OPTIMIZE_valgrind   := -O1 -DMEMO_TEST_VALGRIND
+OPTIMIZE_coverage   := -O0 --coverage
+
+# A race detector cannot see into OpenBLAS, and valgrind is slow in it: these variants use the built-in GEMM.
+BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS))
+BLAS_TESTS_LIBS = $(if $(VARIANT),,$(BLAS_LIBS))
+
+WRAPPER_valgrind := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,possible --fair-sched=yes
+# ThreadSanitizer wants its addresses where address randomisation may put others.
+WRAPPER_tsan = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+# $(call build,FLAGS,LIBRARIES): one source file to one program.  A program that fails to build leaves no older
+# one behind, which a test run would take for it.
+define build
+@mkdir -p $(@D)
+@echo "  CC    $@"
+$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ $(1) $(CPPFLAGS) $(CFLAGS) $< -o $@ \
+	$(LDFLAGS) $(2) $(LDLIBS) -lm || { rm -f $@; exit 1; }
+endef
+
+# ---- programs ----
+
+all: examples bench-programs test-programs ## build examples, benchmarks and test programs
+
+examples: $(EXAMPLES) ## build examples/ into build/examples
+test-programs: $(TEST_PROGRAMS)
+bench-programs: $(BENCHES)
+
+build/examples/%: examples/%.c build/config.mk Makefile
+	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+build/examples/train_gpt: examples/train_gpt.c build/config.mk Makefile
+	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+build/bench/%: bench/%.c build/config.mk Makefile
+	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+
+$(BUILD)/tests/%: tests/%.c build/config.mk Makefile
+	$(call build,$(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+$(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
+	$(call build,$(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+# Central differences want more digits than a float has.
+$(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
+	$(call build,$(OPTIMIZE_TESTS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+
+-include $(wildcard $(BUILD)/tests/*.d build/examples/*.d build/bench/*.d build/fuzz/*.d)
+
+# ---- run ----
+
+run: build/examples/train_gpt ## train a small GPT under every policy; pictures in build/run
+	@mkdir -p build/run
+	@build/examples/train_gpt $(RUN_FLAGS)
+
+bench: bench-programs ## run the benchmarks
+	@for program in $(BENCHES); do echo; echo "$$program"; $$program || exit 1; done
+
+# ---- tests ----
+
+# As many compilers at a time as there are processors, unless the user has said how many.
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
+
+# The programs are built by a make of their own, so that one that does not build counts as a failure and
+# keeps no other from running.  Scripts run the examples.
+test: ## build and run every test; the last line counts them
+	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(VARIANT),,examples)
+	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
+	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \
+	sh tests/run.sh $(BUILD)/logs $(TEST_PROGRAMS) $(TEST_SCRIPTS)
+
+# $(call need,TOOL,PACKAGE): TOOL is a command
+need = command -v $(1) >/dev/null 2>&1 || { echo "make $@: needs $(1) (apt-get install $(2))" >&2; exit 1; }
+
+# $(call sanitized,PACKAGE): the compiler must bring the sanitizer's runtime
+define sanitized
+@mkdir -p build/$@
+@echo 'int main(void) { return 0; }' >build/$@/probe.c
+@$(CC) $(OPTIMIZE_$@) build/$@/probe.c -o build/$@/probe 2>/dev/null || \
+	{ echo "make $@: $(CC) lacks the runtime of $(filter -fsanitize=%,$(OPTIMIZE_$@)) ($(1))" >&2; exit 1; }
+@$(MAKE) --no-print-directory VARIANT=$@ test
+endef
+
+asan: ## the tests under AddressSanitizer (leaks too)
+	$(call sanitized,with gcc: apt-get install libasan8; with clang: libclang-rt-dev)
+ubsan: ## the tests under UndefinedBehaviorSanitizer
+	$(call sanitized,with gcc: apt-get install libubsan1; with clang: libclang-rt-dev)
+asan-ubsan: ## both of them at once
+	$(call sanitized,with gcc: apt-get install libasan8 libubsan1; with clang: libclang-rt-dev)
+tsan: ## the tests under ThreadSanitizer
+	$(call sanitized,with gcc: apt-get install libtsan2; with clang: libclang-rt-dev)
+valgrind: ## the tests under valgrind, leaks are errors
+	@$(call need,valgrind,valgrind)
+	@$(MAKE) --no-print-directory VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test
+
+test-cuda: ## compile memo_cuda.cuh with nvcc
+	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
+	@MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
+	@echo "make $@: memo_cuda.cuh has no CUDA device yet, so there is nothing to run on a GPU."
+
+test-mpi: ## compile memo_sp.h
+	@MEMO_TEST_ARGS=memo_sp.h sh tests/run.sh build/logs tests/test_compile.sh
+	@echo "make $@: memo_sp.h has no comm over MPI yet, so there is nothing to run on several processes."
+
+# ---- other checks ----
+
+build/fuzz/%: tests/%.c Makefile
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)clang -std=c99 -g -O1 -I. -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
+		-fno-sanitize-recover=all $< -o $@ -lm
+
+fuzz: ## fuzz the readers of traces and plans, FUZZ_SECONDS each (60)
+	@$(call need,clang,clang)
+	@$(MAKE) --no-print-directory $(FUZZERS)
+	@for program in $(FUZZERS); do \
+		kind=$${program##*fuzz_}; \
+		mkdir -p build/fuzz/corpus/$$kind; \
+		echo "$$program, $(FUZZ_SECONDS) s"; \
+		if $$program -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=build/fuzz/$$kind- build/fuzz/corpus/$$kind tests/corpus/$$kind \
+			>build/fuzz/$$kind.log 2>&1; then \
+			sed -n 's/^stat::number_of_executed_units: */  nothing found; inputs tried: /p' build/fuzz/$$kind.log; \
+		else \
+			tail -n 40 build/fuzz/$$kind.log; \
+			echo "make $@: mend it and keep the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
+			exit 1; \
+		fi; \
+	done
+
+analyze: ## clang --analyze, cppcheck, gcc -fanalyzer: whichever is there
+	@sh scripts/analyze.sh
+
+coverage: ## line coverage of the headers by the tests (gcc and gcov)
+	@$(call need,gcov,gcc)
+	@rm -rf build/coverage
+	@$(MAKE) --no-print-directory VARIANT=coverage CC=gcc test
+	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h $(wildcard parts/*.inc)
+
+format: ## put all C sources into the style of .clang-format
+	@$(call need,clang-format,clang-format)
+	clang-format -i $(FORMATTED)
+format-check: ## say which sources are not in that style
+	@$(call need,clang-format,clang-format)
+	@clang-format --dry-run --Werror $(FORMATTED) && echo "format-check: $(words $(FORMATTED)) files, all in style"
+
+# ---- installation ----
+
+VERSION = $(shell sed -n 's/^\#define MEMO_VERSION_[MP][A-Z]* *\([0-9][0-9]*\).*/\1/p' memo.h | paste -sd. -)
+
+install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
+	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
+	cp $(HEADERS) "$(DESTDIR)$(PREFIX)/include/"
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' memo.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/memo.pc"
+	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(HEADERS:%=include/%) share/pkgconfig/memo.pc
+uninstall: ## remove what install put there
+	cd "$(DESTDIR)$(PREFIX)" && rm -f $(HEADERS:%=include/%) share/pkgconfig/memo.pc
+
+# ---- the rest ----
+
+setup: ## look for lp_solve and OpenBLAS again
+	@sh scripts/setup.sh build/config.mk
+clean: ## remove build/
+	rm -rf build
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r target text; do \
+		printf '  %-14s %s\n' "$$target" "$$text"; done
+
+.PHONY: all examples test-programs bench-programs run bench test asan ubsan asan-ubsan tsan valgrind \
+	test-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help

@@ -1,0 +1,1101 @@
+/* paper_memo.h - "Efficiently Training 7B LLM with 1 Million Sequence Length on 8 GPUs" (MEMO): its
+ * tables of model FLOPs utilisation (MFU), out-of-memory verdicts and swapped fractions, computed
+ * from one table of constants and printed beside the published figures.
+ *
+ * Symbols of the paper: n layers, h hidden size, s tokens of a sequence, V vocabulary, P
+ * parameters, alpha the swapped fraction of the rows, B the bandwidth to host memory.  TP, CP, DP,
+ * PP: degrees of tensor, context, data and pipeline parallelism.  bf16: 2 bytes an element. */
+#ifndef PAPER_MEMO_H
+#define PAPER_MEMO_H
+
+#include "paper_common.h"
+
+/* ---- published figures ----------------------------------------------------------------------- */
+
+/* Values of alpha that are no fraction: what the paper reports in place of one. */
+#define SWAP_OOM  (-1.0) /* device memory exhausted */
+#define SWAP_OOHM (-2.0) /* host memory exhausted */
+
+#define SWAP_N_LENGTHS 12
+static const double swap_lengths_k[SWAP_N_LENGTHS] = {64,  128, 256,  384,  512,  640,
+                                                      768, 896, 1024, 1152, 1280, 1408};
+
+typedef struct swap_layout {
+    int tensor, context, data, pipeline;
+} swap_layout;
+
+typedef struct swap_model {
+    const char* name;
+    int n_layers, hidden, n_gpus;
+} swap_model;
+
+/* Table 2: feed-forward size 4h, vocabulary 50257. */
+#define SWAP_N_MODELS   4
+#define SWAP_VOCABULARY 50257.0
+static const swap_model swap_models[SWAP_N_MODELS] = {
+    {"7B", 32, 4096, 8}, {"13B", 40, 5120, 16}, {"30B", 48, 7168, 32}, {"65B", 80, 8192, 64}};
+
+/* Appendix A, Table 7. */
+/* clang-format off */
+static const swap_layout swap_published_layout[SWAP_N_MODELS][SWAP_N_LENGTHS] = {
+    {{2, 2, 2, 1}, {4, 2, 1, 1}, {4, 2, 1, 1}, {4, 2, 1, 1}, {4, 2, 1, 1}, {4, 2, 1, 1},
+     {4, 2, 1, 1}, {4, 2, 1, 1}, {8, 1, 1, 1}, {8, 1, 1, 1}, {8, 1, 1, 1}, {8, 1, 1, 1}},
+    {{2, 2, 4, 1}, {4, 2, 2, 1}, {4, 2, 2, 1}, {4, 2, 1, 2}, {4, 4, 1, 1}, {4, 4, 1, 1},
+     {4, 4, 1, 1}, {4, 4, 1, 1}, {4, 4, 1, 1}, {4, 4, 1, 1}, {4, 4, 1, 1}, {4, 4, 1, 1}},
+    {{4, 1, 8, 1}, {8, 1, 4, 1}, {8, 2, 2, 1}, {8, 2, 2, 1}, {8, 2, 2, 1}, {8, 4, 1, 1},
+     {8, 4, 1, 1}, {8, 4, 1, 1}, {8, 4, 1, 1}, {8, 4, 1, 1}, {8, 4, 1, 1}, {8, 4, 1, 1}},
+    {{8, 1, 8, 1}, {4, 4, 4, 1}, {8, 4, 2, 1}, {8, 8, 1, 1}, {8, 8, 1, 1}, {8, 8, 1, 1},
+     {8, 8, 1, 1}, {8, 8, 1, 1}, {8, 8, 1, 1}, {8, 8, 1, 1}, {8, 8, 1, 1}, {8, 8, 1, 1}}};
+/* clang-format on */
+static const double swap_published_alpha[SWAP_N_MODELS][SWAP_N_LENGTHS] = {
+    {0, 0, 1, 0.5, 0.125, 0.125, 0, 0, 0, SWAP_OOM, SWAP_OOM, SWAP_OOM},
+    {0, 0, 0, 0, 0.5, 0.125, 0.125, 0, 0, 0, 0, 0},
+    {0, 0, 0, 0, 0, 0.25, 0.125, 0.125, 0.125, 0.125, 0, SWAP_OOHM},
+    {0, 0, 0, 0.25, 0.25, 0.25, 0.25, 0.125, 0.125, 0, 0, 0}};
+/* Table 3, rows "Memo", per cent; where there is none the program did not run. */
+static const double swap_published_mfu[SWAP_N_MODELS][SWAP_N_LENGTHS] = {
+    {52.34, 50.96, 53.62, 53.04, 51.84, 52.59, 51.89, 52.71, 52.30, 0, 0, 0},
+    {52.65, 50.93, 51.22, 51.91, 52.40, 52.13, 51.71, 51.76, 52.06, 51.74, 51.78, 52.10},
+    {52.12, 49.66, 50.00, 50.69, 51.06, 51.72, 51.18, 51.50, 51.24, 51.73, 51.59, 0},
+    {47.80, 48.61, 49.87, 48.85, 49.71, 50.05, 51.16, 51.05, 51.27, 51.20, 51.42, 51.45}};
+
+/* Table 4, 7B, TP 4, CP 2, per cent. */
+#define SWAP_N_ABLATION 8
+typedef enum swap_policy {
+    SWAP_RECOMPUTE, /* full recomputation from each layer's input, with a memory plan */
+    SWAP_FULL,      /* alpha = 1 */
+    SWAP_ALPHA,     /* MEMO: layer input and attention output whole, of the others a fraction */
+    SWAP_N_PUBLISHED,
+    SWAP_KEEP = SWAP_N_PUBLISHED /* everything stays on the device; not in the paper's table */
+} swap_policy;
+static const char* const swap_policy_names[SWAP_N_PUBLISHED] = {"recompute + plan",
+                                                                "full swap + plan", "MEMO"};
+static const swap_layout swap_ablation_layout = {4, 2, 1, 1};
+static const double swap_ablation_mfu[SWAP_N_PUBLISHED][SWAP_N_ABLATION] = {
+    {42.91, 43.17, 42.05, 42.49, 41.90, 42.15, SWAP_OOM, SWAP_OOM},
+    {37.40, 46.33, 53.62, SWAP_OOHM, SWAP_OOHM, SWAP_OOHM, SWAP_OOHM, SWAP_OOHM},
+    {47.99, 50.96, 53.62, 53.04, 51.84, 52.59, 51.89, 52.71}};
+static const double swap_unplanned_mfu[SWAP_N_ABLATION] = {41.19,    23.00,    29.07,    25.67,
+                                                           SWAP_OOM, SWAP_OOM, SWAP_OOM, SWAP_OOM};
+static const char* const swap_reorganisations[SWAP_N_ABLATION] = {"", "6", "16", "",
+                                                                  "", "",  "",   ""};
+
+/* Figures 1(b), 7 and 12(a): 7B, TP 8; GPUs against the longest length. */
+#define SWAP_PUBLISHED_HIDDEN_K    192.0 /* the forward pass hides full offloading from here */
+#define SWAP_PUBLISHED_ATTENTION_K 576.0 /* attention above 90 % of the forward pass */
+#define SWAP_N_SCALES              4
+static const int swap_scale_gpus[SWAP_N_SCALES] = {8, 16, 32, 64};
+static const double swap_scale_longest_k[SWAP_N_SCALES] = {1024, 2048, 4096, 8192};
+
+/* ---- hardware: all constants ----------------------------------------------------------------- */
+
+typedef struct swap_attention_rate {
+    double tokens, forward_flops, backward_flops; /* FLOP/s of the causal half; 2 and 5 products */
+} swap_attention_rate;
+
+typedef struct swap_hardware {
+    double peak_flops;      /* what MFU is counted against */
+    double gemm_efficiency; /* of peak_flops */
+    int n_attention_rates;  /* one: any length; more: by the logarithm of the length */
+    swap_attention_rate attention[3];
+    double pcie_bytes_per_s;   /* B, of one GPU, each way */
+    double nvlink_bytes_per_s; /* of one GPU, each way */
+    double nic_bytes_per_s;    /* of one GPU, each way */
+    int gpus_per_node;
+    double device_bytes, device_reserve_bytes;
+    double host_bytes_per_node, host_usable; /* usable: fraction */
+    double bytes_per_logit;
+    double classifier_tokens; /* the classifier runs in chunks of these; 0: in one */
+    int is_host_rounded;      /* each pinned tensor takes a power of two */
+    double parameter_bytes, gradient_bytes, optimizer_bytes; /* of one parameter */
+    double n_micro_batches;                                  /* of one step and replica */
+    double vocabulary;
+} swap_hardware;
+
+static inline swap_hardware swap_a800(void) {
+    swap_hardware hw;
+    memset(&hw, 0, sizeof hw);
+    hw.peak_flops = 312e12;
+    hw.gemm_efficiency = 0.7; /* where the fit starts, as the next three */
+    hw.n_attention_rates = 1;
+    hw.attention[0].forward_flops = 0.7 * hw.peak_flops;
+    hw.attention[0].backward_flops = 0.6 * hw.peak_flops;
+    hw.pcie_bytes_per_s = 12e9;
+    hw.nvlink_bytes_per_s = 160e9;
+    hw.nic_bytes_per_s = 20e9;
+    hw.gpus_per_node = 8;
+    hw.device_bytes = 80 * PAPER_GIB;
+    hw.device_reserve_bytes = 4 * PAPER_GIB;
+    hw.host_bytes_per_node = 2e12;
+    hw.host_usable = 0.6;
+    hw.bytes_per_logit = 6;
+    hw.parameter_bytes = 2;
+    hw.gradient_bytes = 4;
+    hw.optimizer_bytes = 12;
+    hw.n_micro_batches = 16;
+    hw.vocabulary = SWAP_VOCABULARY;
+    return hw;
+}
+
+/* ---- the model of a step --------------------------------------------------------------------- */
+
+/* P = 12 n h^2 + V h */
+static inline double swap_parameters(const swap_hardware* hw, const swap_model* model) {
+    return 12.0 * model->n_layers * model->hidden * (double)model->hidden +
+           hw->vocabulary * model->hidden;
+}
+
+/* 6 s P + 6 n h s^2 */
+static inline double swap_flops_per_sample(const swap_hardware* hw, const swap_model* model,
+                                           double tokens) {
+    return 6 * tokens * swap_parameters(hw, model) +
+           6.0 * model->n_layers * model->hidden * tokens * tokens;
+}
+
+/* u = 2 s h / (TP CP): the bytes of one s x h tensor on one GPU. */
+static inline double swap_unit_bytes(const swap_model* model, swap_layout layout, double tokens) {
+    return 2 * tokens * model->hidden / (layout.tensor * layout.context);
+}
+
+static inline void swap_attention_flops(const swap_hardware* hw, double tokens, double* forward,
+                                        double* backward) {
+    const swap_attention_rate* r = hw->attention;
+    int i = 0;
+    double t;
+    while (i + 2 < hw->n_attention_rates && tokens > r[i + 1].tokens) i++;
+    *forward = r[i].forward_flops;
+    *backward = r[i].backward_flops;
+    if (hw->n_attention_rates < 2) return;
+    t = log(tokens / r[i].tokens) / log(r[i + 1].tokens / r[i].tokens);
+    t = paper_max(0, paper_min(1, t));
+    *forward += t * (r[i + 1].forward_flops - *forward);
+    *backward += t * (r[i + 1].backward_flops - *backward);
+}
+
+/* What one layer and the head take on one GPU, in seconds, for one sequence. */
+typedef struct swap_layer {
+    double gemm_forward;                          /* 24 s h^2 */
+    double attention_forward, attention_backward; /* 2 s^2 h and 5 s^2 h: the causal half */
+    double tensor_collective;           /* one all-gather or reduce-scatter of s h / CP elements */
+    double ring_forward, ring_backward; /* what of the exchange of K and V is not hidden */
+    double head;                        /* classifier, forward and backward */
+} swap_layer;
+
+static inline swap_layer swap_layer_times(const swap_hardware* hw, const swap_model* model,
+                                          swap_layout layout, double tokens) {
+    swap_layer layer;
+    double h = model->hidden, n_shards = layout.tensor * layout.context;
+    double gemm_flops = hw->peak_flops * hw->gemm_efficiency;
+    double forward_flops, backward_flops, link, hop;
+    swap_attention_flops(hw, tokens, &forward_flops, &backward_flops);
+    layer.gemm_forward = 24 * tokens * h * h / n_shards / gemm_flops;
+    layer.attention_forward = 2 * tokens * tokens * h / n_shards / forward_flops;
+    layer.attention_backward = 5 * tokens * tokens * h / n_shards / backward_flops;
+    link = layout.tensor > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
+    layer.tensor_collective =
+        (layout.tensor - 1.0) / layout.tensor * 2 * tokens * h / layout.context / link;
+    /* A hop carries K and V, on the way back also dK and dV; it hides behind 1/CP of the work. */
+    link = n_shards > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
+    hop = 2 * swap_unit_bytes(model, layout, tokens) / link;
+    layer.ring_forward =
+        (layout.context - 1) * paper_max(0, hop - layer.attention_forward / layout.context);
+    layer.ring_backward =
+        (layout.context - 1) * paper_max(0, 2 * hop - layer.attention_backward / layout.context);
+    layer.head = 6 * tokens * h * hw->vocabulary / n_shards / gemm_flops;
+    return layer;
+}
+
+/* The forward pass of a layer: four collectives, as Megatron's sequence parallelism has them. */
+static inline double swap_layer_forward(const swap_layer* l) {
+    return l->gemm_forward + l->attention_forward + l->ring_forward + 4 * l->tensor_collective;
+}
+static inline double swap_layer_backward(const swap_layer* l) {
+    return 2 * l->gemm_forward + l->attention_backward + l->ring_backward +
+           4 * l->tensor_collective;
+}
+/* Rows that were not swapped: all but the second FFN matrix (24 - 8 of 24) and attention; three of
+ * the four collectives. */
+static inline double swap_layer_recompute(const swap_layer* l) {
+    return l->gemm_forward * 16 / 24 + 3 * l->tensor_collective;
+}
+
+typedef struct swap_schedule {
+    int n_layers;
+    double forward, backward, recompute, head, offload, fetch; /* of one layer, seconds */
+    int n_resident; /* last layers that recompute nothing: 2; 1 where the others share a buffer */
+} swap_schedule;
+
+#define SWAP_MAX_LAYERS 128
+
+/* Three streams: compute, offload, fetch.  Layer i uses rounding buffer i % 2: the forward of layer
+ * i + 2 waits for the offload of layer i, the fetch of layer i for the backward of layer i + 2. */
+static inline double swap_simulate(const swap_schedule* s) {
+    double offloaded[SWAP_MAX_LAYERS], freed[SWAP_MAX_LAYERS];
+    double compute = 0, offload = 0, fetch = 0;
+    int n_swapped = s->n_layers - 2, i;
+    for (i = 0; i < s->n_layers; i++) {
+        if (i >= 2) compute = paper_max(compute, offloaded[i - 2]);
+        compute += s->forward;
+        if (i < n_swapped) offload = paper_max(offload, compute) + s->offload;
+        offloaded[i] = offload;
+    }
+    compute += s->head;
+    for (i = s->n_layers - 1; i >= 0; i--) {
+        if (i < n_swapped) {
+            fetch = paper_max(fetch, paper_max(freed[i + 2], offloaded[i])) + s->fetch;
+            compute = paper_max(compute, fetch);
+        }
+        if (i < s->n_layers - s->n_resident) compute += s->recompute;
+        compute += s->backward;
+        freed[i] = compute;
+    }
+    return compute;
+}
+
+/* ---- time of a step ---- */
+
+/* One micro-batch on every replica, in seconds: the pipeline's bubble and the gradients' exchange
+ * are shared out over the micro-batches of a step. */
+static inline double swap_micro_batch_s(const swap_hardware* hw, const swap_model* model,
+                                        swap_layout layout, double tokens, swap_policy policy,
+                                        double alpha) {
+    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
+    swap_schedule s;
+    double group = layout.data * layout.context, link, exchange, time;
+    s.n_layers = model->n_layers / layout.pipeline;
+    s.forward = swap_layer_forward(&layer);
+    s.backward = swap_layer_backward(&layer);
+    s.head = layer.head;
+    if (policy == SWAP_FULL) alpha = 1;
+    if (policy == SWAP_KEEP) {
+        time = s.n_layers * (s.forward + s.backward) + s.head;
+    } else if (policy == SWAP_RECOMPUTE) {
+        time = s.n_layers * (2 * s.forward + s.backward) + s.head;
+    } else {
+        s.recompute = (1 - alpha) * swap_layer_recompute(&layer);
+        s.offload =
+            (2 + 14 * alpha) * swap_unit_bytes(model, layout, tokens) / hw->pcie_bytes_per_s;
+        s.fetch = s.offload;
+        s.n_resident = alpha > 0 ? 2 : 1;
+        time = swap_simulate(&s);
+    }
+    /* Reduce-scatter of the gradients, all-gather of the parameters: ZeRO-1. */
+    link = layout.tensor * group > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
+    exchange = (hw->gradient_bytes + hw->parameter_bytes) * swap_parameters(hw, model) /
+               (layout.tensor * layout.pipeline) * (group - 1) / group / link;
+    return time * (1 + (layout.pipeline - 1) / hw->n_micro_batches) +
+           exchange / hw->n_micro_batches;
+}
+
+static inline double swap_mfu_percent(const swap_hardware* hw, const swap_model* model,
+                                      swap_layout layout, double tokens, swap_policy policy,
+                                      double alpha) {
+    int n_gpus = layout.tensor * layout.context * layout.data * layout.pipeline;
+    return 100 * swap_flops_per_sample(hw, model, tokens) * layout.data /
+           (swap_micro_batch_s(hw, model, layout, tokens, policy, alpha) * n_gpus * hw->peak_flops);
+}
+
+/* ---- memory ---- */
+
+static inline double swap_device_bytes(const swap_hardware* hw, const swap_model* model,
+                                       swap_layout layout, double tokens, swap_policy policy,
+                                       double alpha) {
+    double u = swap_unit_bytes(model, layout, tokens);
+    double states = swap_parameters(hw, model) / (layout.tensor * layout.pipeline) *
+                    (hw->parameter_bytes + hw->gradient_bytes +
+                     hw->optimizer_bytes / (layout.data * layout.context));
+    double columns = ceil(hw->vocabulary / (128.0 * layout.tensor)) * 128; /* padded to 128 TP */
+    double rows = tokens / layout.context;
+    double head, skeletal, transient;
+    if (hw->classifier_tokens > 0) rows = paper_min(rows, hw->classifier_tokens);
+    head = hw->bytes_per_logit * rows * columns + u;
+    transient = paper_max(head, (9 + 2 * layout.tensor) * u);
+    if (policy == SWAP_KEEP)
+        skeletal = 16 * model->n_layers * u;
+    else if (policy == SWAP_RECOMPUTE)
+        skeletal = (model->n_layers + 16) * u;
+    else
+        skeletal = (policy == SWAP_ALPHA && alpha <= 0 ? 18 : 32) * u;
+    return states + skeletal + transient;
+}
+
+static inline double swap_pinned_bytes(const swap_hardware* hw, double bytes) {
+    return hw->is_host_rounded && bytes > 0 ? pow(2, ceil(log(bytes) / log(2) - 1e-9)) : bytes;
+}
+
+/* (n - 2)(S_input + S_attn + alpha S_others), of all GPUs of a node.  The others are six tensors of
+ * u bytes (norm, q, k, v, residual, norm) and two of 4u (the MLP's). */
+static inline double swap_host_bytes(const swap_hardware* hw, const swap_model* model,
+                                     swap_layout layout, double tokens, swap_policy policy,
+                                     double alpha) {
+    double u = swap_unit_bytes(model, layout, tokens);
+    int n_gpus = layout.tensor * layout.context * layout.data * layout.pipeline;
+    double gpus_here = paper_min(n_gpus, hw->gpus_per_node);
+    if (policy == SWAP_RECOMPUTE || policy == SWAP_KEEP) return 0;
+    if (policy == SWAP_FULL) alpha = 1;
+    return gpus_here * (model->n_layers - 2) *
+           (2 * swap_pinned_bytes(hw, u) + 6 * swap_pinned_bytes(hw, alpha * u) +
+            2 * swap_pinned_bytes(hw, 4 * alpha * u));
+}
+
+/* 0: runs; else SWAP_OOM or SWAP_OOHM.  The host total is known before any step: it comes first. */
+static inline double swap_verdict(const swap_hardware* hw, const swap_model* model,
+                                  swap_layout layout, double tokens, swap_policy policy,
+                                  double alpha) {
+    if (swap_host_bytes(hw, model, layout, tokens, policy, alpha) >
+        hw->host_usable * hw->host_bytes_per_node)
+        return SWAP_OOHM;
+    if (swap_device_bytes(hw, model, layout, tokens, policy, alpha) >
+        hw->device_bytes - hw->device_reserve_bytes)
+        return SWAP_OOM;
+    return 0;
+}
+
+/* ---- alpha ---- */
+
+/* The paper's program, equations (1) to (3), in closed form: B and T_layer, then M_CPU. */
+static inline double swap_paper_alpha(const swap_hardware* hw, const swap_model* model,
+                                      swap_layout layout, double tokens) {
+    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
+    double u = swap_unit_bytes(model, layout, tokens);
+    double none = swap_host_bytes(hw, model, layout, tokens, SWAP_ALPHA, 0);
+    double all = swap_host_bytes(hw, model, layout, tokens, SWAP_ALPHA, 1);
+    double by_time = (hw->pcie_bytes_per_s * swap_layer_forward(&layer) - 2 * u) / (14 * u);
+    double by_host = (hw->host_usable * hw->host_bytes_per_node - none) / (all - none);
+    return paper_max(0, paper_min(1, paper_min(by_time, by_host)));
+}
+
+/* Down to the values that the paper uses: 0, 1/8, 1/4, 1/2, 1. */
+static inline double swap_alpha_on_grid(double alpha) {
+    static const double grid[] = {1, 0.5, 0.25, 0.125};
+    int i;
+    for (i = 0; i < 4; i++)
+        if (alpha >= grid[i] - 1e-9) return grid[i];
+    return 0;
+}
+
+/* The alpha, of steps of 1/64, with the shortest simulated step among those that fit; -1: none. */
+static inline double swap_best_alpha(const swap_hardware* hw, const swap_model* model,
+                                     swap_layout layout, double tokens) {
+    double best = -1, best_s = 0;
+    int i;
+    for (i = 0; i <= 64; i++) {
+        double alpha = i / 64.0, time;
+        if (swap_verdict(hw, model, layout, tokens, SWAP_ALPHA, alpha) < 0) continue;
+        time = swap_micro_batch_s(hw, model, layout, tokens, SWAP_ALPHA, alpha);
+        if (best < 0 || time < best_s) {
+            best = alpha;
+            best_s = time;
+        }
+    }
+    return best;
+}
+
+/* ---- the fit: Table 4's planned rows ---- */
+
+static inline double swap_ablation_alpha(int length) {
+    return length == 0 ? 0 : swap_published_alpha[0][length];
+}
+
+/* Full swapping and MEMO are the same run at 256K: one value, not two. */
+static inline int swap_is_fitted(int policy, int length) {
+    return swap_ablation_mfu[policy][length] > 0 &&
+           !(policy == SWAP_FULL && swap_ablation_alpha(length) >= 1);
+}
+
+static inline double swap_ablation_predicted(const swap_hardware* hw, int policy, int length) {
+    return swap_mfu_percent(hw, &swap_models[0], swap_ablation_layout,
+                            swap_lengths_k[length] * PAPER_K, (swap_policy)policy,
+                            swap_ablation_alpha(length));
+}
+
+static inline int swap_fit_residuals(const swap_hardware* hw, double* residuals) {
+    int policy, i, n = 0;
+    for (policy = 0; policy < SWAP_N_PUBLISHED; policy++)
+        for (i = 0; i < SWAP_N_ABLATION; i++)
+            if (swap_is_fitted(policy, i))
+                residuals[n++] =
+                    swap_ablation_predicted(hw, policy, i) - swap_ablation_mfu[policy][i];
+    return n;
+}
+
+static inline void swap_set_fitted(swap_hardware* hw, const double* v) {
+    hw->gemm_efficiency = v[0];
+    hw->attention[0].forward_flops = v[1] * hw->peak_flops;
+    hw->attention[0].backward_flops = v[2] * hw->peak_flops;
+    hw->pcie_bytes_per_s = v[3] * PAPER_GB;
+}
+
+static inline double swap_fit_objective(const double* variables, void* user) {
+    swap_hardware* hw = (swap_hardware*)user;
+    double residuals[PAPER_MAX], sum = 0;
+    int i, n;
+    swap_set_fitted(hw, variables);
+    n = swap_fit_residuals(hw, residuals);
+    for (i = 0; i < n; i++) sum += residuals[i] * residuals[i];
+    return sum / n;
+}
+
+/* Least squares over the sixteen values; nothing is fitted after this. */
+static inline void swap_fit(swap_hardware* hw) {
+    double v[4];
+    v[0] = hw->gemm_efficiency;
+    v[1] = hw->attention[0].forward_flops / hw->peak_flops;
+    v[2] = hw->attention[0].backward_flops / hw->peak_flops;
+    v[3] = hw->pcie_bytes_per_s / PAPER_GB;
+    paper_minimise(v, 4, swap_fit_objective, hw);
+    swap_set_fitted(hw, v);
+}
+
+/* ---- verdicts ---- */
+
+/* Can any layout of these GPUs hold one sequence at alpha = 0?  The first found, largest TP first. */
+static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* model, int n_gpus,
+                                    double tokens, swap_layout* found) {
+    int tensor, pipeline;
+    for (tensor = hw->gpus_per_node; tensor >= 1; tensor /= 2)
+        for (pipeline = 1; pipeline <= n_gpus / tensor; pipeline *= 2) {
+            swap_layout layout;
+            layout.tensor = tensor;
+            layout.pipeline = pipeline;
+            layout.data = 1;
+            layout.context = n_gpus / (tensor * pipeline);
+            if (tensor * pipeline > n_gpus || model->n_layers % pipeline != 0) continue;
+            if (swap_verdict(hw, model, layout, tokens, SWAP_ALPHA, 0) < 0) continue;
+            *found = layout;
+            return 1;
+        }
+    return 0;
+}
+
+/* The verdict on one cell of Table 3: on the published layout where there is one, else on any. */
+static inline double swap_cell_verdict(const swap_hardware* hw, int model, int length) {
+    const swap_model* m = &swap_models[model];
+    double tokens = swap_lengths_k[length] * PAPER_K, alpha = swap_published_alpha[model][length];
+    swap_layout layout;
+    if (alpha >= 0)
+        return swap_verdict(hw, m, swap_published_layout[model][length], tokens, SWAP_ALPHA, alpha);
+    return swap_runs_somehow(hw, m, m->n_gpus, tokens, &layout) ? 0 : SWAP_OOM;
+}
+
+static inline double swap_ablation_verdict(const swap_hardware* hw, int policy, int length) {
+    return swap_verdict(hw, &swap_models[0], swap_ablation_layout, swap_lengths_k[length] * PAPER_K,
+                        (swap_policy)policy, swap_ablation_alpha(length));
+}
+
+static inline int swap_same_verdict(double a, double b) {
+    return (a >= 0 && b >= 0) || (a < 0 && b < 0 && fabs(a - b) < 0.5);
+}
+
+static inline int swap_n_right_ablation(const swap_hardware* hw) {
+    int policy, i, n = 0;
+    for (policy = 0; policy < SWAP_N_PUBLISHED; policy++)
+        for (i = 0; i < SWAP_N_ABLATION; i++)
+            n += swap_same_verdict(swap_ablation_verdict(hw, policy, i),
+                                   swap_ablation_mfu[policy][i]);
+    return n;
+}
+static inline int swap_n_right_cells(const swap_hardware* hw, int model) {
+    int i, n = 0;
+    for (i = 0; i < SWAP_N_LENGTHS; i++)
+        n += swap_same_verdict(swap_cell_verdict(hw, model, i), swap_published_alpha[model][i]);
+    return n;
+}
+
+/* All 24 verdicts of Table 4 and the 12 of Table 3's 7B row, over low..high of one constant, the
+ * others as they are: the first and last value of the run of right ones around its own value. */
+typedef struct swap_interval {
+    double low, high;
+} swap_interval;
+
+static inline int swap_all_right(const swap_hardware* hw) {
+    return swap_n_right_ablation(hw) == SWAP_N_PUBLISHED * SWAP_N_ABLATION &&
+           swap_n_right_cells(hw, 0) == SWAP_N_LENGTHS;
+}
+
+static inline swap_interval swap_right_interval(swap_hardware* hw, double* constant, double step,
+                                                double low, double high) {
+    double nominal = *constant;
+    swap_interval interval;
+    interval.low = interval.high = nominal;
+    for (; *constant >= low && swap_all_right(hw); *constant -= step) interval.low = *constant;
+    for (*constant = nominal; *constant <= high && swap_all_right(hw); *constant += step)
+        interval.high = *constant;
+    *constant = nominal;
+    return interval;
+}
+
+/* Least length, in K, whose forward pass of a layer hides its full offload: Figure 1(b). */
+static inline double swap_hidden_from_k(const swap_hardware* hw, const swap_model* model,
+                                        swap_layout layout) {
+    double k;
+    for (k = 1; k < 4096; k++) {
+        swap_layer layer = swap_layer_times(hw, model, layout, k * PAPER_K);
+        double offload = 16 * swap_unit_bytes(model, layout, k * PAPER_K) / hw->pcie_bytes_per_s;
+        if (offload <= swap_layer_forward(&layer)) break;
+    }
+    return k;
+}
+
+/* Attention's share of a layer's forward pass (Figure 7). */
+static inline double swap_attention_share(const swap_hardware* hw, const swap_model* model,
+                                          swap_layout layout, double tokens) {
+    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
+    return layer.attention_forward / swap_layer_forward(&layer);
+}
+
+/* Longest length at alpha = 0 that any layout of the GPUs holds, by steps; in K. */
+static inline double swap_longest_k(const swap_hardware* hw, const swap_model* model, int n_gpus,
+                                    double step_k, swap_layout* layout) {
+    double k = step_k;
+    while (k < 1e6 && swap_runs_somehow(hw, model, n_gpus, k * PAPER_K, layout)) k += step_k;
+    return k - step_k;
+}
+
+/* ---- one H200 -------------------------------------------------------------------------------- */
+
+/* Measured on one H200: rates of GEMM, attention and copies, and the MFU of a GPT of the 7B shape
+ * with eight layers (vocabulary 50304, weights and AdamW states in bf16). */
+#define SWAP_N_H200 5
+static const double swap_h200_lengths_k[SWAP_N_H200] = {64, 128, 256, 512, 1024};
+static const double swap_h200_ceiling[SWAP_N_H200] = {55.4, 51.4, 49.1, 47.8, 47.0};
+static const double swap_h200_keep_mfu[SWAP_N_H200] = {53.6, SWAP_OOM, SWAP_OOM, 0, 0};
+static const double swap_h200_recompute_mfu[SWAP_N_H200] = {43.5, 40.6, 38.2, 0, 0};
+static const double swap_h200_keep_gib[SWAP_N_H200] = {82, 0, 0, 0, 0};
+static const double swap_h200_recompute_gib[SWAP_N_H200] = {26, 40, 68, 0, 0};
+static const swap_layout swap_one_gpu = {1, 1, 1, 1};
+#define SWAP_N_H200_MODELS 2
+static const swap_model swap_h200_models[SWAP_N_H200_MODELS] = {{"7B shape, 8 layers", 8, 4096, 1},
+                                                                {"7B, 32 layers", 32, 4096, 1}};
+
+static inline swap_hardware swap_h200(void) {
+    static const swap_attention_rate attention[3] = {{16 * PAPER_K, 649e12, 353e12},
+                                                     {64 * PAPER_K, 601e12, 520e12},
+                                                     {128 * PAPER_K, 555e12, 526e12}};
+    swap_hardware hw;
+    memset(&hw, 0, sizeof hw);
+    hw.peak_flops = 989e12;
+    hw.gemm_efficiency = 721.0 / 989.0;
+    hw.n_attention_rates = 3;
+    memcpy(hw.attention, attention, sizeof attention);
+    hw.pcie_bytes_per_s = 55.3e9;
+    hw.nvlink_bytes_per_s = hw.nic_bytes_per_s = 1e12; /* one GPU: nothing is sent */
+    hw.gpus_per_node = 1;
+    hw.device_bytes = 139 * PAPER_GIB;
+    hw.device_reserve_bytes = 4 * PAPER_GIB;
+    hw.host_bytes_per_node = 125 * PAPER_GIB;
+    hw.host_usable = 0.9;
+    hw.bytes_per_logit = 6;
+    hw.classifier_tokens = 8192;
+    hw.parameter_bytes = 2;
+    hw.gradient_bytes = 2;
+    hw.optimizer_bytes = 4;
+    hw.n_micro_batches = 1;
+    hw.vocabulary = 50304;
+    return hw;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+static inline void swap_print_constants(const swap_hardware* hw, const swap_hardware* h200) {
+    const char* fit = "Table 4's planned rows, 16 values";
+    paper_constant c[] = {
+        {"peak", hw->peak_flops / 1e12, "TFLOP/s", PAPER_STATED, "Section 5.1"},
+        {"GEMM efficiency", hw->gemm_efficiency, "of peak", PAPER_FITTED, fit},
+        {"attention efficiency, forward", hw->attention[0].forward_flops / hw->peak_flops,
+         "of peak", PAPER_FITTED, fit},
+        {"attention efficiency, backward", hw->attention[0].backward_flops / hw->peak_flops,
+         "of peak", PAPER_FITTED, fit},
+        {"PCIe of one GPU, effective", hw->pcie_bytes_per_s / PAPER_GB, "GB/s", PAPER_FITTED, fit},
+        {"PCIe of one GPU", 32, "GB/s", PAPER_STATED, "Section 5.1; only printed beside"},
+        {"NVLink of one GPU, each way", hw->nvlink_bytes_per_s / PAPER_GB, "GB/s", PAPER_ASSUMED,
+         "400 GB/s stated: 80 % of 200 each way"},
+        {"InfiniBand of one GPU, each way", hw->nic_bytes_per_s / PAPER_GB, "GB/s", PAPER_ASSUMED,
+         "200 a node stated: 80 % of 25 a GPU"},
+        {"GPUs of a node", hw->gpus_per_node, "", PAPER_STATED, "Section 5.1"},
+        {"micro-batches of a step", hw->n_micro_batches, "", PAPER_ASSUMED,
+         "share out bubble and gradient exchange"},
+        {"device memory", hw->device_bytes / PAPER_GIB, "GiB", PAPER_STATED, "Section 5.1"},
+        {"device reserve", hw->device_reserve_bytes / PAPER_GIB, "GiB", PAPER_ASSUMED,
+         "CUDA, NCCL; interval printed below"},
+        {"host memory of a node", hw->host_bytes_per_node / 1e12, "TB", PAPER_STATED,
+         "Section 5.1"},
+        {"usable host memory", hw->host_usable, "fraction", PAPER_ASSUMED,
+         "interval printed below"},
+        {"bytes of a logit", hw->bytes_per_logit, "B", PAPER_ASSUMED,
+         "bf16 and fp32; interval printed below"},
+        {"parameter + gradient + optimizer",
+         hw->parameter_bytes + hw->gradient_bytes + hw->optimizer_bytes, "B", PAPER_ASSUMED,
+         "2 + 4 + 12, the last shared by ZeRO-1"},
+        {"vocabulary", hw->vocabulary, "", PAPER_STATED, "Table 2"}};
+    paper_constant d[] = {
+        {"peak", h200->peak_flops / 1e12, "TFLOP/s", PAPER_ASSUMED, "data sheet, dense bf16"},
+        {"GEMM", h200->peak_flops * h200->gemm_efficiency / 1e12, "TFLOP/s", PAPER_MEASURED,
+         "65536 x 4096 x 16384"},
+        {"attention at 64K, forward", h200->attention[1].forward_flops / 1e12, "TFLOP/s",
+         PAPER_MEASURED, "649 at 16K, 555 at 128K; between by log s"},
+        {"attention at 64K, backward", h200->attention[1].backward_flops / 1e12, "TFLOP/s",
+         PAPER_MEASURED, "353 at 16K, 526 at 128K; between by log s"},
+        {"PCIe, each way", h200->pcie_bytes_per_s / PAPER_GB, "GB/s", PAPER_MEASURED, "pinned"},
+        {"device memory", h200->device_bytes / PAPER_GIB, "GiB", PAPER_MEASURED, ""},
+        {"device reserve", h200->device_reserve_bytes / PAPER_GIB, "GiB", PAPER_ASSUMED,
+         "as above"},
+        {"host memory", h200->host_bytes_per_node / PAPER_GIB, "GiB", PAPER_MEASURED, ""},
+        {"usable host memory", h200->host_usable, "fraction", PAPER_ASSUMED,
+         "the system needs some"},
+        {"rows of a classifier chunk", h200->classifier_tokens, "tokens", PAPER_ASSUMED,
+         "long runs need it in chunks"},
+        {"parameter + gradient + optimizer",
+         h200->parameter_bytes + h200->gradient_bytes + h200->optimizer_bytes, "B", PAPER_ASSUMED,
+         "2 + 2 + 4: all bf16, as in the runs"}};
+    paper_print_constants("MEMO, A800 nodes", c, (int)(sizeof c / sizeof *c));
+    paper_print_constants("MEMO, one H200", d, (int)(sizeof d / sizeof *d));
+}
+
+/* What the criteria are checked against. */
+typedef struct swap_results {
+    double ablation_error, cells_error, model_error[SWAP_N_MODELS]; /* MFU, points, mean absolute */
+    int n_fitted, n_cells;
+    int n_right_ablation, n_right_7b; /* verdicts, of 24 and 12 */
+    swap_interval reserve_gib, logit_bytes, host_fraction, host_fraction_rounded;
+    double swap_64k_stated_pcie; /* MFU of full swapping at 64K with 32 GB/s */
+    double swap_64k_fitted_pcie;
+    double hidden_from_k;
+    int n_alpha_floor, n_alpha_nearest; /* cells where the program gives the published alpha */
+    int n_alpha_best;                   /* the first at the most favourable usable host memory */
+    int n_plan_compared, n_plan_longer; /* cells whose alpha fits; where our step is longer */
+} swap_results;
+
+static inline const char* swap_cell_text(double value, char* text, size_t size,
+                                         const char* format) {
+    if (value < -1.5) return "oohm";
+    if (value < -0.5) return "oom";
+    (void)snprintf(text, size, format, value);
+    return text;
+}
+
+#define SWAP_LABEL "  %-20s"
+
+static inline void swap_print_lengths(const char* label, const double* lengths_k, int n) {
+    int i;
+    paper_print(SWAP_LABEL, label);
+    for (i = 0; i < n; i++) paper_print(" %6.0fK", lengths_k[i]);
+    paper_print("\n");
+}
+
+static inline void swap_print_row(const char* label, const double* values, int n,
+                                  const char* format) {
+    char text[32];
+    int i;
+    paper_print(SWAP_LABEL, label);
+    for (i = 0; i < n; i++)
+        paper_print(" %7s", swap_cell_text(values[i], text, sizeof text, format));
+    paper_print("\n");
+}
+
+/* Predicted less published, where both ran. */
+static inline void swap_print_residuals(const double* values, const double* published, int n) {
+    int i;
+    paper_print(SWAP_LABEL, "  residual, points");
+    for (i = 0; i < n; i++) {
+        if (published[i] > 0 && values[i] > 0)
+            paper_print(" %+7.2f", values[i] - published[i]);
+        else
+            paper_print(" %7s", "");
+    }
+    paper_print("\n");
+}
+
+static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r) {
+    swap_hardware stated = *hw;
+    double row[SWAP_N_ABLATION], residuals[PAPER_MAX];
+    int policy, i;
+    stated.pcie_bytes_per_s = 32e9;
+    paper_print("\nTable 4: MFU in %% of 312 TFLOP/s; 7B, 8 A800, TP 4, CP 2\n");
+    swap_print_lengths("", swap_lengths_k, SWAP_N_ABLATION);
+    swap_print_row("recompute, no plan", swap_unplanned_mfu, SWAP_N_ABLATION, "%.2f");
+    paper_print(SWAP_LABEL, "  reorganisations");
+    for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganisations[i]);
+    paper_print("\n" SWAP_LABEL
+                " not modelled here: the stalls of a caching allocator that finds no gap\n",
+                "  predicted");
+    for (policy = 0; policy < SWAP_N_PUBLISHED; policy++) {
+        for (i = 0; i < SWAP_N_ABLATION; i++) {
+            row[i] = swap_ablation_verdict(hw, policy, i);
+            if (row[i] >= 0) row[i] = swap_ablation_predicted(hw, policy, i);
+        }
+        swap_print_row(swap_policy_names[policy], swap_ablation_mfu[policy], SWAP_N_ABLATION,
+                       "%.2f");
+        swap_print_row("  predicted", row, SWAP_N_ABLATION, "%.2f");
+        swap_print_residuals(row, swap_ablation_mfu[policy], SWAP_N_ABLATION);
+        if (policy != SWAP_FULL) continue;
+        r->swap_64k_fitted_pcie = row[0];
+        for (i = 0; i < SWAP_N_ABLATION; i++)
+            if (row[i] >= 0) row[i] = swap_ablation_predicted(&stated, policy, i);
+        r->swap_64k_stated_pcie = row[0];
+        swap_print_row("  at stated 32 GB/s", row, SWAP_N_ABLATION, "%.2f");
+        swap_print_residuals(row, swap_ablation_mfu[policy], SWAP_N_ABLATION);
+    }
+    r->n_fitted = swap_fit_residuals(hw, residuals);
+    r->ablation_error = paper_mean_absolute(residuals, r->n_fitted);
+    r->n_right_ablation = swap_n_right_ablation(hw);
+    paper_print("  mean absolute error over the %d fitted values (256K counted once): %.2f points; "
+                "%d of %d verdicts right\n",
+                r->n_fitted, r->ablation_error, r->n_right_ablation,
+                SWAP_N_PUBLISHED * SWAP_N_ABLATION);
+}
+
+static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
+    double row[SWAP_N_LENGTHS], all[PAPER_MAX];
+    int model, i;
+    paper_print(
+        "\nTable 3, MEMO: MFU in %% of 312 TFLOP/s on the published layouts (TP/CP/DP/PP) with the "
+        "published alpha; nothing refitted\n");
+    r->n_cells = 0;
+    for (model = 0; model < SWAP_N_MODELS; model++) {
+        const swap_model* m = &swap_models[model];
+        const double* published = swap_published_mfu[model];
+        double residuals[SWAP_N_LENGTHS];
+        char text[32];
+        int n = 0, n_right = swap_n_right_cells(hw, model);
+        (void)snprintf(text, sizeof text, "%s on %d GPUs", m->name, m->n_gpus);
+        swap_print_lengths(text, swap_lengths_k, SWAP_N_LENGTHS);
+        paper_print(SWAP_LABEL, "  layout");
+        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+            swap_layout l = swap_published_layout[model][i];
+            if (swap_published_alpha[model][i] < 0)
+                paper_print(" %7s", "any");
+            else
+                paper_print(" %d/%d/%d/%d", l.tensor, l.context, l.data, l.pipeline);
+        }
+        paper_print("\n");
+        swap_print_row("  alpha", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
+        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+            double alpha = swap_published_alpha[model][i];
+            row[i] = alpha;
+            if (alpha < 0) continue;
+            row[i] = swap_mfu_percent(hw, m, swap_published_layout[model][i],
+                                      swap_lengths_k[i] * PAPER_K, SWAP_ALPHA, alpha);
+            residuals[n++] = all[r->n_cells++] = row[i] - published[i];
+        }
+        paper_print(SWAP_LABEL, "  published");
+        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+            if (published[i] > 0)
+                paper_print(" %7.2f", published[i]);
+            else
+                paper_print(" %7s", swap_cell_text(row[i], text, sizeof text, "%.2f"));
+        }
+        paper_print("\n");
+        paper_print(SWAP_LABEL, "  predicted");
+        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+            if (published[i] > 0)
+                paper_print(" %7.2f", row[i]);
+            else
+                paper_print(" %7s", "");
+        }
+        paper_print("\n");
+        swap_print_residuals(row, published, SWAP_N_LENGTHS);
+        for (i = 0; i < SWAP_N_LENGTHS; i++) row[i] = swap_cell_verdict(hw, model, i);
+        paper_print(SWAP_LABEL, "  memory says");
+        for (i = 0; i < SWAP_N_LENGTHS; i++)
+            paper_print(" %6s%s",
+                        row[i] < 0 ? swap_cell_text(row[i], text, sizeof text, "%.0f") : "runs",
+                        swap_same_verdict(row[i], swap_published_alpha[model][i]) ? " " : "!");
+        r->model_error[model] = paper_mean_absolute(residuals, n);
+        paper_print(
+            "\n  mean absolute error over %d cells: %.2f points; %d of %d verdicts right%s\n", n,
+            r->model_error[model], n_right, SWAP_N_LENGTHS,
+            n_right < SWAP_N_LENGTHS ? " (! marks the others)" : "");
+    }
+    r->n_right_7b = swap_n_right_cells(hw, 0);
+    r->cells_error = paper_mean_absolute(all, r->n_cells);
+    paper_print("  mean absolute error over all %d cells: %.2f points\n", r->n_cells,
+                r->cells_error);
+}
+
+/* How far each assumed constant can go before one of the 36 verdicts turns. */
+static inline void swap_report_intervals(const swap_hardware* hw, swap_results* r) {
+    swap_hardware trial = *hw;
+    swap_interval i = swap_right_interval(&trial, &trial.device_reserve_bytes, 0.01 * PAPER_GIB, 0,
+                                          trial.device_bytes);
+    paper_print(
+        "\nTable 4's 24 verdicts and the 12 of Table 3's 7B row hold while, the other constants "
+        "unchanged:\n");
+    r->reserve_gib.low = i.low / PAPER_GIB;
+    r->reserve_gib.high = i.high / PAPER_GIB;
+    paper_print("  device reserve        %6.2f to %6.2f GiB\n", r->reserve_gib.low,
+                r->reserve_gib.high);
+    r->logit_bytes = swap_right_interval(&trial, &trial.bytes_per_logit, 0.01, 0, 20);
+    paper_print("  bytes of a logit      %6.2f to %6.2f B\n", r->logit_bytes.low,
+                r->logit_bytes.high);
+    r->host_fraction = swap_right_interval(&trial, &trial.host_usable, 0.001, 0, 4);
+    paper_print("  usable host memory    %6.3f to %6.3f of 2 TB\n", r->host_fraction.low,
+                r->host_fraction.high);
+    trial.is_host_rounded = 1;
+    trial.host_usable = 0.9;
+    r->host_fraction_rounded = swap_right_interval(&trial, &trial.host_usable, 0.001, 0, 4);
+    paper_print(
+        "    or, with each pinned tensor rounded up to a power of two, %.3f to %.3f of 2 TB\n",
+        r->host_fraction_rounded.low, r->host_fraction_rounded.high);
+}
+
+/* Cells in which the paper's program, rounded down, gives the published alpha. */
+static inline int swap_n_alpha_equal(const swap_hardware* hw) {
+    int model, i, n = 0;
+    for (model = 0; model < SWAP_N_MODELS; model++)
+        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+            double alpha = swap_published_alpha[model][i];
+            if (alpha < 0) continue;
+            alpha -= swap_alpha_on_grid(swap_paper_alpha(hw, &swap_models[model],
+                                                         swap_published_layout[model][i],
+                                                         swap_lengths_k[i] * PAPER_K));
+            n += fabs(alpha) < 1e-9;
+        }
+    return n;
+}
+
+static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
+    int model, i;
+    paper_print(
+        "\nTable 7: the fraction alpha of the rows that is swapped, on the published layouts\n"
+        "  published | the paper's program, closed form | the alpha with the shortest simulated "
+        "step "
+        "(steps of 1/64)\n");
+    swap_hardware trial = *hw;
+    r->n_alpha_floor = r->n_alpha_best = swap_n_alpha_equal(hw);
+    for (trial.host_usable = r->host_fraction.low; trial.host_usable <= r->host_fraction.high;
+         trial.host_usable += 0.001)
+        r->n_alpha_best = swap_n_alpha_equal(&trial) > r->n_alpha_best ? swap_n_alpha_equal(&trial)
+                                                                       : r->n_alpha_best;
+    for (model = 0; model < SWAP_N_MODELS; model++) {
+        const swap_model* m = &swap_models[model];
+        double program[SWAP_N_LENGTHS], best[SWAP_N_LENGTHS], gain[SWAP_N_LENGTHS];
+        swap_print_lengths(m->name, swap_lengths_k, SWAP_N_LENGTHS);
+        for (i = 0; i < SWAP_N_LENGTHS; i++) {
+            double alpha = swap_published_alpha[model][i], tokens = swap_lengths_k[i] * PAPER_K;
+            swap_layout layout = swap_published_layout[model][i];
+            double up;
+            program[i] = best[i] = alpha;
+            gain[i] = alpha;
+            if (alpha < 0) continue;
+            program[i] = swap_paper_alpha(hw, m, layout, tokens);
+            best[i] = swap_best_alpha(hw, m, layout, tokens);
+            /* The neighbour above is twice as large, or 1/8 above 0. */
+            up = swap_alpha_on_grid(program[i]);
+            up = up > 0 ? paper_min(1, 2 * up) : 0.125;
+            if (up - program[i] > program[i] - swap_alpha_on_grid(program[i]))
+                up = swap_alpha_on_grid(program[i]);
+            r->n_alpha_nearest += fabs(up - alpha) < 1e-9;
+            gain[i] = swap_verdict(hw, m, layout, tokens, SWAP_ALPHA, alpha);
+            if (gain[i] < 0) continue;
+            r->n_plan_compared++;
+            gain[i] = 100 * (swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, alpha) /
+                                 swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, best[i]) -
+                             1);
+            r->n_plan_longer += gain[i] < -1e-9;
+        }
+        swap_print_row("  published", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
+        swap_print_row("  paper's program", program, SWAP_N_LENGTHS, "%.3f");
+        swap_print_row("  shortest step", best, SWAP_N_LENGTHS, "%.3f");
+        swap_print_row("  it saves, %", gain, SWAP_N_LENGTHS, "%.1f");
+    }
+    paper_print(
+        "  The program, rounded down to 0, 1/8, 1/4, 1/2, 1, gives the published alpha in %d of "
+        "%d cells; in at most %d\n"
+        "  for any usable host memory that the verdicts allow; rounded to the nearest in %d.\n",
+        r->n_alpha_floor, r->n_cells, r->n_alpha_best, r->n_alpha_nearest);
+    paper_print(
+        "  The published alpha fits in %d cells; the shortest step is longer than with it in "
+        "%d of them.\n",
+        r->n_plan_compared, r->n_plan_longer);
+}
+
+static inline void swap_report_figures(const swap_hardware* hw, swap_results* r) {
+    static const swap_layout tensor8 = {8, 1, 1, 1};
+    static const double lengths_k[8] = {64, 128, 192, 256, 384, 576, 768, 1024};
+    const swap_model* m = &swap_models[0];
+    int i;
+    r->hidden_from_k = swap_hidden_from_k(hw, m, tensor8);
+    paper_print(
+        "\nFigure 1(b), 7B, TP 8: the forward pass of a layer hides its full offload from %.0fK "
+        "(published %.0fK: %+.0f %%)\n",
+        r->hidden_from_k, SWAP_PUBLISHED_HIDDEN_K,
+        100 * (r->hidden_from_k / SWAP_PUBLISHED_HIDDEN_K - 1));
+    swap_print_lengths("ms of a layer", lengths_k, 8);
+    paper_print(SWAP_LABEL, "  attention");
+    for (i = 0; i < 8; i++)
+        paper_print(" %7.1f",
+                    1e3 *
+                        swap_layer_times(hw, m, tensor8, lengths_k[i] * PAPER_K).attention_forward);
+    paper_print("\n" SWAP_LABEL, "  forward");
+    for (i = 0; i < 8; i++) {
+        swap_layer layer = swap_layer_times(hw, m, tensor8, lengths_k[i] * PAPER_K);
+        paper_print(" %7.1f", 1e3 * swap_layer_forward(&layer));
+    }
+    paper_print("\n" SWAP_LABEL, "  full offload");
+    for (i = 0; i < 8; i++)
+        paper_print(" %7.1f", 1e3 * 16 * swap_unit_bytes(m, tensor8, lengths_k[i] * PAPER_K) /
+                                  hw->pcie_bytes_per_s);
+    paper_print(
+        "\n\nFigure 7, 7B, TP 8: attention's share of a layer's forward pass (published: above "
+        "90 %% "
+        "beyond %.0fK)\n",
+        SWAP_PUBLISHED_ATTENTION_K);
+    swap_print_lengths("", lengths_k, 8);
+    paper_print(SWAP_LABEL, "  share, %");
+    for (i = 0; i < 8; i++)
+        paper_print(" %7.1f", 100 * swap_attention_share(hw, m, tensor8, lengths_k[i] * PAPER_K));
+    paper_print(
+        "\n\nFigure 12(a) and (b), 7B: longest length at alpha = 0 in steps of 128K, and MFU there "
+        "with the shortest step\n"
+        "  GPUs   published  predicted  TP/CP/DP/PP     MFU (published: above 50 %%)\n");
+    for (i = 0; i < SWAP_N_SCALES; i++) {
+        swap_layout layout = {0, 0, 0, 0};
+        double k = swap_longest_k(hw, m, swap_scale_gpus[i], 128, &layout), alpha, mfu;
+        alpha = swap_best_alpha(hw, m, layout, k * PAPER_K);
+        mfu = swap_mfu_percent(hw, m, layout, k * PAPER_K, SWAP_ALPHA, alpha);
+        paper_print("  %4d   %8.0fK  %8.0fK  %2d/%2d/%2d/%2d    %5.2f %%\n", swap_scale_gpus[i],
+                    swap_scale_longest_k[i], k, layout.tensor, layout.context, layout.data,
+                    layout.pipeline, mfu);
+    }
+    paper_print("\nFigure 12(c), 7B on 64 GPUs, TP 8, CP 8 (published: above 50 %% throughout)\n");
+    {
+        static const swap_layout layout = {8, 8, 1, 1};
+        double row_k[4], mfu[4], alpha[4];
+        for (i = 0; i < 4; i++) {
+            row_k[i] = 1024 << i;
+            alpha[i] = swap_best_alpha(hw, m, layout, row_k[i] * PAPER_K);
+            mfu[i] = swap_mfu_percent(hw, m, layout, row_k[i] * PAPER_K, SWAP_ALPHA, alpha[i]);
+        }
+        swap_print_lengths("", row_k, 4);
+        swap_print_row("  alpha", alpha, 4, "%.3f");
+        swap_print_row("  MFU, %", mfu, 4, "%.2f");
+    }
+}
+
+/* The same tables for one H200; beside the measured figures where there are some. */
+static inline void swap_report_h200(const swap_hardware* hw) {
+    int model, i, policy;
+    for (model = 0; model < SWAP_N_H200_MODELS; model++) {
+        const swap_model* m = &swap_h200_models[model];
+        double row[SWAP_N_H200], program[SWAP_N_H200], best[SWAP_N_H200];
+        swap_layout layout;
+        paper_print("\nOne H200, %s: MFU in %% of 989 TFLOP/s\n", m->name);
+        swap_print_lengths("", swap_h200_lengths_k, SWAP_N_H200);
+        if (model == 0) swap_print_row("stated ceiling", swap_h200_ceiling, SWAP_N_H200, "%.1f");
+        for (i = 0; i < SWAP_N_H200; i++)
+            row[i] = swap_mfu_percent(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K,
+                                      SWAP_KEEP, 0);
+        swap_print_row("ceiling, predicted", row, SWAP_N_H200, "%.1f");
+        for (policy = 0; policy <= SWAP_KEEP; policy++) {
+            static const char* const names[] = {"full recomputation", "full swapping",
+                                                "paper's program", "keep everything"};
+            const double* measured = policy == SWAP_KEEP        ? swap_h200_keep_mfu
+                                     : policy == SWAP_RECOMPUTE ? swap_h200_recompute_mfu
+                                                                : NULL;
+            const double* gib = policy == SWAP_KEEP ? swap_h200_keep_gib : swap_h200_recompute_gib;
+            for (i = 0; i < SWAP_N_H200; i++) {
+                double tokens = swap_h200_lengths_k[i] * PAPER_K;
+                program[i] = swap_paper_alpha(hw, m, swap_one_gpu, tokens);
+                row[i] = swap_verdict(hw, m, swap_one_gpu, tokens, (swap_policy)policy, program[i]);
+                if (row[i] >= 0)
+                    row[i] = swap_mfu_percent(hw, m, swap_one_gpu, tokens, (swap_policy)policy,
+                                              program[i]);
+            }
+            swap_print_row(names[policy], row, SWAP_N_H200, "%.1f");
+            if (policy == SWAP_ALPHA) swap_print_row("  alpha", program, SWAP_N_H200, "%.3f");
+            if (measured != NULL && model == 0) {
+                char text[32];
+                paper_print(SWAP_LABEL, "  measured");
+                for (i = 0; i < SWAP_N_H200; i++)
+                    paper_print(" %7s", measured[i] > 0 || measured[i] < 0
+                                            ? swap_cell_text(measured[i], text, sizeof text, "%.1f")
+                                            : "");
+                paper_print("\n" SWAP_LABEL, "  device GiB");
+                for (i = 0; i < SWAP_N_H200; i++)
+                    paper_print(" %7.0f", swap_device_bytes(hw, m, swap_one_gpu,
+                                                            swap_h200_lengths_k[i] * PAPER_K,
+                                                            (swap_policy)policy, 0) /
+                                              PAPER_GIB);
+                paper_print("\n" SWAP_LABEL, "  measured GiB");
+                for (i = 0; i < SWAP_N_H200; i++) {
+                    if (gib[i] > 0)
+                        paper_print(" %7.0f", gib[i]);
+                    else
+                        paper_print(" %7s", "");
+                }
+                paper_print("\n");
+            }
+        }
+        for (i = 0; i < SWAP_N_H200; i++) {
+            double tokens = swap_h200_lengths_k[i] * PAPER_K;
+            best[i] = swap_best_alpha(hw, m, swap_one_gpu, tokens);
+            row[i] = best[i] < 0
+                         ? swap_verdict(hw, m, swap_one_gpu, tokens, SWAP_ALPHA, 0)
+                         : swap_mfu_percent(hw, m, swap_one_gpu, tokens, SWAP_ALPHA, best[i]);
+            if (best[i] < 0) best[i] = row[i];
+        }
+        swap_print_row("shortest step", row, SWAP_N_H200, "%.1f");
+        swap_print_row("  alpha", best, SWAP_N_H200, "%.3f");
+        for (i = 0; i < SWAP_N_H200; i++)
+            row[i] =
+                100 * swap_attention_share(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K);
+        swap_print_row("attention share, %", row, SWAP_N_H200, "%.1f");
+        paper_print(
+            "  The forward pass hides full offloading from %.0fK; the longest length at alpha = "
+            "0, in "
+            "steps of 16K, is %.0fK.\n",
+            swap_hidden_from_k(hw, m, swap_one_gpu), swap_longest_k(hw, m, 1, 16, &layout));
+    }
+}
+
+static inline swap_results swap_report(const swap_hardware* hw, const swap_hardware* h200,
+                                       paper_criteria* criteria) {
+    swap_results r;
+    int i;
+    memset(&r, 0, sizeof r);
+    swap_report_ablation(hw, &r);
+    swap_report_cells(hw, &r);
+    swap_report_intervals(hw, &r);
+    swap_report_alpha(hw, &r);
+    swap_report_figures(hw, &r);
+    swap_report_h200(h200);
+    paper_print("\nMEMO: criteria\n");
+    paper_criterion(criteria, r.n_right_ablation == 24,
+                    "%d of 24 verdicts of Table 4's planned rows", r.n_right_ablation);
+    paper_criterion(criteria, r.n_right_7b == 12, "%d of 12 verdicts of Table 3's 7B row",
+                    r.n_right_7b);
+    paper_criterion(criteria, r.ablation_error <= 0.75,
+                    "MFU error on Table 4's %d values: %.2f <= 0.75 points", r.n_fitted,
+                    r.ablation_error);
+    paper_criterion(criteria, r.cells_error <= 1.25,
+                    "MFU error on Table 3's %d MEMO cells: %.2f <= 1.25 points", r.n_cells,
+                    r.cells_error);
+    for (i = 0; i < SWAP_N_MODELS; i++)
+        paper_criterion(criteria, r.model_error[i] <= 2, "MFU error, %s: %.2f <= 2 points",
+                        swap_models[i].name, r.model_error[i]);
+    paper_criterion(criteria, fabs(r.hidden_from_k / SWAP_PUBLISHED_HIDDEN_K - 1) <= 0.25,
+                    "Figure 1(b): %.0fK within 25 %% of 192K", r.hidden_from_k);
+    paper_criterion(criteria, r.n_plan_longer == 0,
+                    "shortest step longer than the published alpha's: in %d of %d (by "
+                    "construction: searched too)",
+                    r.n_plan_longer, r.n_plan_compared);
+    for (i = 0; i < SWAP_N_MODELS; i++) {
+        int j;
+        for (j = 0; j < SWAP_N_LENGTHS; j++)
+            if (!swap_same_verdict(swap_cell_verdict(hw, i, j), swap_published_alpha[i][j])) {
+                char published[32], predicted[32];
+                double verdict = swap_cell_verdict(hw, i, j);
+                paper_print(
+                    "  [miss] not a criterion: Table 3's %s at %.0fK, published %s, predicted %s\n",
+                    swap_models[i].name, swap_lengths_k[j],
+                    swap_published_alpha[i][j] < 0
+                        ? swap_cell_text(swap_published_alpha[i][j], published, 32, "%.0f")
+                        : "runs",
+                    verdict < 0 ? swap_cell_text(verdict, predicted, 32, "%.0f") : "runs");
+            }
+    }
+    return r;
+}
+
+#endif /* PAPER_MEMO_H */

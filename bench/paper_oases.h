@@ -1,0 +1,669 @@
+/* paper_oases.h - "Automated Tensor Model Parallelism with Overlapped Communication for Efficient
+ * Foundation Model Training" (Oases): the throughput of its four schedules and the plans of its
+ * planner, computed and printed beside the published figures.
+ *
+ * A model of L layers is K = 2L blocks: attention (even index here), FFN (odd).  Of each block and
+ * each of two sub-batches: f forward, r recompute, b backward, c the all-reduce that ends it. */
+#ifndef PAPER_OASES_H
+#define PAPER_OASES_H
+
+#include "paper_common.h"
+
+/* ---- published figures ----------------------------------------------------------------------- */
+
+#define OASES_N_GPUS     32
+#define OASES_TOKENS     1024 /* of a sequence */
+#define OASES_MAX_BLOCKS 64
+
+typedef enum oases_schedule {
+    OASES_DEFAULT,   /* Megatron */
+    OASES_PIPELINED, /* Merak */
+    OASES_CROSS,     /* cross-pass */
+    OASES_FINE,      /* cross-pass with fine-grained recomputation */
+    OASES_N_SCHEDULES
+} oases_schedule;
+static const char* const oases_schedule_names[OASES_N_SCHEDULES] = {"Megatron", "Merak", "cross",
+                                                                    "+ fine"};
+
+typedef struct oases_row {
+    int is_nvlink; /* GPUs 0-1 and 2-3 of a node; else PCIe only */
+    int hidden, n_layers, degree, data, batch;
+    double throughput[OASES_N_SCHEDULES + 1]; /* Table 3, k tokens/s; last: with the planner */
+    double sm_percent;                  /* Table 2, Megatron: share of the step that computes */
+    int low_degree, n_low, high_degree; /* Table 6: the first n_low layers, the others */
+} oases_row;
+
+/* Tables 2, 3 and 6; settings from Table 4. */
+#define OASES_N_ROWS 6
+static const oases_row oases_rows[OASES_N_ROWS] = {
+    {1, 2048, 24, 4, 8, 128, {31.4, 37.3, 41.2, 43.9, 50.9}, 47.2, 2, 8, 4},
+    {1, 4096, 16, 4, 8, 32, {18.1, 21.5, 22.6, 23.8, 25.2}, 57.5, 2, 10, 4},
+    {1, 8192, 8, 8, 4, 8, {5.6, 6.9, 7.7, 8.9, 9.1}, 37.4, 4, 2, 8},
+    {0, 2048, 24, 4, 8, 128, {23.0, 29.2, 32.6, 42.5, 44.7}, 36.4, 2, 8, 4},
+    {0, 4096, 16, 4, 8, 32, {14.0, 17.9, 22.4, 23.8, 24.3}, 47.4, 2, 10, 4},
+    {0, 8192, 8, 8, 4, 8, {5.3, 6.2, 7.7, 8.9, 9.0}, 32.5, 4, 2, 8}};
+
+/* ---- constants ------------------------------------------------------------------------------- */
+
+#define OASES_N_DEGREES 3
+static const int oases_degrees[OASES_N_DEGREES] = {2, 4, 8};
+
+typedef struct oases_hardware {
+    double flops;                            /* FLOP/s that a block reaches */
+    double bus_bytes_per_s[OASES_N_DEGREES]; /* of an all-reduce over 2, 4, 8 GPUs */
+    double step_s;                           /* latency of one of its 2 (d - 1) steps */
+    double vocabulary;
+    double overlap_slowdown; /* work of both streams while both are busy takes this much longer */
+} oases_hardware;
+
+static inline oases_hardware oases_3090(int is_nvlink) {
+    oases_hardware hw;
+    hw.flops = 0.35 * 71e12;
+    hw.bus_bytes_per_s[0] = is_nvlink ? 45e9 : 5e9;
+    hw.bus_bytes_per_s[1] = is_nvlink ? 6e9 : 4e9;
+    hw.bus_bytes_per_s[2] = 3e9;
+    hw.step_s = 10e-6;
+    hw.vocabulary = 51200;
+    hw.overlap_slowdown = 1.3;
+    return hw;
+}
+
+static inline int oases_degree_index(int degree) { return degree == 2 ? 0 : degree == 4 ? 1 : 2; }
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+typedef struct oases_blocks {
+    int n; /* K */
+    double f[OASES_MAX_BLOCKS], r[OASES_MAX_BLOCKS], b[OASES_MAX_BLOCKS], c[OASES_MAX_BLOCKS];
+} oases_blocks;
+
+/* Tokens of one sub-batch on a group of `degree`: t_d = B d s / (2 N). */
+static inline double oases_tokens(const oases_row* row, int degree) {
+    return (double)row->batch * degree * OASES_TOKENS / (2 * OASES_N_GPUS);
+}
+
+/* FLOPs of a block's forward pass on one GPU, one sub-batch: attention 8 t h^2 + 4 t s h (its
+ * softmax was not fused, the masked half is computed), FFN 16 t h^2. */
+static inline double oases_block_flops(const oases_row* row, int degree, int block) {
+    double t = oases_tokens(row, degree), h = row->hidden;
+    return (block % 2 == 0 ? 8 * t * h * h + 4 * t * OASES_TOKENS * h : 16 * t * h * h) / degree;
+}
+
+/* Bytes an all-reduce moves over the bus: 2 (d - 1) / d of the message. */
+static inline double oases_bus_bytes(const oases_row* row, int degree) {
+    return 2.0 * (degree - 1) / degree * oases_tokens(row, degree) * row->hidden * 2;
+}
+
+static inline double oases_all_reduce_s(const oases_row* row, const oases_hardware* hw,
+                                        int degree) {
+    return oases_bus_bytes(row, degree) / hw->bus_bytes_per_s[oases_degree_index(degree)] +
+           2 * (degree - 1) * hw->step_s;
+}
+
+/* The classifier: both sub-batches, forward and backward. */
+static inline double oases_head_flops(const oases_row* row, int degree) {
+    return 2 * 6 * oases_tokens(row, degree) * row->hidden / degree;
+}
+
+static inline oases_blocks oases_make_blocks(const oases_row* row, const oases_hardware* hw,
+                                             int degree) {
+    oases_blocks blocks;
+    int i;
+    blocks.n = 2 * row->n_layers;
+    for (i = 0; i < blocks.n; i++) {
+        blocks.f[i] = oases_block_flops(row, degree, i) / hw->flops;
+        blocks.r[i] = blocks.f[i]; /* as published; the last GEMM need not be recomputed */
+        blocks.b[i] = 2 * blocks.f[i];
+        blocks.c[i] = oases_all_reduce_s(row, hw, degree);
+    }
+    return blocks;
+}
+
+/* ---- makespans ------------------------------------------------------------------------------- */
+
+static inline double oases_forward_default(const oases_blocks* k) {
+    double sum = 0;
+    int i;
+    for (i = 0; i < k->n; i++) sum += 2 * (k->f[i] + k->c[i]);
+    return sum;
+}
+
+/* f_1 + sum max(f_i, c_i) + sum_{i > 1} max(f_i, c_{i-1}) + c_K */
+static inline double oases_forward_pipelined(const oases_blocks* k) {
+    double sum = k->f[0] + k->c[k->n - 1];
+    int i;
+    for (i = 0; i < k->n; i++) {
+        sum += paper_max(k->f[i], k->c[i]);
+        if (i > 0) sum += paper_max(k->f[i], k->c[i - 1]);
+    }
+    return sum;
+}
+
+static inline double oases_backward_default(const oases_blocks* k) {
+    double sum = 0;
+    int i;
+    for (i = 0; i < k->n; i++) sum += 2 * (k->r[i] + k->b[i] + 2 * k->c[i]);
+    return sum;
+}
+
+/* Layer by layer a pipelined recomputation, a barrier, a pipelined backward, a barrier. */
+static inline double oases_backward_pipelined(const oases_blocks* k) {
+    double sum = 0;
+    int a;
+    for (a = 0; a < k->n; a += 2) {
+        int m = a + 1;
+        sum += k->r[a] + paper_max(k->r[a], k->c[a]) + paper_max(k->r[m], k->c[a]) +
+               paper_max(k->r[m], k->c[m]) + k->c[m];
+        sum += k->b[m] + paper_max(k->b[m], k->c[m]) + paper_max(k->b[a], k->c[m]) +
+               paper_max(k->b[a], k->c[a]) + k->c[a];
+    }
+    return sum;
+}
+
+/* Two streams in order: compute R_A R_A | (R_M B_M)(R_M B_M) | B_A B_A, communication cR_A cR_A
+ * cB_M cB_M cB_A cB_A, each pair for the sub-batches a and b; no barrier between layers. */
+static inline double oases_backward_cross(const oases_blocks* k) {
+    double compute = 0, comm = 0, recomputed[2], middle[2], above[2] = {0, 0};
+    int a, s;
+    for (a = k->n - 2; a >= 0; a -= 2) {
+        int m = a + 1;
+        for (s = 0; s < 2; s++) {
+            compute += k->r[a];
+            comm = recomputed[s] = paper_max(comm, compute) + k->c[a];
+        }
+        for (s = 0; s < 2; s++) {
+            compute = paper_max(compute, recomputed[s]) + k->r[m];
+            compute = paper_max(compute, above[s]) + k->b[m]; /* dx of layer l + 1 */
+            comm = middle[s] = paper_max(comm, compute) + k->c[m];
+        }
+        for (s = 0; s < 2; s++) {
+            compute = paper_max(compute, middle[s]) + k->b[a];
+            comm = above[s] = paper_max(comm, compute) + k->c[a];
+        }
+    }
+    return paper_max(compute, comm);
+}
+
+static inline double oases_backward_fine(const oases_blocks* k) {
+    double compute = 0, comm = 0, reduced[2] = {0, 0};
+    int i, s;
+    for (i = k->n - 1; i >= 0; i--)
+        for (s = 0; s < 2; s++) {
+            compute = paper_max(compute + k->r[i], reduced[s]) + k->b[i];
+            comm = reduced[s] = paper_max(comm, compute) + k->c[i];
+        }
+    return comm;
+}
+
+/* Forward and backward of a schedule, the overlapped part stretched: while both streams are busy
+ * each works slower. */
+static inline double oases_makespan(const oases_blocks* k, oases_schedule schedule,
+                                    double slowdown) {
+    double makespan, busy = 0;
+    int i, n_reduced = schedule == OASES_FINE ? 2 : 3;
+    if (schedule == OASES_DEFAULT) return oases_forward_default(k) + oases_backward_default(k);
+    makespan =
+        oases_forward_pipelined(k) + (schedule == OASES_PIPELINED ? oases_backward_pipelined(k)
+                                      : schedule == OASES_CROSS   ? oases_backward_cross(k)
+                                                                  : oases_backward_fine(k));
+    for (i = 0; i < k->n; i++) busy += 2 * (k->f[i] + k->r[i] + k->b[i] + n_reduced * k->c[i]);
+    return makespan + (slowdown - 1) * paper_max(0, busy - makespan);
+}
+
+/* k tokens/s of all GPUs. */
+static inline double oases_throughput(const oases_row* row, const oases_hardware* hw,
+                                      oases_schedule schedule, double slowdown) {
+    oases_blocks blocks = oases_make_blocks(row, hw, row->degree);
+    double step = oases_makespan(&blocks, schedule, slowdown) +
+                  oases_head_flops(row, row->degree) * hw->vocabulary / hw->flops;
+    return (double)row->batch * OASES_TOKENS / step / 1e3;
+}
+
+/* Two numbers of the Megatron row, throughput and the share of the step in which its GPUs compute,
+ * give two constants: FLOP/s and bus bandwidth. */
+static inline oases_hardware oases_calibrated(const oases_row* row) {
+    oases_hardware hw = oases_3090(row->is_nvlink);
+    double step = row->batch * OASES_TOKENS / (row->throughput[OASES_DEFAULT] * 1e3);
+    double compute = step * row->sm_percent / 100, comm = step - compute;
+    double flops = oases_head_flops(row, row->degree) * hw.vocabulary;
+    int i, at = oases_degree_index(row->degree), n_blocks = 2 * row->n_layers;
+    for (i = 0; i < n_blocks; i++) flops += 2 * 4 * oases_block_flops(row, row->degree, i);
+    hw.flops = flops / compute;
+    comm -= 2 * 3 * n_blocks * 2 * (row->degree - 1) * hw.step_s;
+    hw.bus_bytes_per_s[at] = 2 * 3 * n_blocks * oases_bus_bytes(row, row->degree) / comm;
+    return hw;
+}
+
+/* ---- the planner: a degree for every block --------------------------------------------------- */
+
+/* All costs are of one sub-batch, in seconds, as oases_make_blocks has them; X = R + B.  What an
+ * overlapped block costs does not include the slowdown: the paper's planner does not know it. */
+typedef struct oases_plan_problem {
+    const oases_row* row;
+    oases_hardware hw;
+    double memory_bytes;   /* M */
+    int has_gradient_term; /* the data-parallel all-reduce, which the paper's planner leaves out */
+    oases_blocks blocks[OASES_N_DEGREES];
+} oases_plan_problem;
+
+typedef struct oases_plan {
+    int is_feasible;
+    int degree[OASES_MAX_BLOCKS]; /* index into oases_degrees */
+    double cost_s, memory_bytes;
+} oases_plan;
+
+static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oases_hardware* hw,
+                                                  double memory_bytes, int has_gradient_term) {
+    oases_plan_problem problem;
+    int p;
+    problem.row = row;
+    problem.hw = *hw;
+    problem.memory_bytes = memory_bytes;
+    problem.has_gradient_term = has_gradient_term;
+    for (p = 0; p < OASES_N_DEGREES; p++)
+        problem.blocks[p] = oases_make_blocks(row, hw, oases_degrees[p]);
+    return problem;
+}
+
+static inline double oases_block_parameters(const oases_row* row, int block) {
+    return (block % 2 == 0 ? 4.0 : 8.0) * row->hidden * row->hidden;
+}
+
+/* AllGather(p -> q) = (1 - d_p / d_q) t_{d_q} h 2 / bw + (d_q / d_p - 1) latency, d_p < d_q */
+static inline double oases_gather_s(const oases_plan_problem* problem, int p, int q) {
+    double ratio = (double)oases_degrees[q] / oases_degrees[p];
+    return (1 - 1 / ratio) * oases_tokens(problem->row, oases_degrees[q]) * problem->row->hidden *
+               2 / problem->hw.bus_bytes_per_s[q] +
+           (ratio - 1) * problem->hw.step_s;
+}
+
+/* max(F, C) + max(X, CB); the first and the last block also what no neighbour hides. */
+static inline double oases_node_s(const oases_plan_problem* problem, int block, int p) {
+    const oases_blocks* k = &problem->blocks[p];
+    double forward = k->f[block], backward = k->r[block] + k->b[block], reduce = k->c[block];
+    double cost = paper_max(forward, reduce) + paper_max(backward, reduce);
+    if (block == 0) cost += forward + reduce;
+    if (block == k->n - 1) cost += reduce + backward;
+    if (problem->has_gradient_term) {
+        double n_replicas = (double)OASES_N_GPUS / oases_degrees[p];
+        cost += 2 * (n_replicas - 1) / n_replicas * oases_block_parameters(problem->row, block) /
+                oases_degrees[p] * 2 / problem->hw.bus_bytes_per_s[2]; /* fp16, between nodes */
+    }
+    return cost;
+}
+
+/* From block i at degree p to block i + 1 at degree q. */
+static inline double oases_edge_s(const oases_plan_problem* problem, int block, int p, int q) {
+    const oases_blocks *from = &problem->blocks[p], *to = &problem->blocks[q];
+    double f = to->f[block + 1], c = from->c[block];
+    double x = from->r[block] + from->b[block], cb = to->c[block + 1];
+    double forward = q <= p ? paper_max(f, c) : c + oases_gather_s(problem, p, q) + f;
+    double backward = q >= p ? paper_max(x, cb) : cb + oases_gather_s(problem, q, p) + x;
+    return forward + backward;
+}
+
+/* Embedding and head stay at the row's own degree: one gather where a block's differs, on the way
+ * in or on the way back. */
+static inline double oases_boundary_s(const oases_plan_problem* problem, int p) {
+    int own = oases_degree_index(problem->row->degree);
+    if (p == own) return 0;
+    return p < own ? oases_gather_s(problem, p, own) : oases_gather_s(problem, own, p);
+}
+
+/* 16 B a parameter, and the input of each block for both sub-batches. */
+static inline double oases_kept_bytes(const oases_row* row, int block, int p) {
+    double d = oases_degrees[p];
+    return 16 * oases_block_parameters(row, block) / d +
+           2 * oases_tokens(row, oases_degrees[p]) * row->hidden * 2;
+}
+
+/* rho: what a block needs while it runs, fp16: four tensors of h and four of its inner width. */
+static inline double oases_runtime_bytes(const oases_row* row, int block, int p) {
+    double width = (block % 2 == 0 ? 3.0 : 4.0) * row->hidden / oases_degrees[p];
+    return 2 * oases_tokens(row, oases_degrees[p]) * 4 * (row->hidden + width);
+}
+
+static inline double oases_plan_memory(const oases_plan_problem* problem, const int* degree) {
+    double kept = 0, rho = 0;
+    int i;
+    for (i = 0; i < problem->blocks[0].n; i++) {
+        kept += oases_kept_bytes(problem->row, i, degree[i]);
+        rho = paper_max(rho, oases_runtime_bytes(problem->row, i, degree[i]));
+    }
+    return kept + rho;
+}
+
+static inline double oases_plan_cost(const oases_plan_problem* problem, const int* degree) {
+    int i, n = problem->blocks[0].n;
+    double cost = oases_boundary_s(problem, degree[0]) + oases_boundary_s(problem, degree[n - 1]);
+    for (i = 0; i < n; i++) {
+        cost += oases_node_s(problem, i, degree[i]);
+        if (i + 1 < n) cost += oases_edge_s(problem, i, degree[i], degree[i + 1]);
+    }
+    return cost;
+}
+
+/* A partial plan that ends at some block and degree; only those that no other beats in both cost
+ * and memory are kept, so the result is exact. */
+typedef struct oases_label {
+    double cost, memory;
+    int previous; /* label of the block before */
+} oases_label;
+#define OASES_MAX_LABELS 20000
+
+/* Degrees of highest index `top` at most.  Of equal costs the one with small degrees first. */
+static inline void oases_plan_upto(const oases_plan_problem* problem, int top, oases_plan* best) {
+    int n = problem->blocks[0].n, i, p, q, j, k;
+    double rho = 0, limit;
+    oases_label* pool[OASES_MAX_BLOCKS][OASES_N_DEGREES];
+    int count[OASES_MAX_BLOCKS][OASES_N_DEGREES];
+    oases_label* fresh =
+        (oases_label*)malloc(sizeof(oases_label) * OASES_MAX_LABELS * OASES_N_DEGREES);
+    memset(pool, 0, sizeof pool);
+    memset(count, 0, sizeof count);
+    for (p = 0; p <= top; p++)
+        for (i = 0; i < 2; i++) rho = paper_max(rho, oases_runtime_bytes(problem->row, i, p));
+    limit = problem->memory_bytes * (1 + 1e-12) - rho;
+    for (i = 0; i < n && fresh; i++)
+        for (q = 0; q <= top; q++) {
+            int n_fresh = 0, n_kept = 0;
+            double node = oases_node_s(problem, i, q), kept = oases_kept_bytes(problem->row, i, q);
+            if (i == n - 1) node += oases_boundary_s(problem, q);
+            if (i == 0) {
+                fresh[0].cost = node + oases_boundary_s(problem, q);
+                fresh[0].memory = kept;
+                fresh[0].previous = -1;
+                n_fresh = 1;
+            } else {
+                for (p = 0; p <= top; p++) {
+                    double edge = oases_edge_s(problem, i - 1, p, q);
+                    for (j = 0; j < count[i - 1][p]; j++) {
+                        fresh[n_fresh].cost = pool[i - 1][p][j].cost + edge + node;
+                        fresh[n_fresh].memory = pool[i - 1][p][j].memory + kept;
+                        fresh[n_fresh++].previous = j * OASES_N_DEGREES + p;
+                    }
+                }
+            }
+            pool[i][q] = (oases_label*)malloc(sizeof(oases_label) * (size_t)(n_fresh + 1));
+            if (!pool[i][q]) continue;
+            for (j = 0; j < n_fresh; j++) {
+                int is_beaten = fresh[j].memory > limit;
+                for (k = 0; k < n_kept && !is_beaten; k++)
+                    is_beaten = pool[i][q][k].cost <= fresh[j].cost + 1e-12 &&
+                                pool[i][q][k].memory <= fresh[j].memory + 1;
+                if (is_beaten) continue;
+                for (k = 0, p = 0; k < n_kept; k++)
+                    if (!(fresh[j].cost <= pool[i][q][k].cost &&
+                          fresh[j].memory <= pool[i][q][k].memory))
+                        pool[i][q][p++] = pool[i][q][k];
+                n_kept = p;
+                pool[i][q][n_kept++] = fresh[j];
+                if (n_kept == OASES_MAX_LABELS) break;
+            }
+            count[i][q] = n_kept;
+        }
+    for (q = 0; q <= top; q++)
+        for (j = 0; j < count[n - 1][q]; j++) {
+            int at = j, degree = q;
+            if (best->is_feasible && pool[n - 1][q][j].cost >= best->cost_s - 1e-12) continue;
+            best->is_feasible = 1;
+            best->cost_s = pool[n - 1][q][j].cost;
+            for (i = n - 1; i >= 0; i--) {
+                int previous = pool[i][degree][at].previous;
+                best->degree[i] = degree;
+                if (i > 0) {
+                    at = previous / OASES_N_DEGREES;
+                    degree = previous % OASES_N_DEGREES;
+                }
+            }
+            best->memory_bytes = oases_plan_memory(problem, best->degree);
+        }
+    for (i = 0; i < n; i++)
+        for (q = 0; q <= top; q++) free(pool[i][q]);
+    free(fresh);
+}
+
+static inline oases_plan oases_plan_solve(const oases_plan_problem* problem) {
+    oases_plan best;
+    int top;
+    memset(&best, 0, sizeof best);
+    for (top = 0; top < OASES_N_DEGREES; top++) oases_plan_upto(problem, top, &best);
+    return best;
+}
+
+static inline void oases_published_plan(const oases_row* row, int* degree) {
+    int i;
+    for (i = 0; i < 2 * row->n_layers; i++)
+        degree[i] = oases_degree_index(i / 2 < row->n_low ? row->low_degree : row->high_degree);
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+#define OASES_DEVICE_BYTES (24 * PAPER_GIB)
+
+static inline const char* oases_cluster_name(const oases_row* row) {
+    return row->is_nvlink ? "NVLink" : "3090";
+}
+
+static inline void oases_print_constants(void) {
+    oases_hardware pcie = oases_3090(0), nvlink = oases_3090(1);
+    const char* bus = "all-reduce bus bandwidth, no peer access";
+    paper_constant c[] = {
+        {"RTX 3090 peak", 71, "TFLOP/s", PAPER_ASSUMED, "data sheet, fp16 with fp32 sums"},
+        {"efficiency of a block", pcie.flops / 71e12, "of peak", PAPER_ASSUMED,
+         "unfused layers and softmax"},
+        {"3090: bus of 2 GPUs", pcie.bus_bytes_per_s[0] / PAPER_GB, "GB/s", PAPER_ASSUMED, bus},
+        {"3090: bus of 4 GPUs", pcie.bus_bytes_per_s[1] / PAPER_GB, "GB/s", PAPER_ASSUMED, bus},
+        {"NVLink: bus of 2 GPUs", nvlink.bus_bytes_per_s[0] / PAPER_GB, "GB/s", PAPER_ASSUMED,
+         "900 Gb/s stated: 80 % of 56 each way"},
+        {"NVLink: bus of 4 GPUs", nvlink.bus_bytes_per_s[1] / PAPER_GB, "GB/s", PAPER_ASSUMED,
+         "two PCIe hops in the ring"},
+        {"both: bus of 8 GPUs", pcie.bus_bytes_per_s[2] / PAPER_GB, "GB/s", PAPER_ASSUMED,
+         "100 Gb/s a node stated: 24 % of 12.5"},
+        {"step of a collective", pcie.step_s * 1e6, "us", PAPER_ASSUMED, "NCCL"},
+        {"vocabulary", pcie.vocabulary, "", PAPER_ASSUMED, "GPT's, padded; not published"},
+        {"overlap slowdown", pcie.overlap_slowdown, "times", PAPER_FITTED,
+         "by hand, on these rows; 1.0 beside"},
+        {"device memory", OASES_DEVICE_BYTES / PAPER_GIB, "GiB", PAPER_STATED, "Appendix B"}};
+    paper_constant d[2 * OASES_N_ROWS];
+    char names[2 * OASES_N_ROWS][64];
+    int i;
+    paper_print_constants("Oases", c, (int)(sizeof c / sizeof *c));
+    for (i = 0; i < OASES_N_ROWS; i++) {
+        const oases_row* row = &oases_rows[i];
+        oases_hardware hw = oases_calibrated(row);
+        int j;
+        (void)snprintf(names[2 * i], sizeof names[0], "%s %dx%d: rate of a block",
+                       oases_cluster_name(row), row->hidden, row->n_layers);
+        (void)snprintf(names[2 * i + 1], sizeof names[0], "%s %dx%d: bus of %d GPUs",
+                       oases_cluster_name(row), row->hidden, row->n_layers, row->degree);
+        for (j = 0; j < 2; j++) {
+            paper_constant* k = &d[2 * i + j];
+            k->name = names[2 * i + j];
+            k->value = j == 0 ? hw.flops / 1e12
+                              : hw.bus_bytes_per_s[oases_degree_index(row->degree)] / PAPER_GB;
+            k->unit = j == 0 ? "TFLOP/s" : "GB/s";
+            k->origin = PAPER_FITTED;
+            k->source = "Megatron's throughput and SM efficiency";
+        }
+    }
+    paper_print_constants("Oases, calibrated tables only", d, 2 * OASES_N_ROWS);
+}
+
+typedef struct oases_results {
+    int n_ordered[2][2]; /* rows in the published order; stated or calibrated; without or with
+                            slowdown */
+    double bias_percent[2][2], error_percent[2][2]; /* of the three overlapped schedules */
+    int n_equal_plans[2];                           /* stated or calibrated */
+    int n_slower_than_uniform;
+} oases_results;
+
+/* 1 where no schedule is more than 0.5 % slower than the one before it. */
+static inline int oases_is_ordered(const double* throughput, int* n_ties) {
+    int s, is_ordered = 1;
+    *n_ties = 0;
+    for (s = 1; s < OASES_N_SCHEDULES; s++) {
+        double ratio = throughput[s] / throughput[s - 1];
+        if (ratio < 0.995)
+            is_ordered = 0;
+        else if (ratio <= 1.005)
+            ++*n_ties;
+    }
+    return is_ordered;
+}
+
+static inline void oases_report_schedules(int is_calibrated, int has_slowdown, oases_results* r) {
+    double residuals[OASES_N_ROWS * OASES_N_SCHEDULES], bias = 0;
+    int i, s, n = 0, n_ordered = 0;
+    double slowdown = has_slowdown ? oases_3090(0).overlap_slowdown : 1;
+    paper_print(
+        "\nTable 3: k tokens/s on 32 RTX 3090, %s, overlap slowdown %.1f; published, predicted, "
+        "residual\n  cluster  h x layers ",
+        is_calibrated ? "calibrated on Megatron" : "from stated constants", slowdown);
+    for (s = 0; s < OASES_N_SCHEDULES; s++) paper_print(" | %-18s", oases_schedule_names[s]);
+    paper_print("\n");
+    for (i = 0; i < OASES_N_ROWS; i++) {
+        const oases_row* row = &oases_rows[i];
+        oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
+        double predicted[OASES_N_SCHEDULES];
+        int n_ties, is_ordered;
+        paper_print("  %-8s %5dx%-4d ", oases_cluster_name(row), row->hidden, row->n_layers);
+        for (s = 0; s < OASES_N_SCHEDULES; s++) {
+            double residual;
+            predicted[s] = oases_throughput(row, &hw, (oases_schedule)s, slowdown);
+            residual = 100 * (predicted[s] / row->throughput[s] - 1);
+            if (fabs(residual) < 0.5) residual = 0;
+            paper_print(" | %5.1f %5.1f %+4.0f %%", row->throughput[s], predicted[s], residual);
+            if (s == OASES_DEFAULT) continue;
+            residuals[n++] = residual;
+            bias += residual;
+        }
+        is_ordered = oases_is_ordered(predicted, &n_ties);
+        n_ordered += is_ordered;
+        paper_print("%s%s\n", is_ordered ? "" : " order!", n_ties > 0 ? " tie" : "");
+    }
+    r->n_ordered[is_calibrated][has_slowdown] = n_ordered;
+    r->bias_percent[is_calibrated][has_slowdown] = bias / n;
+    r->error_percent[is_calibrated][has_slowdown] = paper_mean_absolute(residuals, n);
+    paper_print(
+        "  in the published order: %d of %d rows; overlapped schedules: mean residual %+.1f %%, "
+        "mean "
+        "absolute %.1f %%\n",
+        n_ordered, OASES_N_ROWS, bias / n, r->error_percent[is_calibrated][has_slowdown]);
+}
+
+/* "[2]*8+[4]*16", in layers. */
+static inline const char* oases_plan_text(const int* degree, int n_blocks, char* text,
+                                          size_t size) {
+    size_t used = 0;
+    int i = 0;
+    text[0] = 0;
+    while (i < n_blocks && used + 24 < size) {
+        int j = i;
+        while (j < n_blocks && degree[j] == degree[i]) j++;
+        used += (size_t)snprintf(text + used, size - used, "%s[%d]*%g", i > 0 ? "+" : "",
+                                 oases_degrees[degree[i]], (j - i) / 2.0);
+        i = j;
+    }
+    return text;
+}
+
+/* Published and own plan under a limit; memory_bytes 0: what the published plan uses. */
+static inline int oases_report_plans(int is_calibrated, double memory_bytes, int has_gradient_term,
+                                     oases_results* r) {
+    int i, j, n_equal = 0;
+    paper_print(
+        "\nTable 6: plans, %s, limit %s, %s gradient all-reduce; ms in the planner's model\n",
+        is_calibrated ? "calibrated" : "stated constants",
+        memory_bytes > 0 ? "24 GiB" : "as the published plan", has_gradient_term ? "with" : "no");
+    paper_print("  %-8s %-12s %-8s %-14s %-19s %9s %9s %8s   %s\n", "cluster", "h x layers",
+                "limit GB", "published", "own plan", "uniform", "published", "own",
+                "gain (published)");
+    for (i = 0; i < OASES_N_ROWS; i++) {
+        const oases_row* row = &oases_rows[i];
+        oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
+        oases_plan_problem problem = oases_plan_setup(row, &hw, memory_bytes, has_gradient_term);
+        int published[OASES_MAX_BLOCKS], uniform[OASES_MAX_BLOCKS], n_blocks = 2 * row->n_layers;
+        char text[2][128];
+        double uniform_s, published_s;
+        oases_plan plan;
+        oases_published_plan(row, published);
+        for (j = 0; j < n_blocks; j++) uniform[j] = oases_degree_index(row->degree);
+        if (memory_bytes <= 0) problem.memory_bytes = oases_plan_memory(&problem, published);
+        plan = oases_plan_solve(&problem);
+        uniform_s = oases_plan_cost(&problem, uniform);
+        published_s = oases_plan_cost(&problem, published);
+        n_equal +=
+            plan.is_feasible && !memcmp(plan.degree, published, (size_t)n_blocks * sizeof(int));
+        r->n_slower_than_uniform += !plan.is_feasible || plan.cost_s > uniform_s * (1 + 1e-12);
+        paper_print(
+            "  %-8s %5dx%-6d %8.1f %-14s %-19s %9.1f %9.1f %8.1f   %5.3f (%.3f)\n",
+            oases_cluster_name(row), row->hidden, row->n_layers, problem.memory_bytes / PAPER_GB,
+            oases_plan_text(published, n_blocks, text[0], sizeof text[0]),
+            plan.is_feasible ? oases_plan_text(plan.degree, n_blocks, text[1], sizeof text[1])
+                             : "none fits",
+            1e3 * uniform_s, 1e3 * published_s, 1e3 * plan.cost_s, uniform_s / plan.cost_s,
+            row->throughput[OASES_N_SCHEDULES] / row->throughput[OASES_FINE]);
+    }
+    if (memory_bytes <= 0)
+        paper_print("  equal to the published plan: %d of %d\n", n_equal, OASES_N_ROWS);
+    return n_equal;
+}
+
+/* Two layers whose six makespans are known: c = 2 and c = 5. */
+static inline int oases_n_right_makespans(void) {
+    static const double expected[2][6] = {{36, 22, 92, 68, 62, 62}, {60, 42, 140, 98, 78, 65}};
+    oases_blocks k = {4, {2, 3, 2, 3}, {2, 3, 2, 3}, {4, 6, 4, 6}, {2, 2, 2, 2}};
+    int i, j, n_right = 0;
+    for (i = 0; i < 2; i++) {
+        double got[6];
+        for (j = 0; j < 4; j++) k.c[j] = i == 0 ? 2 : 5;
+        got[0] = oases_forward_default(&k);
+        got[1] = oases_forward_pipelined(&k);
+        got[2] = oases_backward_default(&k);
+        got[3] = oases_backward_pipelined(&k);
+        got[4] = oases_backward_cross(&k);
+        got[5] = oases_backward_fine(&k);
+        for (j = 0; j < 6; j++) n_right += fabs(got[j] - expected[i][j]) < 1e-9;
+    }
+    return n_right;
+}
+
+static inline oases_results oases_report(paper_criteria* criteria) {
+    static const char* const names[2] = {"stated constants", "calibrated"};
+    oases_results r;
+    int i, j, n_right = oases_n_right_makespans();
+    memset(&r, 0, sizeof r);
+    for (i = 0; i < 2; i++)
+        for (j = 0; j < 2; j++) oases_report_schedules(i, j, &r);
+    paper_print(
+        "  The slowdown stretches the time in which computation and communication run at once.\n");
+    for (i = 0; i < 2; i++) r.n_equal_plans[i] = oases_report_plans(i, 0, 0, &r);
+    (void)oases_report_plans(1, OASES_DEVICE_BYTES, 0, &r);
+    (void)oases_report_plans(1, OASES_DEVICE_BYTES, 1, &r);
+    paper_print(
+        "  gain: uniform over own; in brackets the published throughput with the planner over that "
+        "without.\n  Of plans that cost the same the one with small degrees first is printed.\n");
+    paper_print("\nOases: criteria\n");
+    paper_criterion(criteria, n_right == 12, "makespans of the test vector: %d of 12", n_right);
+    for (i = 0; i < 2; i++) {
+        for (j = 0; j < 2; j++) {
+            paper_criterion(criteria, r.n_ordered[i][j] == OASES_N_ROWS,
+                            "four schedules in the published order, %s, slowdown %.1f: "
+                            "%d of %d rows",
+                            names[i], j ? oases_3090(0).overlap_slowdown : 1.0, r.n_ordered[i][j],
+                            OASES_N_ROWS);
+        }
+    }
+    for (i = 0; i < 2; i++) {
+        paper_criterion(criteria, r.n_equal_plans[i] >= 5,
+                        "plans equal to the published ones, %s: %d of %d (>= 5)", names[i],
+                        r.n_equal_plans[i], OASES_N_ROWS);
+    }
+    paper_criterion(criteria, r.n_slower_than_uniform == 0,
+                    "plans slower than the uniform one in the planner's model: %d",
+                    r.n_slower_than_uniform);
+    return r;
+}
+
+#endif /* PAPER_OASES_H */

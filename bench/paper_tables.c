@@ -1,0 +1,36 @@
+/* paper_tables - the published tables of three papers, computed from constants and printed beside
+ * the published figures: MEMO (swapping), unified sequence parallelism, Oases (overlapped tensor
+ * parallelism).
+ *
+ *   paper_tables          all of it
+ *
+ * First comes one table of all constants, each marked as stated by the paper, fitted (and on what)
+ * or assumed (and why); then the tables with residuals; last, what was to be reached and what was
+ * missed. */
+#include "paper_common.h"
+#include "paper_memo.h"
+#include "paper_sp.h"
+#include "paper_oases.h"
+
+int main(void) {
+    swap_hardware a800 = swap_a800(), h200 = swap_h200();
+    paper_criteria criteria = {0, 0};
+    swap_fit(&a800);
+
+    printf("Constants\n");
+    swap_print_constants(&a800, &h200);
+    sp_print_constants();
+    oases_print_constants();
+
+    printf("\n==== MEMO ====\n");
+    (void)swap_report(&a800, &h200, &criteria);
+
+    printf("\n==== Unified sequence parallelism ====\n");
+    (void)sp_report(&criteria);
+
+    printf("\n==== Oases ====\n");
+    (void)oases_report(&criteria);
+
+    printf("\n%d criteria met, %d missed\n", criteria.n_met, criteria.n_missed);
+    return 0;
+}

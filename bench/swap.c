@@ -1,0 +1,198 @@
+/* bench/swap.c - does swapping cost time?  A chain of layers whose computation sleeps and whose
+ * copies are throttled, so that overlap can be measured on any machine with two cores.
+ *
+ *   cc -O2 -I. bench/swap.c -lpthread -lm && ./a.out [REPETITIONS]
+ *
+ * Prints, for copies from half to twice as long as a layer's forward: the step of keep-everything
+ * and of swapping (medians of the same run, in turn), their ratio, and the stall of the compute
+ * stream, measured by events and simulated from the schedule that the engine really enqueued. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define N_LAYERS        8
+#define N_ROWS          1024
+#define ROW_BYTES       64 /* b s h elements are 64 KiB; 16 of them a layer */
+#define FORWARD_S       0.012
+#define BACKWARD_S      0.024
+#define REPETITIONS_MAX 101
+
+static memo_error error;
+
+static void check(memo_status status) {
+    if (!status) return;
+    fprintf(stderr, "bench/swap: %s\n", error.message);
+    exit(1);
+}
+
+typedef struct run {
+    double step_s, stall_s, simulated_step_s, simulated_stall_s;
+} run;
+
+static int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+static double median(double* values, int n) {
+    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    return values[n / 2];
+}
+
+/* A layer's computation: a sleep on the compute stream, announced with its duration. */
+static void compute(memo_device* host, const memo_device* device, memo_stream stream,
+                    const char* name, double duration_s) {
+    memo_op_desc what = memo_op_desc_default();
+    if (duration_s <= 0) return;
+    what.name = name;
+    what.duration_s = duration_s;
+    if (device->annotate) check(device->annotate(device->context, stream, &what, &error));
+    check(memo_host_device_sleep(host, stream, duration_s, &error));
+}
+
+static void step(memo_device* host, const memo_device* device, memo_stream stream, memo_swap* swap,
+                 double recompute_s) {
+    int32_t layer;
+    for (layer = 0; layer < N_LAYERS; layer++) {
+        check(memo_swap_forward_begin(swap, layer, &error));
+        compute(host, device, stream, "forward", FORWARD_S);
+        check(memo_swap_forward_end(swap, layer, &error));
+    }
+    for (layer = N_LAYERS - 1; layer >= 0; layer--) {
+        int64_t begin, end;
+        check(memo_swap_backward_begin(swap, layer, &error));
+        memo_swap_recompute_rows(swap, layer, 2, &begin, &end);
+        compute(host, device, stream, "recompute", begin < end ? recompute_s : 0);
+        compute(host, device, stream, "backward", BACKWARD_S);
+        check(memo_swap_backward_end(swap, layer, &error));
+    }
+}
+
+/* Simulates what the recorder saw, with the links that the host device was told to be. */
+static void simulate(memo_schedule* schedule, double bytes_per_s, run* result) {
+    memo_simulation* simulation;
+    int32_t links[2];
+    int64_t i;
+    check(memo_schedule_add_link(schedule, "to host", bytes_per_s, &links[0], &error));
+    check(memo_schedule_add_link(schedule, "to device", bytes_per_s, &links[1], &error));
+    for (i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        if (op->link_bytes)
+            op->link = links[strcmp(memo_schedule_op_name(schedule, i), "to host") != 0];
+    }
+    check(memo_schedule_simulate(schedule, &simulation, &error));
+    result->simulated_step_s = simulation->makespan_s;
+    for (i = 0; i < schedule->n_streams; i++)
+        if (strcmp(schedule->text + schedule->streams[i], "compute") == 0)
+            result->simulated_stall_s = simulation->stall_s[i];
+    memo_simulation_destroy(simulation);
+}
+
+static run measure(memo_swap_mode whole, memo_swap_mode others, double alpha, double bytes_per_s,
+                   double recompute_s) {
+    static const int widths[] = {1, 1, 14};
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_tensor tensors[3];
+    memo_device* host;
+    memo_recorder* recorder;
+    const memo_device* device;
+    memo_swap* swap;
+    memo_swap_stats stats;
+    memo_stream stream;
+    memo_event begin, end;
+    memo_schedule* schedule;
+    run result;
+    int t;
+    host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = bytes_per_s;
+    check(memo_host_device_create(&host_desc, &host, &error));
+    recorder_desc.device = host;
+    check(memo_recorder_create(&recorder_desc, &recorder, &error));
+    device = memo_recorder_device(recorder);
+    check(device->stream_create(device->context, "compute", 0, &stream, &error));
+    check(host->event_create(host->context, &begin, &error));
+    check(host->event_create(host->context, &end, &error));
+    memset(tensors, 0, sizeof tensors);
+    for (t = 0; t < 3; t++) {
+        tensors[t].name = t < 2 ? "whole" : "others";
+        tensors[t].row_bytes = ROW_BYTES * widths[t];
+        tensors[t].mode = t < 2 ? whole : others;
+    }
+    desc.device = device;
+    desc.compute_stream = stream;
+    desc.tensors = tensors;
+    desc.n_tensors = 3;
+    desc.n_layers = N_LAYERS;
+    desc.n_rows = N_ROWS;
+    desc.alpha = alpha;
+    desc.is_timed = 1;
+    check(memo_swap_create(&desc, &swap, &error));
+    memo_recorder_pause(recorder);
+    step(host, device, stream, swap, recompute_s); /* warms up */
+    check(host->stream_synchronize(host->context, stream, &error));
+    memo_recorder_resume(recorder);
+    check(host->event_record(host->context, begin, stream, &error));
+    step(host, device, stream, swap, recompute_s);
+    check(host->event_record(host->context, end, stream, &error));
+    check(host->stream_synchronize(host->context, stream, &error));
+    check(host->event_elapsed(host->context, begin, end, &result.step_s, &error));
+    check(memo_swap_get_stats(swap, &stats, &error));
+    result.stall_s = stats.forward_stall_s + stats.backward_stall_s;
+    check(memo_recorder_schedule(recorder, &schedule, &error));
+    simulate(schedule, bytes_per_s, &result);
+    memo_swap_destroy(swap);
+    host->event_destroy(host->context, begin, NULL);
+    host->event_destroy(host->context, end, NULL);
+    device->stream_destroy(device->context, stream, NULL);
+    memo_recorder_destroy(recorder);
+    memo_host_device_destroy(host);
+    return result;
+}
+
+int main(int argc, char** argv) {
+    static const struct {
+        double copy_over_forward, alpha;
+    } rows[] = {{0.5, 1}, {0.8, 1}, {0.95, 1},  {1.25, 1}, {1.5, 1},
+                {2, 1},   {2, 0.5}, {2, 0.375}, {2, 0}};
+    const double layer_bytes = 16.0 * N_ROWS * ROW_BYTES;
+    int repetitions = argc > 1 ? atoi(argv[1]) : 5;
+    size_t i;
+    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
+        fprintf(stderr, "bench/swap: repetitions must be 1 to %d\n", REPETITIONS_MAX);
+        return 2;
+    }
+    printf("Swap engine, host device: %d layers of %.0f KiB, forward %.0f ms, backward %.0f ms, "
+           "recomputing all "
+           "rows %.0f ms,\nthe same rate both ways, medians of %d.  copy: moving a whole layer, in "
+           "forwards.  "
+           "stall: of the compute stream.\n\n",
+           N_LAYERS, layer_bytes / 1024, FORWARD_S * 1e3, BACKWARD_S * 1e3, FORWARD_S * 1e3,
+           repetitions);
+    printf("%6s %6s | %9s %9s %10s | %9s %10s | %9s %10s\n", "copy", "alpha", "keep ms", "swap ms",
+           "swap/keep", "stall ms", "simulated", "step ms", "simulated");
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        double keep_s[REPETITIONS_MAX], swap_s[REPETITIONS_MAX], stall_s[REPETITIONS_MAX];
+        double ratio[REPETITIONS_MAX];
+        double bytes_per_s = layer_bytes / (rows[i].copy_over_forward * FORWARD_S);
+        double recompute_s = (1 - rows[i].alpha) * FORWARD_S;
+        run swapped;
+        int k;
+        for (k = 0; k < repetitions; k++) {
+            keep_s[k] = measure(MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, 0, bytes_per_s, 0).step_s;
+            swapped =
+                measure(MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, rows[i].alpha, bytes_per_s, recompute_s);
+            swap_s[k] = swapped.step_s;
+            stall_s[k] = swapped.stall_s;
+            ratio[k] = swap_s[k] / keep_s[k];
+        }
+        printf("%6.2f %6.3f | %9.1f %9.1f %10.4f | %9.1f %10.1f | %9.1f %10.1f\n",
+               rows[i].copy_over_forward, rows[i].alpha, median(keep_s, repetitions) * 1e3,
+               median(swap_s, repetitions) * 1e3, median(ratio, repetitions),
+               median(stall_s, repetitions) * 1e3, swapped.simulated_stall_s * 1e3,
+               median(swap_s, repetitions) * 1e3, swapped.simulated_step_s * 1e3);
+        fflush(stdout);
+    }
+    return 0;
+}

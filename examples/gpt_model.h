@@ -1,0 +1,1651 @@
+/* gpt_model.h - a byte-level GPT on memo: which operation runs where, and where its tensors lie.
+ *
+ * The maths is in gpt_ops.h; here is what memo has to do with it.  All device memory comes from one
+ * arena: parameters, gradients, Adam's moments and the swap engine's rounding buffers are requested
+ * before the first micro-batch (persistent), everything else inside it.  Every operation is
+ * enqueued on one compute stream of the host device and announced to the device table, so that a
+ * recorder sees which bytes it reads and writes.
+ *
+ * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
+ * dropout
+ * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
+ *
+ * Every product over tokens is done in tiles of config.tile_rows rows, under every policy, and the
+ * border between swapped and recomputed rows lies between two tiles.  So a row is recomputed in the
+ * company in which it was first computed, and all policies give the same bits.
+ *
+ * Single translation unit: everything is static.  GPT_DOUBLE computes in double precision. */
+#ifndef GPT_MODEL_H
+#define GPT_MODEL_H
+
+#include "memo.h"
+#include "gpt_ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct gpt_config {
+    int32_t n_layers, hidden;
+    int32_t n_heads,
+        n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
+    int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
+    int64_t tile_rows;       /* rows of a GEMM and of the split between swapped and recomputed */
+    double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
+    uint64_t seed;           /* of the initial parameters and of dropout */
+} gpt_config;
+
+typedef enum gpt_policy {
+    GPT_POLICY_KEEP = 0,  /* every skeletal tensor of every layer stays on the device */
+    GPT_POLICY_RECOMPUTE, /* only layer inputs stay; the rest is recomputed, attention too */
+    GPT_POLICY_SWAP,      /* everything is swapped: alpha = 1 */
+    GPT_POLICY_MEMO       /* input and attention output swapped, the other tensors by alpha */
+} gpt_policy;
+
+typedef struct gpt_desc {
+    gpt_config config;
+    gpt_policy policy;
+    double alpha;              /* GPT_POLICY_MEMO */
+    int32_t n_resident_layers; /* as in memo_swap_desc */
+    memo_device* host_device;  /* where functions are launched; NULL: dry run */
+    /* The table that copies, events and announcements go to: host_device itself, or a recorder's or
+     * a test's table around it; NULL: host_device. */
+    const memo_device* device;
+    memo_trace* trace;     /* dry run: the requests of one micro-batch are recorded here */
+    const memo_plan* plan; /* real run: made from such a trace */
+    int32_t is_timed;      /* measure stalls */
+} gpt_desc;
+
+typedef struct gpt_model gpt_model;
+
+/* What the swap engine is told: the table of skeletal tensors under this policy. */
+GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
+                                        memo_error* error);
+
+/* Dry run: records the trace of one micro-batch (create, then gpt_micro_batch once; tokens and
+ * targets may be NULL).  Real run: reserves plan->peak_bytes, initialises the parameters from
+ * config.seed. Errors: INVALID_ARGUMENT for a configuration that cannot be meant, and memo's. */
+GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
+GPT_FUNCTION void gpt_destroy(gpt_model* model);
+
+/* Pinned host memory beside the swap engine's: tokens on their way to the device, the loss back; a
+ * multiple of 512, as the host device counts. */
+GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config);
+
+/* Length of the flat array of parameters; each tensor begins at a multiple of 16. */
+GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config);
+
+/* The tensors in that array: 0 is the embedding, then 8 a layer, final norm, classifier. */
+typedef struct gpt_parameter {
+    const char* name;
+    int64_t offset, n;
+    double initial_std; /* 0: starts as ones and does not decay (the weight of a norm) */
+} gpt_parameter;
+GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config);
+GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
+
+/* Enqueues forward and backward of one micro-batch; gradients and loss add up over the
+ * micro-batches of a step.  tokens, targets: batch * sequence bytes each, copied before it returns;
+ * target[t] follows token[t].  step and micro_batch key the dropout; loss_scale is 1 / (tokens of
+ * the whole step). After an error the step is lost, but not the model: gpt_discard, then begin the
+ * step again. */
+GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
+                                         const uint8_t* targets, int64_t step, int64_t micro_batch,
+                                         double loss_scale, memo_error* error);
+
+typedef struct gpt_update_desc {
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    double clip; /* largest norm of the whole gradient; 0: none */
+} gpt_update_desc;
+/* AdamW, then waits for the step; returns its mean loss (nats per byte) and the norm of its
+ * gradient before clipping; clears gradients. */
+GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
+                                    double* gradient_norm, memo_error* error);
+/* The same without touching parameters or moments: waits, returns the loss, clears gradients. */
+GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
+
+/* Waits for all that was enqueued. */
+GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
+/* Copies to and from caller's memory, gpt_n_parameters reals each; they wait for what was enqueued.
+ */
+GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
+                                           memo_error* error);
+GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
+                                            memo_error* error);
+GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* parameters,
+                                            memo_error* error);
+
+/* Continues `text` (n_text bytes, of which the last `sequence` count; at least 1) by n_new sampled
+ * bytes, on the host with a key-value cache, from a copy of the parameters.  Each byte sees the
+ * `sequence` bytes before it.  temperature 0: always the likeliest. */
+GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
+                                      double temperature, uint64_t seed, uint8_t* result,
+                                      int64_t n_new, memo_error* error);
+
+/* Engine, arena and stream, for statistics and timelines. */
+GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model);
+GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model);
+GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
+
+/* ==== implementation ======================================================================== */
+
+/* ---- parameters: one flat array ------------------------------------------------------------ */
+
+/* Offsets in reals; those of a layer count from the layer's begin. */
+typedef struct gpt_layout {
+    int64_t kv_hidden; /* columns of k and v */
+    int64_t embedding; /* (vocabulary, hidden) */
+    int64_t layers, layer_stride;
+    int64_t norm1;      /* (hidden) */
+    int64_t query;      /* (hidden, hidden) */
+    int64_t key, value; /* (kv_hidden, hidden) */
+    int64_t projection; /* (hidden, hidden) */
+    int64_t norm2;      /* (hidden) */
+    int64_t up;         /* (4 hidden, hidden) */
+    int64_t down;       /* (hidden, 4 hidden) */
+    int64_t final_norm; /* (hidden) */
+    int64_t classifier; /* (vocabulary, hidden) */
+    int64_t n;
+} gpt_layout;
+
+static int64_t gpt_append(int64_t* n, int64_t n_reals) {
+    const int64_t offset = *n;
+    *n += (n_reals + 15) / 16 * 16;
+    return offset;
+}
+
+static gpt_layout gpt_layout_make(const gpt_config* config) {
+    const int64_t hidden = config->hidden;
+    gpt_layout l;
+    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads;
+    l.layer_stride = 0;
+    l.norm1 = gpt_append(&l.layer_stride, hidden);
+    l.query = gpt_append(&l.layer_stride, hidden * hidden);
+    l.key = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
+    l.value = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
+    l.projection = gpt_append(&l.layer_stride, hidden * hidden);
+    l.norm2 = gpt_append(&l.layer_stride, hidden);
+    l.up = gpt_append(&l.layer_stride, 4 * hidden * hidden);
+    l.down = gpt_append(&l.layer_stride, 4 * hidden * hidden);
+    l.n = 0;
+    l.embedding = gpt_append(&l.n, GPT_VOCABULARY * hidden);
+    l.layers = gpt_append(&l.n, config->n_layers * l.layer_stride);
+    l.final_norm = gpt_append(&l.n, hidden);
+    l.classifier = gpt_append(&l.n, GPT_VOCABULARY * hidden);
+    return l;
+}
+
+GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
+    return gpt_layout_make(config).n;
+}
+
+GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
+    return 8 * (int64_t)config->n_layers + 3;
+}
+
+GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
+    const gpt_layout l = gpt_layout_make(config);
+    const int64_t hidden = config->hidden, kv_hidden = l.kv_hidden;
+    /* The two matrices that add to the residual stream start smaller: the sum over all layers then
+     * has the size of one (GPT-2). */
+    const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
+    const gpt_parameter of_model[3] = {
+        {"embedding", l.embedding, GPT_VOCABULARY * hidden, std},
+        {"final norm", l.final_norm, hidden, 0},
+        {"classifier", l.classifier, GPT_VOCABULARY * hidden, std},
+    };
+    const gpt_parameter of_layer[8] = {
+        {"norm1", l.norm1, hidden, 0},
+        {"query", l.query, hidden * hidden, std},
+        {"key", l.key, kv_hidden * hidden, std},
+        {"value", l.value, kv_hidden * hidden, std},
+        {"projection", l.projection, hidden * hidden, residual_std},
+        {"norm2", l.norm2, hidden, 0},
+        {"up", l.up, 4 * hidden * hidden, std},
+        {"down", l.down, 4 * hidden * hidden, residual_std},
+    };
+    gpt_parameter parameter;
+    if (index == 0) return of_model[0];
+    if (index > 8 * (int64_t)config->n_layers)
+        return of_model[index - 8 * (int64_t)config->n_layers];
+    parameter = of_layer[(index - 1) % 8];
+    parameter.offset += l.layers + (index - 1) / 8 * l.layer_stride;
+    return parameter;
+}
+
+static void gpt_initial_parameters(const gpt_config* config, gpt_real* parameters) {
+    int64_t t, i;
+    memset(parameters, 0, (size_t)gpt_n_parameters(config) * sizeof *parameters);
+    for (t = 0; t < gpt_n_parameter_tensors(config); t++) {
+        const gpt_parameter p = gpt_parameter_at(config, t);
+        const uint64_t key = gpt_mix(config->seed) ^ (uint64_t)t;
+        for (i = 0; i < p.n; i++)
+            parameters[p.offset + i] =
+                p.initial_std > 0 ? (gpt_real)(p.initial_std * gpt_normal(key, (uint64_t)i))
+                                  : (gpt_real)1;
+    }
+}
+
+/* ---- skeletal tensors ---------------------------------------------------------------------- */
+
+/* What a layer's backward needs of its forward, in the order in which it is computed. */
+enum {
+    GPT_INPUT,     /* (rows, hidden) */
+    GPT_RSTD1,     /* (rows) */
+    GPT_NORM1,     /* (rows, hidden) */
+    GPT_Q,         /* (rows, hidden), turned by RoPE */
+    GPT_K,         /* (rows, kv_hidden), turned by RoPE */
+    GPT_V,         /* (rows, kv_hidden) */
+    GPT_ATTENTION, /* (rows, hidden) */
+    GPT_LSE,       /* (rows, heads) */
+    GPT_MIDDLE,    /* (rows, hidden) */
+    GPT_RSTD2,     /* (rows) */
+    GPT_NORM2,     /* (rows, hidden) */
+    GPT_UP,        /* (rows, 4 hidden) */
+    GPT_GELU,      /* (rows, 4 hidden) */
+    GPT_N_TENSORS
+};
+
+static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
+    const gpt_config* config = &desc->config;
+    const int64_t hidden = config->hidden, kv_hidden = gpt_layout_make(config).kv_hidden;
+    const struct {
+        const char* name;
+        int64_t n_columns;
+        int32_t is_dear; /* to recompute, or small */
+        int32_t is_contiguous;
+    } table[GPT_N_TENSORS] = {
+        {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},
+        {"norm1", hidden, 0, 0},     {"q", hidden, 0, 1},
+        {"k", kv_hidden, 0, 1},      {"v", kv_hidden, 0, 1},
+        {"attention", hidden, 1, 1}, {"lse", config->n_heads, 1, 1},
+        {"middle", hidden, 0, 0},    {"rstd2", 1, 1, 0},
+        {"norm2", hidden, 0, 0},     {"up", 4 * hidden, 0, 0},
+        {"gelu", 4 * hidden, 0, 0},
+    };
+    memo_swap_desc swap = memo_swap_desc_default();
+    int t;
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        tensors[t].name = table[t].name;
+        tensors[t].row_bytes = table[t].n_columns * (int64_t)sizeof(gpt_real);
+        tensors[t].is_contiguous = table[t].is_contiguous;
+        switch (desc->policy) {
+        case GPT_POLICY_KEEP: tensors[t].mode = MEMO_SWAP_KEEP; break;
+        case GPT_POLICY_RECOMPUTE:
+            tensors[t].mode = t == GPT_INPUT ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
+            break;
+        case GPT_POLICY_SWAP: tensors[t].mode = MEMO_SWAP_WHOLE; break;
+        case GPT_POLICY_MEMO:
+            tensors[t].mode = table[t].is_dear ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
+            break;
+        }
+    }
+    swap.tensors = tensors;
+    swap.n_tensors = GPT_N_TENSORS;
+    swap.n_layers = config->n_layers;
+    swap.n_rows = config->batch * config->sequence;
+    swap.tile_rows = config->tile_rows;
+    swap.alpha = desc->policy == GPT_POLICY_MEMO ? desc->alpha : 1;
+    swap.n_resident_layers = desc->n_resident_layers;
+    swap.is_timed = desc->is_timed;
+    return swap;
+}
+
+static memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
+    const int64_t heads = config->n_heads, kv_heads = config->n_kv_heads;
+    if (config->n_layers < 1 || config->hidden < 1 || heads < 1 || kv_heads < 1 ||
+        config->sequence < 1 || config->batch < 1 || config->tile_rows < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layers %d, hidden %d, heads %d, key-value heads %d, sequence %lld, "
+                              "batch %lld, tile rows %lld: each must be 1 or more",
+                              config->n_layers, config->hidden, config->n_heads, config->n_kv_heads,
+                              (long long)config->sequence, (long long)config->batch,
+                              (long long)config->tile_rows);
+    if (config->hidden % heads || heads % kv_heads || config->hidden / heads % 2)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "hidden %d must be heads %d times an even number, and heads a "
+                              "multiple of key-value heads %d",
+                              config->hidden, config->n_heads, config->n_kv_heads);
+    if (!(config->dropout >= 0 && config->dropout < 1))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
+                              config->dropout);
+    /* Beyond this some product of sizes would not fit 64 bits, or a GEMM's dimensions an int. */
+    if (config->hidden > 1 << 20 || config->tile_rows > 1 << 28 ||
+        config->sequence > ((int64_t)1 << 40) / config->batch)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "hidden is at most 2^20, tile rows 2^28, batch * sequence 2^40");
+    return MEMO_STATUS_OK;
+}
+
+GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
+                                        memo_error* error) {
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status = gpt_check_config(&desc->config, error);
+    if (status) return status;
+    swap = gpt_swap_desc(desc, tensors);
+    return memo_swap_get_sizes(&swap, sizes, error);
+}
+
+/* ---- the model ----------------------------------------------------------------------------- */
+
+typedef memo_swap_view gpt_rows; /* where the rows of a tensor lie, skeletal or not */
+
+struct gpt_model {
+    gpt_config config;
+    gpt_layout layout;
+    int64_t n_rows, chunk_rows; /* chunk: what the MLP's backward and the classifier do at a time */
+    int32_t is_dry_run;
+
+    memo_device* host_device;
+    memo_device device;
+    memo_stream compute;
+    memo_event tokens_copied[2]; /* of either half of the staging buffer */
+    int32_t is_copying[2];
+    int32_t half;
+    memo_arena* arena;
+    memo_swap* swap;
+    int32_t n_recomputed_layers;        /* the first ones */
+    gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
+
+    /* On the device. */
+    gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters) */
+    gpt_real* rope;                                         /* (sequence, head size) */
+    double* totals; /* loss and squared norm of the gradient so far in this step */
+    /* In pinned host memory. */
+    double* host_totals;
+    uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
+
+    int64_t n_updates;
+    int64_t step;        /* keys the dropout, as does */
+    int64_t first_token; /* the global number of row 0 of this micro-batch */
+    char phase[32];      /* "layer 3 forward", for the names of operations */
+
+    /* The first failure of the call at hand.  After it every further operation does nothing, so the
+     * code below reads from top to bottom and asks once, at the end. */
+    memo_status status;
+    memo_error error;
+};
+
+enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
+
+static memo_status gpt_finish(gpt_model* model, memo_error* error) {
+    if (model->status && error) *error = model->error;
+    return model->status;
+}
+
+/* Rows [begin, end) of a tensor that lives until gpt_give. */
+static gpt_rows gpt_take(gpt_model* model, int64_t begin, int64_t end, int64_t n_columns) {
+    gpt_rows rows;
+    void* address = NULL;
+    rows.row_bytes = n_columns * (int64_t)sizeof(gpt_real);
+    if (!model->status)
+        model->status = memo_arena_alloc(model->arena, (end - begin) * rows.row_bytes, 0, &address,
+                                         &model->error);
+    rows.first = NULL; /* there are no rows before begin */
+    rows.rest = (char*)address;
+    rows.split_row = begin;
+    return rows;
+}
+
+static void gpt_give(gpt_model* model, gpt_rows rows) {
+    if (!model->status) model->status = memo_arena_free(model->arena, rows.rest, &model->error);
+}
+
+/* phase: forward, recompute or backward. */
+static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
+    char text[64];
+    snprintf(model->phase, sizeof model->phase, "layer %d %s", layer, phase);
+    snprintf(text, sizeof text, "%s begin", model->phase);
+    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
+}
+static void gpt_end_phase(gpt_model* model, int32_t layer, const char* phase) {
+    char text[64];
+    snprintf(text, sizeof text, "layer %d %s end", layer, phase);
+    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
+}
+
+/* ---- operations -------------------------------------------------------------------------------
+ *
+ * Each is a struct of arguments, a function that runs with them on the compute stream, and a
+ * function that announces what will be read and written and enqueues it. */
+
+typedef struct gpt_op {
+    const char* name;
+    memo_range reads[16], writes[16];
+    int32_t n_reads, n_writes;
+} gpt_op;
+
+static gpt_op gpt_op_make(const char* name) {
+    gpt_op op;
+    op.name = name;
+    op.n_reads = op.n_writes = 0;
+    return op;
+}
+
+static memo_range gpt_range(const void* address, int64_t n_bytes) {
+    memo_range range;
+    range.begin = (uint64_t)(uintptr_t)address;
+    range.end = range.begin + (uint64_t)n_bytes;
+    return range;
+}
+static void gpt_reads(gpt_op* op, const void* address, int64_t n_bytes) {
+    op->reads[op->n_reads++] = gpt_range(address, n_bytes);
+}
+static void gpt_writes(gpt_op* op, const void* address, int64_t n_bytes) {
+    op->writes[op->n_writes++] = gpt_range(address, n_bytes);
+}
+
+/* Rows [begin, end) lie in one piece or two. */
+static void gpt_reads_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
+    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
+    gpt_reads(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
+    if (split < end) gpt_reads(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
+}
+static void gpt_writes_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
+    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
+    gpt_writes(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
+    if (split < end) gpt_writes(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
+}
+
+/* A dry run only requests memory, and after a failure nothing more is enqueued. */
+static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
+
+static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
+                       const void* args, size_t args_bytes) {
+    if (gpt_is_idle(model)) return;
+    if (model->device.annotate) {
+        memo_op_desc announced = memo_op_desc_default();
+        char name[96];
+        snprintf(name, sizeof name, "%s %s", model->phase, op->name);
+        announced.name = name;
+        announced.reads = op->reads;
+        announced.n_reads = op->n_reads;
+        announced.writes = op->writes;
+        announced.n_writes = op->n_writes;
+        model->status = model->device.annotate(model->device.context, model->compute, &announced,
+                                               &model->error);
+    }
+    if (!model->status)
+        model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
+                                                (int64_t)args_bytes, &model->error);
+}
+
+/* Rows [begin, end), taken a tile at a time; begin lies at a tile's border.  A tile lies in one
+ * piece. */
+typedef struct gpt_span {
+    int64_t begin, end, tile_rows;
+} gpt_span;
+
+static gpt_span gpt_span_make(const gpt_model* model, int64_t begin, int64_t end) {
+    gpt_span span;
+    span.begin = begin;
+    span.end = end;
+    span.tile_rows = model->config.tile_rows;
+    return span;
+}
+static int64_t gpt_tile(const gpt_span* span, int64_t row) {
+    return gpt_min(span->tile_rows, span->end - row);
+}
+static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
+    return (gpt_real*)memo_swap_row(rows, row);
+}
+
+/* --- linear: y = x W^T --- */
+typedef struct gpt_linear_args {
+    gpt_span span;
+    gpt_rows y, x; /* backward: y is dy */
+    gpt_rows dx;
+    const gpt_real* weight;
+    gpt_real* dweight;
+    int64_t n_outputs, n_inputs;
+    int32_t is_first; /* backward: dx is set, else added to */
+} gpt_linear_args;
+
+static memo_status gpt_linear_run(void* pointer, memo_error* error) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_linear_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), a->weight,
+                           gpt_tile(&a->span, row), a->n_outputs, a->n_inputs);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_linear(gpt_model* model, const char* name, gpt_rows y, gpt_rows x, int64_t weight,
+                       int64_t n_outputs, int64_t n_inputs, int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_linear_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = y;
+    a.x = x;
+    a.weight = model->parameters + weight;
+    a.n_outputs = n_outputs;
+    a.n_inputs = n_inputs;
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.weight, n_outputs * n_inputs * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &y, begin, end);
+    gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
+}
+
+static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_linear_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
+                            a->weight, a->is_first, gpt_tile(&a->span, row), a->n_outputs,
+                            a->n_inputs);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy,
+                            gpt_rows x, int is_first, int64_t weight, int64_t n_outputs,
+                            int64_t n_inputs, int64_t begin, int64_t end) {
+    const int64_t weight_bytes = n_outputs * n_inputs * (int64_t)sizeof(gpt_real);
+    gpt_op op = gpt_op_make(name);
+    gpt_linear_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = dy;
+    a.x = x;
+    a.dx = dx;
+    a.weight = model->parameters + weight;
+    a.dweight = model->gradients + weight;
+    a.n_outputs = n_outputs;
+    a.n_inputs = n_inputs;
+    a.is_first = is_first;
+    gpt_reads_rows(&op, &dy, begin, end);
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.weight, weight_bytes);
+    gpt_writes_rows(&op, &dx, begin, end);
+    gpt_writes(&op, a.dweight, weight_bytes);
+    gpt_launch(model, &op, gpt_linear_backward_run, &a, sizeof a);
+}
+
+/* --- norm --- */
+typedef struct gpt_norm_args {
+    gpt_span span;
+    gpt_rows y, x, rstd; /* backward: y is dy */
+    gpt_rows dx;         /* added to */
+    const gpt_real* weight;
+    gpt_real* dweight;
+    int64_t hidden;
+} gpt_norm_args;
+
+static memo_status gpt_norm_run(void* pointer, memo_error* error) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_norm_forward(gpt_at(&a->y, row), gpt_at(&a->rstd, row), gpt_at(&a->x, row), a->weight,
+                         gpt_tile(&a->span, row), a->hidden);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_norm(gpt_model* model, const char* name, gpt_rows y, gpt_rows rstd, gpt_rows x,
+                     int64_t weight, int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_norm_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = y;
+    a.x = x;
+    a.rstd = rstd;
+    a.weight = model->parameters + weight;
+    a.hidden = model->config.hidden;
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &y, begin, end);
+    gpt_writes_rows(&op, &rstd, begin, end);
+    gpt_launch(model, &op, gpt_norm_run, &a, sizeof a);
+}
+
+static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_norm_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
+                          gpt_at(&a->rstd, row), a->weight, gpt_tile(&a->span, row), a->hidden);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_norm_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy, gpt_rows x,
+                          gpt_rows rstd, int64_t weight, int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_norm_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = dy;
+    a.x = x;
+    a.rstd = rstd;
+    a.dx = dx;
+    a.weight = model->parameters + weight;
+    a.dweight = model->gradients + weight;
+    a.hidden = model->config.hidden;
+    gpt_reads_rows(&op, &dy, begin, end);
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads_rows(&op, &rstd, begin, end);
+    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &dx, begin, end);
+    gpt_writes(&op, a.dweight, a.hidden * (int64_t)sizeof(gpt_real));
+    gpt_launch(model, &op, gpt_norm_backward_run, &a, sizeof a);
+}
+
+/* --- element by element: dropout, residual, GELU --- */
+typedef struct gpt_elements_args {
+    gpt_span span;
+    gpt_rows y, x, z; /* y from x and, where there are two, z */
+    int64_t n_columns, first_token;
+    gpt_dropout dropout;
+} gpt_elements_args;
+
+static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_dropout_apply(gpt_at(&a->y, row), gpt_at(&a->x, row), &a->dropout, a->first_token + row,
+                          gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_residual_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_residual_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
+                             &a->dropout, a->first_token + row, gpt_tile(&a->span, row),
+                             a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_gelu_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_tile(&a->span, row),
+                         a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_gelu_backward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
+                          gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+/* z and dropout may be NULL. */
+static void gpt_elements(gpt_model* model, const char* name, memo_host_function function,
+                         gpt_rows y, gpt_rows x, const gpt_rows* z, const gpt_dropout* dropout,
+                         int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_elements_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = y;
+    a.x = x;
+    a.n_columns = y.row_bytes / (int64_t)sizeof(gpt_real);
+    a.first_token = model->first_token;
+    if (z) a.z = *z;
+    if (dropout) a.dropout = *dropout;
+    gpt_reads_rows(&op, &x, begin, end);
+    if (z) gpt_reads_rows(&op, z, begin, end);
+    gpt_writes_rows(&op, &y, begin, end);
+    gpt_launch(model, &op, function, &a, sizeof a);
+}
+
+/* --- RoPE, in place --- */
+typedef struct gpt_rope_args {
+    gpt_span span;
+    gpt_rows x;
+    const gpt_real* table;
+    int64_t sequence, n_heads, head_size;
+    int direction;
+} gpt_rope_args;
+
+static memo_status gpt_rope_run(void* pointer, memo_error* error) {
+    const gpt_rope_args* a = (const gpt_rope_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_rope(gpt_at(&a->x, row), a->table, a->direction, row, gpt_tile(&a->span, row),
+                 a->sequence, a->n_heads, a->head_size);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int direction,
+                          int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_rope_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.x = x;
+    a.table = model->rope;
+    a.sequence = model->config.sequence;
+    a.head_size = model->config.hidden / model->config.n_heads;
+    a.n_heads = x.row_bytes / (a.head_size * (int64_t)sizeof(gpt_real));
+    a.direction = direction;
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.table, a.sequence * a.head_size * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &x, begin, end);
+    gpt_launch(model, &op, gpt_rope_run, &a, sizeof a);
+}
+
+/* --- attention, of whole sequences --- */
+typedef struct gpt_attention_args {
+    gpt_attention_shape shape;
+    int64_t batch;
+    const gpt_real *q, *k, *v;
+    gpt_real *out, *lse;
+    const gpt_real* dout;
+    gpt_real *dq, *dk, *dv, *delta;
+} gpt_attention_args;
+
+static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_rows* tensors) {
+    gpt_attention_args a;
+    memset(&a, 0, sizeof a);
+    a.shape.sequence = model->config.sequence;
+    a.shape.n_heads = model->config.n_heads;
+    a.shape.n_kv_heads = model->config.n_kv_heads;
+    a.shape.head_size = model->config.hidden / model->config.n_heads;
+    a.batch = model->config.batch;
+    a.q = gpt_at(&tensors[GPT_Q], 0); /* these five are contiguous */
+    a.k = gpt_at(&tensors[GPT_K], 0);
+    a.v = gpt_at(&tensors[GPT_V], 0);
+    a.out = gpt_at(&tensors[GPT_ATTENTION], 0);
+    a.lse = gpt_at(&tensors[GPT_LSE], 0);
+    return a;
+}
+
+static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
+    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
+    int64_t b;
+    (void)error;
+    for (b = 0; b < a->batch; b++) {
+        const int64_t row = b * a->shape.sequence;
+        gpt_attention_forward(a->out + row * q_columns, a->lse + row * a->shape.n_heads,
+                              a->q + row * q_columns, a->k + row * kv_columns,
+                              a->v + row * kv_columns, &a->shape);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_attention(gpt_model* model, const gpt_rows* tensors) {
+    gpt_op op = gpt_op_make("attention");
+    gpt_attention_args a;
+    if (gpt_is_idle(model)) return;
+    a = gpt_attention_args_make(model, tensors);
+    gpt_reads_rows(&op, &tensors[GPT_Q], 0, model->n_rows);
+    gpt_reads_rows(&op, &tensors[GPT_K], 0, model->n_rows);
+    gpt_reads_rows(&op, &tensors[GPT_V], 0, model->n_rows);
+    gpt_writes_rows(&op, &tensors[GPT_ATTENTION], 0, model->n_rows);
+    gpt_writes_rows(&op, &tensors[GPT_LSE], 0, model->n_rows);
+    gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
+}
+
+static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
+    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
+    int64_t b;
+    (void)error;
+    for (b = 0; b < a->batch; b++) {
+        const int64_t row = b * a->shape.sequence, head_row = row * a->shape.n_heads;
+        gpt_attention_backward(a->dq + row * q_columns, a->dk + row * kv_columns,
+                               a->dv + row * kv_columns, a->delta + head_row,
+                               a->dout + row * q_columns, a->out + row * q_columns,
+                               a->lse + head_row, a->q + row * q_columns, a->k + row * kv_columns,
+                               a->v + row * kv_columns, &a->shape);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_attention_back(gpt_model* model, const gpt_rows* tensors, gpt_rows dq, gpt_rows dk,
+                               gpt_rows dv, gpt_rows delta, gpt_rows dout) {
+    gpt_op op = gpt_op_make("attention");
+    gpt_attention_args a;
+    int t;
+    if (gpt_is_idle(model)) return;
+    a = gpt_attention_args_make(model, tensors);
+    a.dout = gpt_at(&dout, 0);
+    a.dq = gpt_at(&dq, 0);
+    a.dk = gpt_at(&dk, 0);
+    a.dv = gpt_at(&dv, 0);
+    a.delta = gpt_at(&delta, 0);
+    for (t = GPT_Q; t <= GPT_LSE; t++) gpt_reads_rows(&op, &tensors[t], 0, model->n_rows);
+    gpt_reads_rows(&op, &dout, 0, model->n_rows);
+    gpt_writes_rows(&op, &dq, 0, model->n_rows);
+    gpt_writes_rows(&op, &dk, 0, model->n_rows);
+    gpt_writes_rows(&op, &dv, 0, model->n_rows);
+    gpt_writes_rows(&op, &delta, 0, model->n_rows);
+    gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
+}
+
+/* --- what touches tokens: embedding, loss --- */
+typedef struct gpt_tokens_args {
+    gpt_span span;
+    gpt_rows x;
+    gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
+    const uint8_t* tokens; /* (rows); cross-entropy: the targets */
+    double* loss;
+    double loss_scale;
+    int64_t n_columns;
+} gpt_tokens_args;
+
+static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_embedding_forward(gpt_at(&a->x, row), a->table, a->tokens + row,
+                              gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        gpt_embedding_backward(a->table, gpt_at(&a->x, row), a->tokens + row,
+                               gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+        *a->loss += gpt_cross_entropy(gpt_at(&a->x, row), a->tokens + row, a->loss_scale,
+                                      gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_embedding(gpt_model* model, gpt_rows x, const uint8_t* tokens, int is_backward) {
+    const int64_t table_bytes = GPT_VOCABULARY * model->config.hidden * (int64_t)sizeof(gpt_real);
+    gpt_op op = gpt_op_make("embedding");
+    gpt_tokens_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, 0, model->n_rows);
+    a.x = x;
+    a.table = (is_backward ? model->gradients : model->parameters) + model->layout.embedding;
+    a.tokens = tokens;
+    a.n_columns = model->config.hidden;
+    gpt_reads(&op, tokens, model->n_rows);
+    if (is_backward) {
+        gpt_reads_rows(&op, &x, 0, model->n_rows);
+        gpt_writes(&op, a.table, table_bytes);
+    } else {
+        gpt_reads(&op, a.table, table_bytes);
+        gpt_writes_rows(&op, &x, 0, model->n_rows);
+    }
+    gpt_launch(model, &op, is_backward ? gpt_embedding_backward_run : gpt_embedding_run, &a,
+               sizeof a);
+}
+
+/* Adds to the loss; logits become their gradient. */
+static void gpt_loss(gpt_model* model, gpt_rows logits, const uint8_t* targets, double loss_scale,
+                     int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make("cross-entropy");
+    gpt_tokens_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.x = logits;
+    a.tokens = targets;
+    a.loss = &model->totals[0];
+    a.loss_scale = loss_scale;
+    a.n_columns = GPT_VOCABULARY;
+    gpt_reads_rows(&op, &logits, begin, end);
+    gpt_reads(&op, targets + begin, end - begin);
+    gpt_writes_rows(&op, &logits, begin, end);
+    gpt_writes(&op, a.loss, (int64_t)sizeof(double));
+    gpt_launch(model, &op, gpt_cross_entropy_run, &a, sizeof a);
+}
+
+/* --- the update --- */
+typedef struct gpt_update_args {
+    gpt_model* model; /* outlives the operation: gpt_destroy waits for the stream */
+    gpt_adamw_desc adamw;
+    double clip;
+} gpt_update_args;
+
+static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
+    const gpt_model* model = ((const gpt_update_args*)pointer)->model;
+    (void)error;
+    model->totals[1] = gpt_sum_of_squares(model->gradients, model->layout.n);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
+    const gpt_update_args* a = (const gpt_update_args*)pointer;
+    gpt_model* model = a->model;
+    const double norm = sqrt(model->totals[1]);
+    const double scale = a->clip > 0 && norm > a->clip ? a->clip / norm : 1;
+    int64_t t;
+    (void)error;
+    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        gpt_adamw_desc adamw = a->adamw;
+        if (p.initial_std <= 0) adamw.weight_decay = 0;
+        gpt_adamw(model->parameters + p.offset, model->moments1 + p.offset,
+                  model->moments2 + p.offset, model->gradients + p.offset, scale, &adamw, p.n);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The arguments are copied at launch and must fit. */
+typedef char gpt_linear_args_fit[sizeof(gpt_linear_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+typedef char gpt_norm_args_fit[sizeof(gpt_norm_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+typedef char gpt_elements_args_fit[sizeof(gpt_elements_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+typedef char gpt_attention_args_fit[sizeof(gpt_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+
+/* ---- a layer ------------------------------------------------------------------------------- */
+
+static gpt_rows gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
+    gpt_rows nowhere;
+    memset(&nowhere, 0, sizeof nowhere);
+    return model->is_dry_run ? nowhere : model->tensors[layer][tensor];
+}
+
+static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
+    return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
+}
+
+/* Rows of a tensor that a pass computes. */
+typedef struct gpt_need {
+    int64_t begin, end;
+} gpt_need;
+
+/* From the layer's input to GELU: all rows in the forward; before the backward, those that were
+ * neither kept nor swapped.  The same operations on the same tiles give the same bits.  A norm's
+ * rstd comes with it, lse with the attention. */
+static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden, kv_hidden = at->kv_hidden;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
+    gpt_rows t[GPT_N_TENSORS], projected;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+
+    gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
+             need[GPT_NORM1].begin, need[GPT_NORM1].end);
+    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, hidden, hidden,
+               need[GPT_Q].begin, need[GPT_Q].end);
+    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, kv_hidden, hidden,
+               need[GPT_K].begin, need[GPT_K].end);
+    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, kv_hidden, hidden,
+               need[GPT_V].begin, need[GPT_V].end);
+    gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q].begin, need[GPT_Q].end);
+    gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K].begin, need[GPT_K].end);
+    /* A query needs keys of all rows before it: attention is computed for whole sequences or not at
+     * all. */
+    if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end) gpt_attention(model, t);
+
+    projected = gpt_take(model, 0, model->n_rows, hidden);
+    gpt_linear(model, "projection", projected, t[GPT_ATTENTION], weights + at->projection, hidden,
+               hidden, need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
+    gpt_elements(model, "residual", gpt_residual_run, t[GPT_MIDDLE], t[GPT_INPUT], &projected,
+                 &dropout, need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
+    gpt_give(model, projected);
+
+    gpt_norm(model, "norm2", t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE], weights + at->norm2,
+             need[GPT_NORM2].begin, need[GPT_NORM2].end);
+    gpt_linear(model, "up", t[GPT_UP], t[GPT_NORM2], weights + at->up, 4 * hidden, hidden,
+               need[GPT_UP].begin, need[GPT_UP].end);
+    gpt_elements(model, "GELU", gpt_gelu_run, t[GPT_GELU], t[GPT_UP], NULL, NULL,
+                 need[GPT_GELU].begin, need[GPT_GELU].end);
+}
+
+/* x: the residual stream (rows, hidden), in place. */
+static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
+    const gpt_layout* at = &model->layout;
+    const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
+    const int64_t down = at->layers + layer * at->layer_stride + at->down;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
+    const gpt_rows input = gpt_tensor(model, layer, GPT_INPUT);
+    const gpt_rows middle = gpt_tensor(model, layer, GPT_MIDDLE);
+    gpt_need all[GPT_N_TENSORS];
+    gpt_rows branch;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) {
+        all[i].begin = 0;
+        all[i].end = n_rows;
+    }
+    gpt_begin_phase(model, layer, "forward");
+    if (!gpt_is_idle(model))
+        model->status = memo_swap_forward_begin(model->swap, layer, &model->error);
+    if (!gpt_is_idle(model))
+        model->status = model->device.copy(model->device.context, model->compute,
+                                           MEMO_COPY_ON_DEVICE, gpt_at(&input, 0), gpt_at(&x, 0),
+                                           n_rows * x.row_bytes, &model->error);
+    gpt_compute(model, layer, all);
+    branch = gpt_take(model, 0, n_rows, hidden);
+    gpt_linear(model, "down", branch, gpt_tensor(model, layer, GPT_GELU), down, hidden, 4 * hidden,
+               0, n_rows);
+    gpt_elements(model, "residual", gpt_residual_run, x, middle, &branch, &dropout, 0, n_rows);
+    gpt_give(model, branch);
+    if (!gpt_is_idle(model))
+        model->status = memo_swap_forward_end(model->swap, layer, &model->error);
+    gpt_end_phase(model, layer, "forward");
+}
+
+static void gpt_recompute(gpt_model* model, int32_t layer) {
+    gpt_need need[GPT_N_TENSORS];
+    int i;
+    memset(need, 0, sizeof need);
+    gpt_begin_phase(model, layer, "recompute");
+    for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model); i++)
+        memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
+    gpt_compute(model, layer, need);
+    gpt_end_phase(model, layer, "recompute");
+}
+
+/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
+ * residual stream passes gradients on unchanged, so each branch adds to it. */
+static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden, kv_hidden = at->kv_hidden, n = model->n_rows;
+    const gpt_dropout mlp_dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
+    const gpt_dropout projection_dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
+    gpt_rows t[GPT_N_TENSORS], masked, d_gelu, d_up, d_norm, d_attention, dq, dk, dv, delta;
+    int64_t begin, end;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+
+    gpt_begin_phase(model, layer, "backward");
+    if (!gpt_is_idle(model))
+        model->status = memo_swap_backward_begin(model->swap, layer, &model->error);
+    if (layer < model->n_recomputed_layers) {
+        gpt_recompute(model, layer);
+        snprintf(model->phase, sizeof model->phase, "layer %d backward", layer);
+    }
+
+    for (begin = 0; begin < n; begin = end) {
+        end = gpt_min(begin + model->chunk_rows, n);
+        masked = gpt_take(model, begin, end, hidden);
+        gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &mlp_dropout, begin, end);
+        d_gelu = gpt_take(model, begin, end, 4 * hidden);
+        gpt_linear_back(model, "down", d_gelu, masked, t[GPT_GELU], 1, weights + at->down, hidden,
+                        4 * hidden, begin, end);
+        gpt_give(model, masked);
+        d_up = gpt_take(model, begin, end, 4 * hidden);
+        gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &t[GPT_UP], NULL, begin,
+                     end);
+        gpt_give(model, d_gelu);
+        d_norm = gpt_take(model, begin, end, hidden);
+        gpt_linear_back(model, "up", d_norm, d_up, t[GPT_NORM2], 1, weights + at->up, 4 * hidden,
+                        hidden, begin, end);
+        gpt_give(model, d_up);
+        gpt_norm_back(model, "norm2", dx, d_norm, t[GPT_MIDDLE], t[GPT_RSTD2], weights + at->norm2,
+                      begin, end);
+        gpt_give(model, d_norm);
+    }
+
+    masked = gpt_take(model, 0, n, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &projection_dropout, 0, n);
+    d_attention = gpt_take(model, 0, n, hidden);
+    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
+                    weights + at->projection, hidden, hidden, 0, n);
+    gpt_give(model, masked);
+    dq = gpt_take(model, 0, n, hidden);
+    dk = gpt_take(model, 0, n, kv_hidden);
+    dv = gpt_take(model, 0, n, kv_hidden);
+    delta = gpt_take(model, 0, n, model->config.n_heads);
+    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention);
+    gpt_give(model, delta);
+    gpt_give(model, d_attention);
+    gpt_rope_rows(model, "RoPE of q", dq, -1, 0, n);
+    gpt_rope_rows(model, "RoPE of k", dk, -1, 0, n);
+    d_norm = gpt_take(model, 0, n, hidden);
+    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, hidden,
+                    hidden, 0, n);
+    gpt_give(model, dq);
+    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, kv_hidden, hidden,
+                    0, n);
+    gpt_give(model, dk);
+    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, kv_hidden,
+                    hidden, 0, n);
+    gpt_give(model, dv);
+    gpt_norm_back(model, "norm1", dx, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1, 0,
+                  n);
+    gpt_give(model, d_norm);
+    if (!gpt_is_idle(model))
+        model->status = memo_swap_backward_end(model->swap, layer, &model->error);
+    gpt_end_phase(model, layer, "backward");
+}
+
+/* Final norm, classifier and loss, forward and backward together in chunks of tokens, so that
+ * logits exist for one chunk at a time.  dx: the gradient of x. */
+static void gpt_classify(gpt_model* model, gpt_rows dx, gpt_rows x, const uint8_t* targets,
+                         double loss_scale) {
+    const int64_t hidden = model->config.hidden, n = model->n_rows;
+    const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
+    int64_t begin, end;
+    gpt_rows normed, rstd, logits, d_norm;
+    snprintf(model->phase, sizeof model->phase, "classifier");
+    if (!gpt_is_idle(model))
+        model->status = model->device.fill(model->device.context, model->compute, gpt_at(&dx, 0), 0,
+                                           n * dx.row_bytes, &model->error);
+    for (begin = 0; begin < n; begin = end) {
+        end = gpt_min(begin + model->chunk_rows, n);
+        normed = gpt_take(model, begin, end, hidden);
+        rstd = gpt_take(model, begin, end, 1);
+        gpt_norm(model, "norm", normed, rstd, x, norm, begin, end);
+        logits = gpt_take(model, begin, end, GPT_VOCABULARY);
+        gpt_linear(model, "logits", logits, normed, classifier, GPT_VOCABULARY, hidden, begin, end);
+        gpt_loss(model, logits, targets, loss_scale, begin, end);
+        d_norm = gpt_take(model, begin, end, hidden);
+        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier,
+                        GPT_VOCABULARY, hidden, begin, end);
+        gpt_give(model, logits);
+        gpt_give(model, normed);
+        gpt_norm_back(model, "norm backward", dx, d_norm, x, rstd, norm, begin, end);
+        gpt_give(model, rstd);
+        gpt_give(model, d_norm);
+    }
+}
+
+/* ---- a micro-batch ------------------------------------------------------------------------- */
+
+/* Through one half of the staging buffer, while the other may still be on its way to the device. */
+static void gpt_copy_tokens(gpt_model* model, uint8_t* to, const uint8_t* tokens,
+                            const uint8_t* targets) {
+    const memo_device* device = &model->device;
+    const int32_t half = model->half;
+    uint8_t* staging;
+    if (gpt_is_idle(model)) return;
+    staging = model->staging + half * 2 * model->n_rows;
+    if (model->is_copying[half])
+        model->status =
+            device->event_synchronize(device->context, model->tokens_copied[half], &model->error);
+    if (model->status) return;
+    memcpy(staging, tokens, (size_t)model->n_rows);
+    memcpy(staging + model->n_rows, targets, (size_t)model->n_rows);
+    model->is_copying[half] = 1;
+    model->half = 1 - half;
+    model->status = device->copy(device->context, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
+                                 2 * model->n_rows, &model->error);
+    if (!model->status)
+        model->status = device->event_record(device->context, model->tokens_copied[half],
+                                             model->compute, &model->error);
+}
+
+GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
+                                         const uint8_t* targets, int64_t step, int64_t micro_batch,
+                                         double loss_scale, memo_error* error) {
+    const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
+    const int32_t n_layers = model->config.n_layers;
+    gpt_dropout dropout;
+    gpt_rows x, dx;
+    void* device_tokens = NULL;
+    uint8_t *inputs, *labels;
+    int32_t layer;
+
+    model->step = step;
+    model->first_token = micro_batch * n_rows;
+    dropout = gpt_dropout_at(model, 0, GPT_SITE_EMBEDDING);
+    model->status = memo_arena_begin(model->arena, &model->error);
+    if (!model->status)
+        model->status =
+            memo_arena_alloc(model->arena, 2 * n_rows, 0, &device_tokens, &model->error);
+    inputs = (uint8_t*)device_tokens;
+    labels = model->is_dry_run || !inputs ? NULL : inputs + n_rows;
+    gpt_copy_tokens(model, inputs, tokens, targets);
+
+    snprintf(model->phase, sizeof model->phase, "forward");
+    x = gpt_take(model, 0, n_rows, hidden);
+    gpt_embedding(model, x, inputs, 0);
+    gpt_elements(model, "dropout", gpt_dropout_run, x, x, NULL, &dropout, 0, n_rows);
+    for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
+
+    dx = gpt_take(model, 0, n_rows, hidden);
+    gpt_classify(model, dx, x, labels, loss_scale);
+    gpt_give(model, x);
+
+    for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
+    snprintf(model->phase, sizeof model->phase, "backward");
+    gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, 0, n_rows);
+    gpt_embedding(model, dx, inputs, 1);
+    gpt_give(model, dx);
+
+    if (!model->status) model->status = memo_arena_free(model->arena, device_tokens, &model->error);
+    if (!model->status) model->status = memo_arena_end(model->arena, &model->error);
+    if (model->status) {
+        memo_arena_abandon(model->arena);
+        if (model->swap) memo_swap_abandon(model->swap, NULL);
+    }
+    return gpt_finish(model, error);
+}
+
+/* ---- the end of a step --------------------------------------------------------------------- */
+
+/* Waits, reads loss and squared norm, and clears gradients and totals for the next step. */
+static void gpt_end_step(gpt_model* model) {
+    const memo_device* device = &model->device;
+    if (model->status) return;
+    if ((model->status =
+             device->copy(device->context, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
+                          model->totals, 2 * (int64_t)sizeof(double), &model->error)) ||
+        (model->status = device->fill(device->context, model->compute, model->totals, 0,
+                                      2 * (int64_t)sizeof(double), &model->error)) ||
+        (model->status = device->fill(device->context, model->compute, model->gradients, 0,
+                                      model->layout.n * (int64_t)sizeof(gpt_real), &model->error)))
+        return;
+    model->status = device->stream_synchronize(device->context, model->compute, &model->error);
+}
+
+static memo_status gpt_refuse_dry_run(gpt_model* model, memo_error* error) {
+    return model->is_dry_run ? memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                              "a dry run has no parameters and computes nothing")
+                             : MEMO_STATUS_OK;
+}
+
+GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
+                                    double* gradient_norm, memo_error* error) {
+    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
+    gpt_op norm = gpt_op_make("gradient norm"), adamw = gpt_op_make("AdamW");
+    gpt_update_args a;
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    model->status = MEMO_STATUS_OK;
+    snprintf(model->phase, sizeof model->phase, "update");
+    memset(&a, 0, sizeof a);
+    a.model = model;
+    a.adamw.learning_rate = desc->learning_rate;
+    a.adamw.beta1 = desc->beta1;
+    a.adamw.beta2 = desc->beta2;
+    a.adamw.epsilon = desc->epsilon;
+    a.adamw.weight_decay = desc->weight_decay;
+    a.adamw.update = model->n_updates + 1;
+    a.clip = desc->clip;
+
+    gpt_reads(&norm, model->gradients, n_bytes);
+    gpt_writes(&norm, &model->totals[1], (int64_t)sizeof(double));
+    gpt_launch(model, &norm, gpt_gradient_norm_run, &a, sizeof a);
+    gpt_reads(&adamw, model->gradients, n_bytes);
+    gpt_reads(&adamw, &model->totals[1], (int64_t)sizeof(double));
+    gpt_writes(&adamw, model->parameters, n_bytes);
+    gpt_writes(&adamw, model->moments1, n_bytes);
+    gpt_writes(&adamw, model->moments2, n_bytes);
+    gpt_launch(model, &adamw, gpt_adamw_run, &a, sizeof a);
+    gpt_end_step(model);
+    if (!model->status) {
+        model->n_updates++;
+        if (loss) *loss = model->host_totals[0];
+        if (gradient_norm) *gradient_norm = sqrt(model->host_totals[1]);
+    }
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error) {
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    model->status = MEMO_STATUS_OK;
+    gpt_end_step(model);
+    if (!model->status && loss) *loss = model->host_totals[0];
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    return model->device.stream_synchronize(model->device.context, model->compute, error);
+}
+
+/* Copies all parameters or gradients, and waits. */
+static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
+                                 memo_error* error) {
+    const memo_device* device = &model->device;
+    memo_status status = device->copy(device->context, model->compute, kind, to, from,
+                                      model->layout.n * (int64_t)sizeof(gpt_real), error);
+    return status ? status : device->stream_synchronize(device->context, model->compute, error);
+}
+
+GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
+                                           memo_error* error) {
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients, error);
+}
+
+GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
+                                            memo_error* error) {
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, parameters, model->parameters, error);
+}
+
+GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* parameters,
+                                            memo_error* error) {
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    return gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, parameters, error);
+}
+
+/* ---- create and destroy -------------------------------------------------------------------- */
+
+GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
+    const int64_t n_bytes = 4 * config->batch * config->sequence + 2 * (int64_t)sizeof(double);
+    return (n_bytes + 511) / 512 * 512;
+}
+
+/* Device memory that lives as long as the model: the same requests in a dry run and a real one. */
+static void* gpt_take_persistent(gpt_model* model, int64_t size_bytes) {
+    void* address = NULL;
+    if (!model->status)
+        model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
+    return address;
+}
+
+/* Streams, events, pinned memory, engine. */
+static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap_memory) {
+    const memo_device* device = &model->device;
+    const int32_t n_layers = model->config.n_layers;
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    void* pinned;
+    int32_t i, t;
+    if ((model->status =
+             device->stream_create(device->context, "compute", 0, &model->compute, &model->error)))
+        return;
+    for (i = 0; i < 2; i++)
+        if ((model->status =
+                 device->event_create(device->context, &model->tokens_copied[i], &model->error)))
+            return;
+    if ((model->status = device->host_alloc(device->context, gpt_staging_bytes(&model->config),
+                                            &pinned, &model->error)))
+        return;
+    model->host_totals = (double*)pinned;
+    model->staging = (uint8_t*)(model->host_totals + 2);
+
+    swap = gpt_swap_desc(desc, tensors);
+    swap.device = device;
+    swap.compute_stream = model->compute;
+    swap.device_memory = swap_memory;
+    if ((model->status = memo_swap_create(&swap, &model->swap, &model->error))) return;
+    model->tensors = (gpt_rows(*)[GPT_N_TENSORS])malloc((size_t)n_layers * sizeof *model->tensors);
+    if (!model->tensors) {
+        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                       "no host memory for the tensors of %d layers", n_layers);
+        return;
+    }
+    for (i = 0; i < n_layers; i++)
+        for (t = 0; t < GPT_N_TENSORS; t++)
+            model->tensors[i][t] = memo_swap_get_view(model->swap, i, t);
+}
+
+/* Parameters, the table of RoPE, and zeros for all that is added to. */
+static void gpt_initialise(gpt_model* model) {
+    const memo_device* device = &model->device;
+    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
+    const int64_t head_size = model->config.hidden / model->config.n_heads;
+    const int64_t rope_bytes = model->config.sequence * head_size * (int64_t)sizeof(gpt_real);
+    void* const zeroed[3] = {model->gradients, model->moments1, model->moments2};
+    gpt_real* host = (gpt_real*)malloc((size_t)(n_bytes > rope_bytes ? n_bytes : rope_bytes));
+    int i;
+    if (!host) {
+        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                       "no host memory for the initial parameters");
+        return;
+    }
+    for (i = 0; i < 3 && !model->status; i++)
+        model->status =
+            device->fill(device->context, model->compute, zeroed[i], 0, n_bytes, &model->error);
+    if (!model->status)
+        model->status = device->fill(device->context, model->compute, model->totals, 0,
+                                     2 * (int64_t)sizeof(double), &model->error);
+    gpt_initial_parameters(&model->config, host);
+    if (!model->status)
+        model->status =
+            gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
+    gpt_rope_table(host, model->config.sequence, head_size);
+    if (!model->status)
+        model->status = device->copy(device->context, model->compute, MEMO_COPY_TO_DEVICE,
+                                     model->rope, host, rope_bytes, &model->error);
+    if (device->stream_synchronize(device->context, model->compute, NULL) && !model->status)
+        model->status = device->status(device->context, &model->error);
+    free(host);
+}
+
+GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    const gpt_config* config = &desc->config;
+    memo_arena_desc arena = memo_arena_desc_default();
+    memo_swap_sizes sizes;
+    memo_status status;
+    gpt_model* model;
+    void* swap_memory;
+    int64_t n_tiles, n_bytes;
+    int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
+    *result = NULL;
+    memset(&sizes, 0, sizeof sizes);
+    status = gpt_swap_sizes(desc, &sizes, error);
+    if (status) return status;
+    model = (gpt_model*)calloc(1, sizeof *model);
+    if (!model)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
+
+    model->config = *config;
+    model->layout = gpt_layout_make(config);
+    model->n_rows = config->batch * config->sequence;
+    n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
+    model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
+    if (desc->policy == GPT_POLICY_RECOMPUTE ||
+        (desc->policy == GPT_POLICY_MEMO && sizes.swapped_rows < model->n_rows))
+        model->n_recomputed_layers = config->n_layers - n_resident;
+    model->is_dry_run = !desc->host_device;
+    if (!model->is_dry_run) {
+        model->host_device = desc->host_device;
+        model->device = desc->device ? *desc->device : *desc->host_device;
+        arena.device = &model->device;
+    }
+    arena.plan = desc->plan;
+    arena.trace = desc->trace;
+    model->status = memo_arena_create(&arena, &model->arena, &model->error);
+
+    n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
+    model->parameters = (gpt_real*)gpt_take_persistent(model, n_bytes);
+    model->gradients = (gpt_real*)gpt_take_persistent(model, n_bytes);
+    model->moments1 = (gpt_real*)gpt_take_persistent(model, n_bytes);
+    model->moments2 = (gpt_real*)gpt_take_persistent(model, n_bytes);
+    model->rope = (gpt_real*)gpt_take_persistent(
+        model, config->sequence * (config->hidden / config->n_heads) * (int64_t)sizeof(gpt_real));
+    model->totals = (double*)gpt_take_persistent(model, 2 * (int64_t)sizeof(double));
+    swap_memory = gpt_take_persistent(model, sizes.device_bytes);
+    if (!gpt_is_idle(model)) gpt_create_engine(model, desc, swap_memory);
+    if (!gpt_is_idle(model)) gpt_initialise(model);
+
+    status = gpt_finish(model, error);
+    if (status)
+        gpt_destroy(model);
+    else
+        *result = model;
+    return status;
+}
+
+GPT_FUNCTION void gpt_destroy(gpt_model* model) {
+    const memo_device* device;
+    int i;
+    if (!model) return;
+    device = &model->device;
+    /* In the reverse order of creation; what was not created yet is NULL. */
+    if (model->compute) device->stream_synchronize(device->context, model->compute, NULL);
+    if (model->swap) memo_swap_destroy(model->swap);
+    if (model->host_totals) device->host_free(device->context, model->host_totals, NULL);
+    for (i = 0; i < 2; i++)
+        if (model->tokens_copied[i])
+            device->event_destroy(device->context, model->tokens_copied[i], NULL);
+    if (model->compute) device->stream_destroy(device->context, model->compute, NULL);
+    if (model->arena) memo_arena_destroy(model->arena);
+    free(model->tensors);
+    free(model);
+}
+
+GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model) { return model->swap; }
+GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model) { return model->arena; }
+GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
+
+/* ---- generation, on the host --------------------------------------------------------------- */
+
+typedef struct gpt_generator {
+    gpt_config config;
+    gpt_layout layout;
+    int64_t n_positions, max_rows; /* in all; of one pass */
+    gpt_real* memory;              /* all that follows, in one piece */
+    gpt_real* parameters;
+    gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
+    gpt_real* rope;          /* (positions, head size) */
+    gpt_real *x, *y, *q;     /* (max rows, hidden) */
+    gpt_real* up;            /* (max rows, 4 hidden) */
+    gpt_real* rstd;          /* (max rows) */
+    gpt_real* scores;        /* (sequence) */
+    gpt_real* logits;        /* (vocabulary) */
+} gpt_generator;
+
+static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int64_t n_positions) {
+    const int64_t hidden = config->hidden, head_size = hidden / config->n_heads;
+    gpt_real** const places[11] = {&g->parameters, &g->keys,   &g->values, &g->rope,
+                                   &g->x,          &g->y,      &g->q,      &g->up,
+                                   &g->rstd,       &g->scores, &g->logits};
+    int64_t sizes[11], n = 0;
+    int i;
+    g->config = *config;
+    g->layout = gpt_layout_make(config);
+    g->n_positions = n_positions;
+    g->max_rows = gpt_min(config->tile_rows, n_positions);
+    sizes[0] = g->layout.n;
+    sizes[1] = sizes[2] = config->n_layers * n_positions * g->layout.kv_hidden;
+    sizes[3] = n_positions * head_size;
+    sizes[4] = sizes[5] = sizes[6] = g->max_rows * hidden;
+    sizes[7] = g->max_rows * 4 * hidden;
+    sizes[8] = g->max_rows;
+    sizes[9] = config->sequence;
+    sizes[10] = GPT_VOCABULARY;
+    for (i = 0; i < 11; i++) n += sizes[i];
+    g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    if (!g->memory) return 0;
+    for (i = 0, n = 0; i < 11; n += sizes[i++]) *places[i] = g->memory + n;
+    gpt_rope_table(g->rope, n_positions, head_size);
+    return 1;
+}
+
+/* One query (heads * head size) at `position` against the keys of the `sequence` positions up to
+ * it. */
+static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
+                                   const gpt_real* keys, const gpt_real* values, int64_t position) {
+    const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
+    const int64_t first = position < g->config.sequence ? 0 : position - g->config.sequence + 1;
+    const int64_t n = position - first + 1;
+    int64_t head, j, c;
+    for (head = 0; head < g->config.n_heads; head++, q += size, out += size) {
+        const int64_t at =
+            first * kv_hidden + head * g->config.n_kv_heads / g->config.n_heads * size;
+        gpt_real max, sum;
+        for (j = 0; j < n; j++)
+            g->scores[j] = gpt_dot(q, keys + at + j * kv_hidden, size) / gpt_sqrt((gpt_real)size);
+        max = gpt_max(g->scores, n);
+        for (j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
+        sum = gpt_sum(g->scores, n);
+        for (c = 0; c < size; c++) out[c] = 0;
+        for (j = 0; j < n; j++)
+            for (c = 0; c < size; c++)
+                out[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
+    }
+}
+
+/* Takes n tokens at positions first, first + 1, ... in; logits are those after the last. */
+static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
+    const gpt_layout* at = &g->layout;
+    const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
+    const int64_t head_size = hidden / g->config.n_heads;
+    const gpt_dropout none = gpt_dropout_make(0, 0, 0, 0, 0);
+    int64_t layer, row;
+    gpt_embedding_forward(g->x, g->parameters + at->embedding, tokens, n, hidden);
+    for (layer = 0; layer < g->config.n_layers; layer++) {
+        const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
+        gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
+        gpt_real* values = g->values + layer * g->n_positions * kv_hidden;
+        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm1, n, hidden);
+        gpt_linear_forward(g->q, g->y, w + at->query, n, hidden, hidden);
+        gpt_linear_forward(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
+        gpt_linear_forward(values + first * kv_hidden, g->y, w + at->value, n, kv_hidden, hidden);
+        gpt_rope(g->q, g->rope, 1, first, n, g->n_positions, g->config.n_heads, head_size);
+        gpt_rope(keys + first * kv_hidden, g->rope, 1, first, n, g->n_positions,
+                 g->config.n_kv_heads, head_size);
+        for (row = 0; row < n; row++)
+            gpt_generate_attention(g, g->y + row * hidden, g->q + row * hidden, keys, values,
+                                   first + row);
+        gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
+        gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
+        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
+        gpt_linear_forward(g->up, g->y, w + at->up, n, 4 * hidden, hidden);
+        gpt_gelu_forward(g->up, g->up, n, 4 * hidden);
+        gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, 4 * hidden);
+        gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
+    }
+    gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
+                     hidden);
+    gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_VOCABULARY, hidden);
+}
+
+/* uniform in (0, 1) decides. */
+static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uniform) {
+    const double max = (double)gpt_max(logits, GPT_VOCABULARY);
+    double sum = 0, left;
+    int i, likeliest = 0;
+    for (i = 1; i < GPT_VOCABULARY; i++)
+        if (logits[i] > logits[likeliest]) likeliest = i;
+    if (temperature <= 0) return (uint8_t)likeliest;
+    for (i = 0; i < GPT_VOCABULARY; i++) sum += exp(((double)logits[i] - max) / temperature);
+    left = uniform * sum;
+    for (i = 0; i < GPT_VOCABULARY; i++) {
+        left -= exp(((double)logits[i] - max) / temperature);
+        if (left < 0) return (uint8_t)i;
+    }
+    return (uint8_t)likeliest;
+}
+
+GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
+                                      double temperature, uint64_t seed, uint8_t* result,
+                                      int64_t n_new, memo_error* error) {
+    const int64_t n_read = gpt_min(n_text, model->config.sequence);
+    gpt_generator generator;
+    memo_status status;
+    int64_t i, n;
+    if (n_text < 1 || n_new < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
+                              "a negative number",
+                              (long long)n_text, (long long)n_new);
+    if (!gpt_generator_create(&generator, &model->config, n_read + n_new))
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory to generate %lld bytes", (long long)n_new);
+    status = gpt_get_parameters(model, generator.parameters, error);
+    text += n_text - n_read;
+    for (i = 0; i < n_read && !status; i += n) {
+        n = gpt_min(generator.max_rows, n_read - i);
+        gpt_generator_read(&generator, text + i, i, n);
+    }
+    for (i = 0; i < n_new && !status; i++) {
+        result[i] = gpt_sample(generator.logits, temperature, gpt_uniform(seed, (uint64_t)i));
+        if (i + 1 < n_new) gpt_generator_read(&generator, &result[i], n_read + i, 1);
+    }
+    free(generator.memory);
+    return status;
+}
+
+#endif

@@ -1,0 +1,695 @@
+/* gpt_ops.h - the maths of a small GPT: pure functions on arrays, each beside its backward.
+ *
+ * Nothing here knows of memo, of layers or of where a tensor lies.  A tensor of tokens is a table
+ * of rows, a row a token, given by its address and a number of rows, so that any range of rows can
+ * be computed alone, at any time, in any order, and gives bitwise the values of the first time:
+ *
+ *   - every sum has a fixed order, written down in the code, not left to the compiler;
+ *   - a row's result never depends on the other rows beside it, except in a GEMM, where a caller
+ * that wants the same bits passes the same rows together: fixed tiles;
+ *   - dropout has no state: a mask element is a function of seed, step, layer, site, token and
+ * column.
+ *
+ * Compile with -std=c99 or -ffp-contract=off: a compiler that fuses a product and a sum on its own
+ * need not do it everywhere alike.  Where a fused multiply-add pays, it is written as one.
+ *
+ *   GPT_DOUBLE   computes in double precision instead of float
+ *   GPT_BLAS     takes the GEMM from a CBLAS library (-lopenblas) instead of the one below
+ *
+ * Shapes are in parentheses, rows first: (rows, hidden).  Matrices are row-major; a weight of a
+ * linear layer is (outputs, inputs).  Backward functions add to the gradients of parameters. */
+#ifndef GPT_OPS_H
+#define GPT_OPS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef GPT_BLAS
+#include <cblas.h>
+#endif
+
+#ifdef GPT_DOUBLE
+typedef double gpt_real;
+#else
+typedef float gpt_real;
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define GPT_FUNCTION static __attribute__((unused))
+#else
+#define GPT_FUNCTION static
+#endif
+
+/* a * b + c, rounded once where the processor can. */
+#if defined(GPT_DOUBLE) && defined(FP_FAST_FMA)
+#define GPT_FMA(a, b, c) fma(a, b, c)
+#elif !defined(GPT_DOUBLE) && defined(FP_FAST_FMAF)
+#define GPT_FMA(a, b, c) fmaf(a, b, c)
+#else
+#define GPT_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+enum {
+    GPT_VOCABULARY = 256,    /* bytes */
+    GPT_LANES = 16,          /* partial sums of a reduction: what vectorises, and a fixed order */
+    GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
+    GPT_GEMM_M = 6,          /* the block of C that a micro-kernel keeps in registers */
+    GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
+    GPT_GEMM_BLOCK_M = 96, /* packed block of A: (BLOCK_M, BLOCK_K) */
+    GPT_GEMM_BLOCK_N = 256,
+    GPT_GEMM_BLOCK_K = 128 /* packed block of B: (BLOCK_K, BLOCK_N) */
+};
+
+static inline int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline gpt_real gpt_sqrt(gpt_real x) {
+#ifdef GPT_DOUBLE
+    return sqrt(x);
+#else
+    return sqrtf(x);
+#endif
+}
+
+/* ---- sums, exponential --------------------------------------------------------------------- */
+
+static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
+    gpt_real sum = 0;
+    int i;
+    for (i = 0; i < GPT_LANES; i++) sum += lanes[i];
+    return sum;
+}
+
+/* sum of a[i] * b[i]; element i is added to lane i % GPT_LANES, then lanes in order. */
+static inline gpt_real gpt_dot(const gpt_real* a, const gpt_real* b, int64_t n) {
+    gpt_real lanes[GPT_LANES] = {0};
+    int64_t i;
+    int j;
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (j = 0; j < GPT_LANES; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
+    for (j = 0; i + j < n; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
+    return gpt_sum_lanes(lanes);
+}
+
+static inline gpt_real gpt_sum(const gpt_real* a, int64_t n) {
+    gpt_real lanes[GPT_LANES] = {0};
+    int64_t i;
+    int j;
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (j = 0; j < GPT_LANES; j++) lanes[j] += a[i + j];
+    for (j = 0; i + j < n; j++) lanes[j] += a[i + j];
+    return gpt_sum_lanes(lanes);
+}
+
+static inline gpt_real gpt_max(const gpt_real* a, int64_t n) {
+    gpt_real lanes[GPT_LANES], max;
+    int64_t i;
+    int j;
+    for (j = 0; j < GPT_LANES; j++) lanes[j] = a[0];
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (j = 0; j < GPT_LANES; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
+    for (j = 0; i + j < n; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
+    max = lanes[0];
+    for (j = 1; j < GPT_LANES; j++) max = lanes[j] > max ? lanes[j] : max;
+    return max;
+}
+
+/* e^x.  In float a polynomial that a compiler vectorises, within 1.2e-7 relative of the true value;
+ * 0 below -87, which includes -infinity; above 88 it stays at e^88. */
+#ifdef GPT_DOUBLE
+static inline gpt_real gpt_exp(gpt_real x) { return exp(x); }
+#else
+static inline gpt_real gpt_exp(gpt_real x) {
+    /* x = n ln 2 + r with |r| <= ln 2 / 2.  Adding 1.5 * 2^23 rounds to an integer, which then
+     * stands in the lowest bits of the sum. */
+    const float round = 12582912.0f;
+    float bounded = x > -87.0f ? x : -87.0f, shifted, n, r, p, power;
+    uint32_t bits;
+    bounded = bounded < 88.0f ? bounded : 88.0f;
+    shifted = GPT_FMA(bounded, 1.44269504f, round);
+    n = shifted - round;
+    r = GPT_FMA(n, -0.693359375f, bounded); /* ln 2 in two parts: n times the first is exact */
+    r = GPT_FMA(n, 2.12194440e-4f, r);
+    p = GPT_FMA(1.9875691500e-4f, r, 1.3981999507e-3f);
+    p = GPT_FMA(p, r, 8.3334519073e-3f);
+    p = GPT_FMA(p, r, 4.1665795894e-2f);
+    p = GPT_FMA(p, r, 1.6666665459e-1f);
+    p = GPT_FMA(p, r, 5.0000001201e-1f);
+    p = GPT_FMA(p * r, r, r) + 1.0f;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127u) << 23; /* 2^n: n + 127 in the exponent */
+    memcpy(&power, &bits, sizeof power);
+    return x < -87.0f ? 0.0f : p * power;
+}
+#endif
+
+/* ---- random numbers: counters, no state ---------------------------------------------------- */
+
+/* The finaliser of splitmix64: every bit of the result depends on every bit of z. */
+static inline uint64_t gpt_mix(uint64_t z) {
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The same for 32 bits, which vectorises everywhere. */
+static inline uint32_t gpt_mix32(uint32_t z) {
+    z = (z ^ (z >> 16)) * 0x7feb352du;
+    z = (z ^ (z >> 15)) * 0x846ca68bu;
+    return z ^ (z >> 16);
+}
+
+/* Uniform in (0, 1), a function of key and counter. */
+static inline double gpt_uniform(uint64_t key, uint64_t counter) {
+    return ((double)(gpt_mix(gpt_mix(key) ^ counter) >> 12) + 0.5) * (1.0 / 4503599627370496.0);
+}
+
+/* Standard normal (Box-Muller). */
+static inline double gpt_normal(uint64_t key, uint64_t counter) {
+    const double two_pi = 6.283185307179586;
+    return sqrt(-2.0 * log(gpt_uniform(key, 2 * counter))) *
+           cos(two_pi * gpt_uniform(key, 2 * counter + 1));
+}
+
+/* Where a dropout mask is drawn: all that a mask depends on beside token and column. */
+typedef struct gpt_dropout {
+    uint64_t key;
+    uint32_t threshold; /* drawn numbers below it are dropped */
+    gpt_real scale;     /* of what is kept: 1 / (1 - rate) */
+} gpt_dropout;
+
+/* rate in [0, 1).  site tells the places in a layer apart. */
+static inline gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step, int64_t layer,
+                                           int64_t site) {
+    gpt_dropout dropout;
+    dropout.key = gpt_mix(gpt_mix(gpt_mix(gpt_mix(seed) ^ (uint64_t)step) ^ (uint64_t)layer) ^
+                          (uint64_t)site);
+    dropout.threshold = (uint32_t)(rate * 4294967296.0);
+    dropout.scale = (gpt_real)(1.0 / (1.0 - rate));
+    return dropout;
+}
+
+/* What element `column` of a token is multiplied by: 0 or scale.  token_key is gpt_token_key's. */
+static inline uint64_t gpt_token_key(const gpt_dropout* dropout, int64_t token) {
+    return gpt_mix(dropout->key ^ (uint64_t)token);
+}
+static inline gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int64_t column) {
+    const uint32_t low = (uint32_t)token_key, high = (uint32_t)(token_key >> 32);
+    const uint32_t drawn = gpt_mix32(gpt_mix32(low + (uint32_t)column * 0x9e3779b9u) ^ high);
+    return drawn < dropout->threshold ? (gpt_real)0 : dropout->scale;
+}
+
+/* y = mask * x; its own backward.  first_token: the global number of row 0.  x and y may be the
+ * same. */
+GPT_FUNCTION void gpt_dropout_apply(gpt_real* y,       /* (rows, columns) */
+                                    const gpt_real* x, /* (rows, columns) */
+                                    const gpt_dropout* dropout, int64_t first_token, int64_t n_rows,
+                                    int64_t n_columns) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += n_columns, y += n_columns) {
+        const uint64_t key = gpt_token_key(dropout, first_token + row);
+        if (dropout->threshold == 0) {
+            if (x != y) memcpy(y, x, (size_t)n_columns * sizeof *y);
+            continue;
+        }
+        for (column = 0; column < n_columns; column++)
+            y[column] = x[column] * gpt_mask(dropout, key, column);
+    }
+}
+
+/* y = residual + mask * branch.  y and residual may be the same. */
+GPT_FUNCTION void gpt_residual_forward(gpt_real* y,              /* (rows, columns) */
+                                       const gpt_real* residual, /* (rows, columns) */
+                                       const gpt_real* branch,   /* (rows, columns) */
+                                       const gpt_dropout* dropout, int64_t first_token,
+                                       int64_t n_rows, int64_t n_columns) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++) {
+        const uint64_t key = gpt_token_key(dropout, first_token + row);
+        for (column = 0; column < n_columns; column++) {
+            const gpt_real mask =
+                dropout->threshold == 0 ? (gpt_real)1 : gpt_mask(dropout, key, column);
+            y[column] = residual[column] + mask * branch[column];
+        }
+        y += n_columns;
+        residual += n_columns;
+        branch += n_columns;
+    }
+}
+
+/* ---- GEMM: C = alpha op(A) op(B) + beta C -------------------------------------------------- */
+
+#ifndef GPT_BLAS
+/* (GEMM_M, GEMM_N) sums over k of panels a (k, GEMM_M) and b (k, GEMM_N).  The rows have names, not
+ * an index, since that is the form in which compilers keep all of them in registers. */
+static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
+                            gpt_real sums[GPT_GEMM_M][GPT_GEMM_N]) {
+    gpt_real s0[GPT_GEMM_N], s1[GPT_GEMM_N], s2[GPT_GEMM_N];
+    gpt_real s3[GPT_GEMM_N], s4[GPT_GEMM_N], s5[GPT_GEMM_N];
+    int64_t p;
+    int j;
+    for (j = 0; j < GPT_GEMM_N; j++) s0[j] = s1[j] = s2[j] = s3[j] = s4[j] = s5[j] = 0;
+    for (p = 0; p < k; p++, a += GPT_GEMM_M, b += GPT_GEMM_N) {
+        const gpt_real a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5];
+        for (j = 0; j < GPT_GEMM_N; j++) {
+            const gpt_real bj = b[j];
+            s0[j] = GPT_FMA(a0, bj, s0[j]);
+            s1[j] = GPT_FMA(a1, bj, s1[j]);
+            s2[j] = GPT_FMA(a2, bj, s2[j]);
+            s3[j] = GPT_FMA(a3, bj, s3[j]);
+            s4[j] = GPT_FMA(a4, bj, s4[j]);
+            s5[j] = GPT_FMA(a5, bj, s5[j]);
+        }
+    }
+    for (j = 0; j < GPT_GEMM_N; j++) {
+        sums[0][j] = s0[j];
+        sums[1][j] = s1[j];
+        sums[2][j] = s2[j];
+        sums[3][j] = s3[j];
+        sums[4][j] = s4[j];
+        sums[5][j] = s5[j];
+    }
+}
+
+/* Panels of `width` of x, padded with zeros: panel (k, width) after panel.  Element (i, p) of x, i < n
+ * and p < k, is at x[i * stride_i + p * stride_p]; one of the strides is 1. */
+static inline void gpt_gemm_pack(gpt_real* panels, const gpt_real* x, int64_t n, int64_t k,
+                                 int64_t width, int64_t stride_i, int64_t stride_p) {
+    int64_t first, i, p;
+    for (first = 0; first < n; first += width, x += width * stride_i, panels += width * k) {
+        const int64_t valid = gpt_min(n - first, width);
+        if (valid < width) memset(panels, 0, (size_t)(k * width) * sizeof *panels);
+        if (stride_i == 1 && valid == width) {
+            for (p = 0; p < k; p++)
+                for (i = 0; i < width; i++) panels[p * width + i] = x[p * stride_p + i];
+        } else if (stride_i == 1) {
+            for (p = 0; p < k; p++)
+                for (i = 0; i < valid; i++) panels[p * width + i] = x[p * stride_p + i];
+        } else {
+            for (i = 0; i < valid; i++)
+                for (p = 0; p < k; p++) panels[p * width + i] = x[i * stride_i + p];
+        }
+    }
+}
+#endif
+
+/* op(X) is X, or its transpose where is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n); a
+ * leading dimension is the distance of two rows as stored.  beta = 0 does not read C. The same
+ * shapes and values give the same bits, wherever the operands lie. */
+GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, int64_t n,
+                           int64_t k, gpt_real alpha, const gpt_real* a, int64_t lda,
+                           const gpt_real* b, int64_t ldb, gpt_real beta, gpt_real* c,
+                           int64_t ldc) {
+#ifdef GPT_BLAS
+#ifdef GPT_DOUBLE
+    cblas_dgemm(
+#else
+    cblas_sgemm(
+#endif
+        CblasRowMajor, a_is_transposed ? CblasTrans : CblasNoTrans,
+        b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
+        (int)ldb, beta, c, (int)ldc);
+#else
+    gpt_real a_panels[(GPT_GEMM_BLOCK_M + GPT_GEMM_M) * GPT_GEMM_BLOCK_K];
+    gpt_real b_panels[GPT_GEMM_BLOCK_N * GPT_GEMM_BLOCK_K];
+    gpt_real sums[GPT_GEMM_M][GPT_GEMM_N];
+    const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;
+    const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
+    int64_t j0, p0, i0, j, i, x, y;
+    for (j0 = 0; j0 < n; j0 += GPT_GEMM_BLOCK_N) {
+        const int64_t nj = gpt_min(n - j0, GPT_GEMM_BLOCK_N);
+        for (p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
+            const int64_t np = gpt_min(k - p0, GPT_GEMM_BLOCK_K);
+            const gpt_real old = p0 == 0 ? beta : 1;
+            gpt_gemm_pack(b_panels, b + p0 * b_row + j0 * b_column, nj, np, GPT_GEMM_N, b_column,
+                          b_row);
+            for (i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
+                const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
+                gpt_gemm_pack(a_panels, a + i0 * a_row + p0 * a_column, ni, np, GPT_GEMM_M, a_row,
+                              a_column);
+                for (j = 0; j < nj; j += GPT_GEMM_N) {
+                    const int64_t width = gpt_min(nj - j, GPT_GEMM_N);
+                    for (i = 0; i < ni; i += GPT_GEMM_M) {
+                        const int64_t height = gpt_min(ni - i, GPT_GEMM_M);
+                        gpt_real* to = c + (i0 + i) * ldc + j0 + j;
+                        gpt_gemm_kernel(np, a_panels + i * np, b_panels + j * np, sums);
+                        for (y = 0; y < height; y++, to += ldc) {
+                            if (old == 0)
+                                for (x = 0; x < width; x++) to[x] = alpha * sums[y][x];
+                            else
+                                for (x = 0; x < width; x++)
+                                    to[x] = GPT_FMA(alpha, sums[y][x], old * to[x]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+#endif
+}
+
+/* ---- linear, without bias: y = x W^T ------------------------------------------------------- */
+
+GPT_FUNCTION void gpt_linear_forward(gpt_real* y,            /* (rows, outputs) */
+                                     const gpt_real* x,      /* (rows, inputs) */
+                                     const gpt_real* weight, /* (outputs, inputs) */
+                                     int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
+    gpt_gemm(0, 1, n_rows, n_outputs, n_inputs, 1, x, n_inputs, weight, n_inputs, 0, y, n_outputs);
+}
+
+/* is_first: dx is set, else added to. */
+GPT_FUNCTION void gpt_linear_backward(gpt_real* dx,           /* (rows, inputs) */
+                                      gpt_real* dweight,      /* (outputs, inputs), added to */
+                                      const gpt_real* dy,     /* (rows, outputs) */
+                                      const gpt_real* x,      /* (rows, inputs) */
+                                      const gpt_real* weight, /* (outputs, inputs) */
+                                      int is_first, int64_t n_rows, int64_t n_outputs,
+                                      int64_t n_inputs) {
+    gpt_gemm(0, 0, n_rows, n_inputs, n_outputs, 1, dy, n_outputs, weight, n_inputs,
+             is_first ? (gpt_real)0 : (gpt_real)1, dx, n_inputs);
+    gpt_gemm(1, 0, n_outputs, n_inputs, n_rows, 1, dy, n_outputs, x, n_inputs, 1, dweight,
+             n_inputs);
+}
+
+/* ---- embedding --------------------------------------------------------------------------------
+ */
+
+GPT_FUNCTION void gpt_embedding_forward(gpt_real* y,           /* (rows, hidden) */
+                                        const gpt_real* table, /* (vocabulary, hidden) */
+                                        const uint8_t* tokens, /* (rows) */
+                                        int64_t n_rows, int64_t hidden) {
+    int64_t row;
+    for (row = 0; row < n_rows; row++)
+        memcpy(y + row * hidden, table + tokens[row] * hidden, (size_t)hidden * sizeof *y);
+}
+
+GPT_FUNCTION void gpt_embedding_backward(gpt_real* dtable,      /* (vocabulary, hidden), added to */
+                                         const gpt_real* dy,    /* (rows, hidden) */
+                                         const uint8_t* tokens, /* (rows) */
+                                         int64_t n_rows, int64_t hidden) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++) {
+        gpt_real* to = dtable + tokens[row] * hidden;
+        for (column = 0; column < hidden; column++) to[column] += dy[row * hidden + column];
+    }
+}
+
+/* ---- root mean square norm: y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + epsilon) --- */
+
+GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
+                                   gpt_real* rstd,         /* (rows) */
+                                   const gpt_real* x,      /* (rows, hidden) */
+                                   const gpt_real* weight, /* (hidden) */
+                                   int64_t n_rows, int64_t hidden) {
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += hidden, y += hidden) {
+        const gpt_real mean = gpt_dot(x, x, hidden) / (gpt_real)hidden;
+        rstd[row] = (gpt_real)(1 / sqrt((double)mean + 1e-5));
+        for (column = 0; column < hidden; column++)
+            y[column] = x[column] * rstd[row] * weight[column];
+    }
+}
+
+GPT_FUNCTION void gpt_norm_backward(gpt_real* dx,      /* (rows, hidden), added to */
+                                    gpt_real* dweight, /* (hidden), added to */
+                                    const gpt_real* dy, const gpt_real* x, /* (rows, hidden) */
+                                    const gpt_real* rstd,                  /* (rows) */
+                                    const gpt_real* weight,                /* (hidden) */
+                                    int64_t n_rows, int64_t hidden) {
+    int64_t row, column;
+    int j;
+    for (row = 0; row < n_rows; row++, x += hidden, dx += hidden, dy += hidden) {
+        gpt_real lanes[GPT_LANES] = {0}, shrink;
+        for (column = 0; column + GPT_LANES <= hidden; column += GPT_LANES)
+            for (j = 0; j < GPT_LANES; j++)
+                lanes[j] += dy[column + j] * weight[column + j] * x[column + j];
+        for (j = 0; column + j < hidden; j++)
+            lanes[j] += dy[column + j] * weight[column + j] * x[column + j];
+        shrink = gpt_sum_lanes(lanes) / (gpt_real)hidden * rstd[row] * rstd[row] * rstd[row];
+        for (column = 0; column < hidden; column++) {
+            dweight[column] += dy[column] * x[column] * rstd[row];
+            dx[column] += dy[column] * weight[column] * rstd[row] - x[column] * shrink;
+        }
+    }
+}
+
+/* ---- rotary position embedding ------------------------------------------------------------- */
+
+/* Row p of the table: head_size / 2 cosines, then as many sines, of p * 10000^(-2 j / head_size).
+ */
+GPT_FUNCTION void gpt_rope_table(gpt_real* table, /* (positions, head_size) */
+                                 int64_t n_positions, int64_t head_size) {
+    int64_t position, j;
+    for (position = 0; position < n_positions; position++, table += head_size)
+        for (j = 0; j < head_size / 2; j++) {
+            const double angle =
+                (double)position * pow(10000.0, -2.0 * (double)j / (double)head_size);
+            table[j] = (gpt_real)cos(angle);
+            table[head_size / 2 + j] = (gpt_real)sin(angle);
+        }
+}
+
+/* Turns the pairs (j, j + head_size / 2) of every head in place; row r has position
+ * (first_row + r) % sequence.  direction 1: forward; -1: backward, the gradient turned back. */
+GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) */
+                           const gpt_real* table, /* (sequence, head_size) */
+                           int direction, int64_t first_row, int64_t n_rows, int64_t sequence,
+                           int64_t n_heads, int64_t head_size) {
+    const int64_t half = head_size / 2;
+    int64_t row, head, j;
+    for (row = 0; row < n_rows; row++) {
+        const gpt_real* cosine = table + (first_row + row) % sequence * head_size;
+        const gpt_real* sine = cosine + half;
+        for (head = 0; head < n_heads; head++, x += head_size)
+            for (j = 0; j < half; j++) {
+                const gpt_real a = x[j], b = x[half + j], s = (gpt_real)direction * sine[j];
+                x[j] = a * cosine[j] - b * s;
+                x[half + j] = a * s + b * cosine[j];
+            }
+    }
+}
+
+/* ---- causal attention in tiles ----------------------------------------------------------------
+ *
+ * One sequence; query head h uses key-value head h * n_kv_heads / n_heads.  Scores exist a tile at
+ * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
+ * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
+
+typedef struct gpt_attention_shape {
+    int64_t sequence, n_heads, n_kv_heads, head_size;
+} gpt_attention_shape;
+
+/* Scores of a tile of queries against a tile of keys; those of later keys, and columns that fill up
+ * the tile, are -infinity. */
+static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_TILE) */
+                                 const gpt_real* q, int64_t q_stride, const gpt_real* k,
+                                 int64_t k_stride, int64_t first_query, int64_t n_queries,
+                                 int64_t first_key, int64_t n_keys, int64_t head_size) {
+    int64_t row, column;
+    gpt_gemm(0, 1, n_queries, n_keys, head_size, (gpt_real)(1 / sqrt((double)head_size)), q,
+             q_stride, k, k_stride, 0, scores, GPT_ATTENTION_TILE);
+    for (row = 0; row < n_queries; row++) {
+        column = gpt_min(n_keys, first_query + row - first_key + 1);
+        for (; column < GPT_ATTENTION_TILE; column++)
+            scores[row * GPT_ATTENTION_TILE + column] = -(gpt_real)INFINITY;
+    }
+}
+
+GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (sequence, heads * head_size) */
+                                        gpt_real* lse,     /* (sequence, heads), natural log */
+                                        const gpt_real* q, /* (sequence, heads * head_size) */
+                                        const gpt_real* k, /* (sequence, kv_heads * head_size) */
+                                        const gpt_real* v, /* (sequence, kv_heads * head_size) */
+                                        const gpt_attention_shape* shape) {
+    enum { TILE = GPT_ATTENTION_TILE };
+    const int64_t size = shape->head_size, stride = shape->n_heads * size;
+    const int64_t kv_stride = shape->n_kv_heads * size;
+    gpt_real scores[TILE * TILE], max[TILE], sum[TILE];
+    int64_t head, i, j, row, column;
+    for (head = 0; head < shape->n_heads; head++) {
+        const int64_t kv_head = head * shape->n_kv_heads / shape->n_heads;
+        const gpt_real* head_k = k + kv_head * size;
+        const gpt_real* head_v = v + kv_head * size;
+        for (i = 0; i < shape->sequence; i += TILE) {
+            const int64_t n_queries = gpt_min(shape->sequence - i, TILE);
+            gpt_real* tile_out = out + i * stride + head * size;
+            for (row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
+            for (row = 0; row < n_queries; row++) sum[row] = 0;
+            for (j = 0; j <= i; j += TILE) {
+                const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
+                gpt_attention_scores(scores, q + i * stride + head * size, stride,
+                                     head_k + j * kv_stride, kv_stride, i, n_queries, j, n_keys,
+                                     size);
+                for (row = 0; row < n_queries; row++) {
+                    gpt_real* s = scores + row * TILE;
+                    const gpt_real tile_max = gpt_max(s, TILE);
+                    const gpt_real new_max = tile_max > max[row] ? tile_max : max[row];
+                    const gpt_real shrink = gpt_exp(max[row] - new_max);
+                    for (column = 0; column < TILE; column++)
+                        s[column] = gpt_exp(s[column] - new_max);
+                    max[row] = new_max;
+                    sum[row] = sum[row] * shrink + gpt_sum(s, TILE);
+                    for (column = 0; column < size && j > 0; column++)
+                        tile_out[row * stride + column] *= shrink;
+                }
+                gpt_gemm(0, 0, n_queries, size, n_keys, 1, scores, TILE, head_v + j * kv_stride,
+                         kv_stride, j > 0 ? (gpt_real)1 : (gpt_real)0, tile_out, stride);
+            }
+            for (row = 0; row < n_queries; row++) {
+                for (column = 0; column < size; column++)
+                    tile_out[row * stride + column] /= sum[row];
+                lse[(i + row) * shape->n_heads + head] = max[row] + (gpt_real)log((double)sum[row]);
+            }
+        }
+    }
+}
+
+GPT_FUNCTION void gpt_attention_backward(gpt_real* dq, /* (sequence, heads * head_size), set */
+                                         gpt_real* dk, /* (sequence, kv_heads * head_size), set */
+                                         gpt_real* dv, /* (sequence, kv_heads * head_size), set */
+                                         gpt_real* delta,      /* (sequence, heads), scratch */
+                                         const gpt_real* dout, /* (sequence, heads * head_size) */
+                                         const gpt_real* out,  /* (sequence, heads * head_size) */
+                                         const gpt_real* lse,  /* (sequence, heads) */
+                                         const gpt_real* q,    /* (sequence, heads * head_size) */
+                                         const gpt_real* k, /* (sequence, kv_heads * head_size) */
+                                         const gpt_real* v, /* (sequence, kv_heads * head_size) */
+                                         const gpt_attention_shape* shape) {
+    enum { TILE = GPT_ATTENTION_TILE };
+    const int64_t size = shape->head_size, stride = shape->n_heads * size;
+    const int64_t kv_stride = shape->n_kv_heads * size;
+    const gpt_real scale = (gpt_real)(1 / sqrt((double)size));
+    gpt_real p[TILE * TILE], ds[TILE * TILE];
+    int64_t head, i, j, row, column;
+    memset(dq, 0, (size_t)(shape->sequence * stride) * sizeof *dq);
+    memset(dk, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dk);
+    memset(dv, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dv);
+    /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
+    for (row = 0; row < shape->sequence; row++)
+        for (head = 0; head < shape->n_heads; head++)
+            delta[row * shape->n_heads + head] =
+                gpt_dot(dout + row * stride + head * size, out + row * stride + head * size, size);
+    for (head = 0; head < shape->n_heads; head++) {
+        const int64_t kv_offset = head * shape->n_kv_heads / shape->n_heads * size;
+        for (j = 0; j < shape->sequence; j += TILE) {
+            const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
+            const int64_t kv = j * kv_stride + kv_offset;
+            for (i = j; i < shape->sequence; i += TILE) {
+                const int64_t n_queries = gpt_min(shape->sequence - i, TILE);
+                const int64_t at = i * stride + head * size;
+                gpt_attention_scores(p, q + at, stride, k + kv, kv_stride, i, n_queries, j, n_keys,
+                                     size);
+                gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, v + kv, kv_stride, 0,
+                         ds, TILE); /* dP */
+                for (row = 0; row < n_queries; row++) {
+                    const int64_t r = (i + row) * shape->n_heads + head;
+                    for (column = 0; column < n_keys; column++) {
+                        const int64_t c = row * TILE + column;
+                        p[c] = gpt_exp(p[c] - lse[r]);
+                        ds[c] = p[c] * (ds[c] - delta[r]);
+                    }
+                }
+                gpt_gemm(1, 0, n_keys, size, n_queries, 1, p, TILE, dout + at, stride, 1, dv + kv,
+                         kv_stride);
+                gpt_gemm(0, 0, n_queries, size, n_keys, scale, ds, TILE, k + kv, kv_stride, 1,
+                         dq + at, stride);
+                gpt_gemm(1, 0, n_keys, size, n_queries, scale, ds, TILE, q + at, stride, 1, dk + kv,
+                         kv_stride);
+            }
+        }
+    }
+}
+
+/* ---- GELU, tanh form: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) ------------- */
+
+GPT_FUNCTION void gpt_gelu_forward(gpt_real* y,       /* (rows, columns) */
+                                   const gpt_real* x, /* (rows, columns) */
+                                   int64_t n_rows, int64_t n_columns) {
+    const gpt_real a = (gpt_real)-1.5957691216057308,
+                   b = (gpt_real)0.044715; /* a = -2 sqrt(2 / pi) */
+    int64_t row, column;
+    /* Row by row, so that an element's place in the loop never depends on the range of rows. */
+    for (row = 0; row < n_rows; row++, x += n_columns, y += n_columns)
+        for (column = 0; column < n_columns; column++) {
+            const gpt_real z = x[column];
+            y[column] = z / (1 + gpt_exp(a * z * (1 + b * z * z)));
+        }
+}
+
+GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set */
+                                    const gpt_real* dy, /* (rows, columns) */
+                                    const gpt_real* x,  /* (rows, columns) */
+                                    int64_t n_rows, int64_t n_columns) {
+    const gpt_real a = (gpt_real)-1.5957691216057308, b = (gpt_real)0.044715;
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, x += n_columns, dx += n_columns, dy += n_columns)
+        for (column = 0; column < n_columns; column++) {
+            const gpt_real z = x[column];
+            const gpt_real s = 1 / (1 + gpt_exp(a * z * (1 + b * z * z)));
+            dx[column] = dy[column] * (s - z * s * (1 - s) * a * (1 + 3 * b * z * z));
+        }
+}
+
+/* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
+
+/* Replaces the logits by scale * d(loss of the row) / d(logits); returns scale * (sum of the
+ * losses), in nats, added row by row. */
+GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns) */
+                                      const uint8_t* targets, /* (rows) */
+                                      double scale, int64_t n_rows, int64_t n_columns) {
+    double loss = 0;
+    int64_t row, column;
+    for (row = 0; row < n_rows; row++, logits += n_columns) {
+        const gpt_real max = gpt_max(logits, n_columns), target = logits[targets[row]];
+        gpt_real sum, factor;
+        for (column = 0; column < n_columns; column++)
+            logits[column] = gpt_exp(logits[column] - max);
+        sum = gpt_sum(logits, n_columns);
+        loss += scale * (log((double)sum) + (double)max - (double)target);
+        factor = (gpt_real)(scale / (double)sum);
+        for (column = 0; column < n_columns; column++) logits[column] *= factor;
+        logits[targets[row]] -= (gpt_real)scale;
+    }
+    return loss;
+}
+
+/* ---- the optimizer ------------------------------------------------------------------------- */
+
+/* Sum of squares, in double, in order of lanes. */
+GPT_FUNCTION double gpt_sum_of_squares(const gpt_real* x, int64_t n) {
+    double lanes[GPT_LANES] = {0}, sum = 0;
+    int64_t i;
+    int j;
+    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
+        for (j = 0; j < GPT_LANES; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
+    for (j = 0; i + j < n; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
+    for (j = 0; j < GPT_LANES; j++) sum += lanes[j];
+    return sum;
+}
+
+typedef struct gpt_adamw_desc {
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    int64_t update; /* from 1: for the correction of the moments' bias */
+} gpt_adamw_desc;
+
+/* AdamW (Loshchilov and Hutter 2019); the gradient is multiplied by gradient_scale first. */
+GPT_FUNCTION void gpt_adamw(gpt_real* parameter, gpt_real* m, gpt_real* v, /* (n) */
+                            const gpt_real* gradient,                      /* (n) */
+                            double gradient_scale, const gpt_adamw_desc* desc, int64_t n) {
+    const gpt_real beta1 = (gpt_real)desc->beta1, beta2 = (gpt_real)desc->beta2;
+    const gpt_real scale = (gpt_real)gradient_scale, epsilon = (gpt_real)desc->epsilon;
+    const gpt_real decay = (gpt_real)(desc->learning_rate * desc->weight_decay);
+    const gpt_real rate =
+        (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
+    const gpt_real correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const gpt_real g = gradient[i] * scale;
+        m[i] = beta1 * m[i] + (1 - beta1) * g;
+        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+        parameter[i] -= rate * m[i] / (gpt_sqrt(v[i] * correct_v) + epsilon) + decay * parameter[i];
+    }
+}
+
+#endif

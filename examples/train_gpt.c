@@ -1,0 +1,835 @@
+/* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
+ *
+ *     gcc -std=c99 -O2 -I. -Iexamples examples/train_gpt.c -o train_gpt -lpthread -lm
+ *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
+ *     ./train_gpt --help
+ *
+ * What happens, in the order of this file: a run is set up on a host device of the given capacity;
+ * a few micro-batches are profiled to choose alpha; the model trains; one step is recorded, its
+ * ordering proven and its timeline drawn; every policy repeats the first steps and is compared
+ * bitwise.
+ *
+ *     train_options.h   the command line          train_text.h     bytes, windows, entropies
+ *     train_plan.h      what fits, which alpha     train_report.h   progress, pictures
+ *     gpt_model.h       the model on memo          gpt_ops.h        its maths */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "gpt_model.h"
+#include "train_options.h"
+#include "train_plan.h"
+#include "train_report.h"
+#include "train_text.h"
+
+/* Set by Ctrl-C; loops over steps look at it.  A second Ctrl-C ends the program at once. */
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    interrupted = 1;
+}
+
+typedef struct job {
+    train_options options;
+    train_text text;
+    candidate plan; /* of the chosen policy */
+    alpha_choice alpha;
+    double* losses;           /* of the n_done steps done, nats per byte */
+    int64_t n_done, n_losses; /* there is room for n_losses */
+    FILE* loss_log;
+} job;
+
+/* ---- a run: a device, a model on it, and its steps ------------------------------------------ */
+
+enum {
+    RUN_LIFTED = 1,  /* without capacities: a reference where the budget is too small */
+    RUN_TIMED = 2,   /* measure stalls */
+    RUN_RECORDED = 4 /* keep a timed schedule of what is enqueued */
+};
+
+typedef struct run {
+    memo_device* device;
+    memo_recorder* recorder;
+    gpt_model* model;
+    uint8_t *tokens, *targets; /* (batch, sequence) */
+    double stall_s;            /* of the last step; RUN_TIMED */
+    int is_timed;
+} run;
+
+static void run_destroy(run* r) {
+    gpt_destroy(r->model);
+    memo_recorder_destroy(r->recorder);
+    if (r->device) memo_host_device_destroy(r->device);
+    free(r->tokens);
+    free(r->targets);
+    memset(r, 0, sizeof *r);
+}
+
+static memo_status run_create_device(run* r, const train_options* o, int flags, memo_error* error) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    if (!(flags & RUN_LIFTED)) {
+        desc.device_memory_bytes = o->device_memory;
+        desc.host_memory_bytes = o->host_memory;
+    }
+    desc.to_host_bytes_per_s = (double)o->link_bandwidth;
+    desc.to_device_bytes_per_s = (double)o->link_bandwidth;
+    return memo_host_device_create(&desc, &r->device, error);
+}
+
+/* It stays paused until the steps of interest. */
+static memo_status run_create_recorder(run* r, memo_error* error) {
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_status status;
+    desc.device = r->device;
+    desc.is_timed = 1;
+    status = memo_recorder_create(&desc, &r->recorder, error);
+    if (!status) memo_recorder_pause(r->recorder);
+    return status;
+}
+
+static memo_status run_create(run* r, const train_options* o, const candidate* c, int flags,
+                              memo_error* error) {
+    size_t n_rows = (size_t)(o->batch * o->sequence);
+    gpt_desc desc = c->desc;
+    memo_status status;
+    memset(r, 0, sizeof *r);
+    r->is_timed = (flags & RUN_TIMED) != 0;
+    r->tokens = (uint8_t*)malloc(n_rows);
+    r->targets = (uint8_t*)malloc(n_rows);
+    status = r->tokens && r->targets
+                 ? MEMO_STATUS_OK
+                 : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                  "no host memory for the tokens of a micro-batch");
+    if (!status) status = run_create_device(r, o, flags, error);
+    if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
+    desc.host_device = r->device;
+    desc.device = r->recorder ? memo_recorder_device(r->recorder) : r->device;
+    desc.plan = c->plan;
+    desc.is_timed = r->is_timed;
+    if (!status) status = gpt_create(&desc, &r->model, error);
+    if (status) run_destroy(r);
+    return status;
+}
+
+static memo_status run_add_stall(run* r, memo_error* error) {
+    memo_swap_stats stats;
+    memo_status status;
+    if (!r->is_timed) return MEMO_STATUS_OK;
+    if ((status = gpt_wait(r->model, error))) return status;
+    if ((status = memo_swap_get_stats(gpt_swap(r->model), &stats, error))) return status;
+    r->stall_s += stats.forward_stall_s + stats.backward_stall_s;
+    return MEMO_STATUS_OK;
+}
+
+/* Forward and backward of all micro-batches of a step. */
+static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
+    const train_options* o = &j->options;
+    double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
+    int64_t m;
+    memo_status status = MEMO_STATUS_OK;
+    r->stall_s = 0;
+    for (m = 0; m < o->accumulate && !status; m++) {
+        train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
+                           r->targets);
+        status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
+        if (!status) status = run_add_stall(r, error);
+    }
+    return status;
+}
+
+/* A cosine from the largest rate to a tenth of it, after a short linear start. */
+static double learning_rate(const train_options* o, int64_t step) {
+    const double pi = 3.14159265358979323846;
+    int64_t n_warm = o->steps / 20 < 100 ? o->steps / 20 : 100;
+    double done = (double)(step - n_warm) / (double)(o->steps - n_warm);
+    if (step < n_warm) return o->learning_rate * (double)(step + 1) / (double)n_warm;
+    return o->learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)));
+}
+
+static memo_status run_update(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
+    gpt_update_desc desc;
+    double gradient_norm;
+    memo_status status;
+    memset(&desc, 0, sizeof desc);
+    desc.learning_rate = learning_rate(&j->options, step);
+    desc.beta1 = 0.9;
+    desc.beta2 = 0.99;
+    desc.epsilon = 1e-8;
+    desc.weight_decay = 0.01;
+    desc.clip = 1;
+    status = gpt_update(r->model, &desc, loss, &gradient_norm, error);
+    if (!status && *loss - *loss != 0)
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                           "the loss of step %lld is not finite; try a --learning-rate below %g",
+                           (long long)step + 1, j->options.learning_rate);
+    return status;
+}
+
+static memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
+    memo_status status = run_gradients(r, j, step, error);
+    return status ? status : run_update(r, j, step, loss, error);
+}
+
+/* ---- profile: how long a layer's forward takes, and how fast copies are --------------------- */
+
+static int32_t find_stream(const memo_schedule* s, const char* name) {
+    int32_t k;
+    for (k = 0; k < s->n_streams; k++)
+        if (strcmp(s->text + s->streams[k], name) == 0) return k;
+    return -1;
+}
+
+/* The engine's to-host stream waits once for each layer's forward, and copies its rows.  So what
+ * the compute stream did between two such waits is a layer, and what follows a wait is its copies.
+ */
+static void profile_schedule(const memo_schedule* s, int64_t n_swapped_layers, double* forward_s,
+                             int64_t* n_forward, double* rates, int64_t* n_rates) {
+    int32_t to_host = find_stream(s, "to host"), compute = find_stream(s, "compute");
+    double layer_s = 0, copy_s = 0, copy_bytes = 0;
+    int64_t k, n_waits = 0;
+    *n_forward = *n_rates = 0;
+    for (k = 0; k <= s->n_ops; k++) {
+        const memo_op* op = &s->ops[k];
+        if (k == s->n_ops || (op->kind == MEMO_OP_WAIT && op->stream == to_host)) {
+            /* The first of a micro-batch also spans the embedding and what came before. */
+            if (k < s->n_ops && (n_swapped_layers == 1 || n_waits % n_swapped_layers))
+                forward_s[(*n_forward)++] = layer_s;
+            if (copy_s > 0) rates[(*n_rates)++] = copy_bytes / copy_s;
+            layer_s = copy_s = copy_bytes = 0;
+            n_waits++;
+        } else if (op->kind == MEMO_OP_RUN && op->stream == compute) {
+            layer_s += op->end_s - op->start_s;
+        } else if (op->kind == MEMO_OP_RUN && op->stream == to_host) {
+            copy_s += op->end_s - op->start_s;
+            copy_bytes += (double)op->link_bytes;
+        }
+    }
+}
+
+/* The recorder starts after a first micro-batch that touches all memory and is not counted. */
+static memo_status profile_run(run* r, const job* j, memo_schedule** schedule, memo_error* error) {
+    double loss;
+    memo_status status;
+    if ((status = run_gradients(r, j, 0, error))) return status;
+    if ((status = gpt_discard(r->model, &loss, error))) return status;
+    memo_recorder_resume(r->recorder);
+    if ((status = run_gradients(r, j, 0, error))) return status;
+    if ((status = gpt_discard(r->model, &loss, error))) return status;
+    return memo_recorder_schedule(r->recorder, schedule, error);
+}
+
+/* Measures at alpha = 0, within the budget, on a model of its own. */
+static memo_status profile_copies(const job* j, copy_profile* profile, memo_error* error) {
+    memo_schedule* schedule = NULL;
+    double *forward_s, *rates;
+    int64_t n_forward, n_rates,
+        n_waits = j->plan.sizes.n_swapped_layers * j->options.accumulate + 2;
+    run r;
+    memo_status status = run_create(&r, &j->options, &j->plan, RUN_RECORDED, error);
+    if (status) return status;
+    forward_s = (double*)malloc((size_t)n_waits * sizeof *forward_s);
+    rates = (double*)malloc((size_t)n_waits * sizeof *rates);
+    status = forward_s && rates ? profile_run(&r, j, &schedule, error)
+                                : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                                 "no host memory for the profile");
+    if (!status) {
+        profile_schedule(schedule, j->plan.sizes.n_swapped_layers, forward_s, &n_forward, rates,
+                         &n_rates);
+        profile->layer_forward_s = median(forward_s, n_forward);
+        profile->bytes_per_s = median(rates, n_rates);
+    }
+    free(forward_s);
+    free(rates);
+    run_destroy(&r);
+    return status;
+}
+
+/* ---- setting up ----------------------------------------------------------------------------- */
+
+/* Removes the directories that make_directory made: path[0, *n_old) was there before. */
+static void unmake_directory(const char* path, size_t n_old) {
+    char part[1024];
+    size_t n = strlen(path);
+    memcpy(part, path, n + 1);
+    for (; n > n_old; n--) {
+        if (part[n] == '/') part[n] = 0;
+        if (part[n] == 0) rmdir(part);
+    }
+}
+
+/* With its parents. */
+static memo_status make_directory(const char* path, size_t* n_old, memo_error* error) {
+    char part[1024];
+    struct stat info;
+    size_t i, n = strlen(path);
+    *n_old = n;
+    for (i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (stat(part, &info) == 0 && S_ISDIR(info.st_mode)) continue;
+        if (mkdir(part, 0777) == 0) {
+            if (*n_old == n) *n_old = i - 1;
+            continue;
+        }
+        memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be made: %s", path,
+                       strerror(errno));
+        unmake_directory(path, *n_old);
+        return MEMO_STATUS_IO;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Last before training, so that no mistake found earlier leaves anything behind. */
+static memo_status open_outputs(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    size_t n_old = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (o->output) status = make_directory(o->output, &n_old, error);
+    if (status || !o->loss_log) return status;
+    j->loss_log = fopen(o->loss_log, "wb");
+    if (j->loss_log) return MEMO_STATUS_OK;
+    memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s", o->loss_log,
+                   strerror(errno));
+    if (o->output) unmake_directory(o->output, n_old);
+    return MEMO_STATUS_IO;
+}
+
+static void print_job(const job* j) {
+    const train_options* o = &j->options;
+    printf("text      %lld bytes of %lld file%s%s; entropy %.3f nats per byte, %.3f given the byte "
+           "before\n",
+           (long long)j->text.n_bytes, (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s",
+           o->n_text_files ? "" : " (the project's own sources)", j->text.unigram_nats,
+           j->text.bigram_nats);
+}
+
+static void print_model(const train_options* o) {
+    gpt_config config = train_config(o);
+    printf("model     %lld layers of %lld, %lld heads (%lld of keys and values): %.2f million "
+           "parameters\n",
+           (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
+           1e-6 * (double)gpt_n_parameters(&config));
+    printf("step      %lld x %lld sequences of %lld bytes, dropout %g, seed %lld\n",
+           (long long)o->accumulate, (long long)o->batch, (long long)o->sequence, o->dropout,
+           (long long)o->seed);
+    printf("budget    device %s, host %s, copies ",
+           o->device_memory ? bytes_name((double)o->device_memory) : "unlimited",
+           o->host_memory ? bytes_name((double)o->host_memory) : "unlimited");
+    if (o->link_bandwidth)
+        printf("%.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+    else
+        printf("as fast as memory\n");
+}
+
+static memo_status print_keep(const train_options* o, memo_error* error) {
+    candidate keep;
+    memo_status status = candidate_create(o, GPT_POLICY_KEEP, 0, 0, &keep, error);
+    if (status) return status;
+    printf("keep      keeping every activation would need %s of device memory",
+           bytes_name((double)keep.device_bytes));
+    if (o->device_memory)
+        printf(", %.1f times the budget", (double)keep.device_bytes / (double)o->device_memory);
+    printf("\n");
+    candidate_destroy(&keep);
+    return MEMO_STATUS_OK;
+}
+
+static void print_run(const train_options* o) {
+    printf("run       %lld step%s", (long long)o->steps, o->steps == 1 ? "" : "s");
+    if (o->sample) printf(", then %lld bytes generated", (long long)o->sample);
+    if (o->output) printf(", one step recorded");
+    if (o->compare)
+        printf(", %lld step%s of every policy compared", (long long)o->compare,
+               o->compare == 1 ? "" : "s");
+    printf("\n");
+}
+
+/* Text, plan and alpha; nothing is trained or written yet. */
+static memo_status prepare(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    copy_profile profile = {0, 0};
+    memo_status status =
+        train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
+    if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
+    if (!status && !candidate_fits(o, &j->plan)) status = refuse(o, &j->plan, error);
+    if (status) return status;
+    print_job(j);
+    print_model(o);
+    print_run(o);
+    if ((status = print_keep(o, error))) return status;
+    fflush(stdout);
+    if (needs_alpha(o, &j->plan)) {
+        if ((status = profile_copies(j, &profile, error))) return status;
+        printf("profile   a layer's forward takes %.2f ms, copies run at %.2f GB/s (medians)\n",
+               1e3 * profile.layer_forward_s, 1e-9 * profile.bytes_per_s);
+        status = candidate_choose_alpha(o, &profile, &j->plan, &j->alpha, error);
+        if (status) return status;
+    }
+    print_alpha(o, &j->plan, &j->alpha);
+    print_plan(o, &j->plan);
+    fflush(stdout);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- training ------------------------------------------------------------------------------- */
+
+static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error) {
+    if (step >= j->n_losses) {
+        int64_t n = 2 * step + 64;
+        double* larger = (double*)realloc(j->losses, (size_t)n * sizeof *larger);
+        if (!larger)
+            return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                  "no host memory for the losses");
+        j->losses = larger;
+        j->n_losses = n;
+    }
+    j->losses[step] = loss;
+    j->n_done = step + 1;
+    if (!j->loss_log) return MEMO_STATUS_OK;
+    fprintf(j->loss_log, "%lld %.17g %a\n", (long long)step + 1, loss, loss);
+    if (fflush(j->loss_log) == 0) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s",
+                          j->options.loss_log, strerror(errno));
+}
+
+static memo_status train(job* j, run* r, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_status status = MEMO_STATUS_OK;
+    progress shown;
+    int64_t step;
+    double loss;
+    printf("\n");
+    progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
+    for (step = 0; step < o->steps && !status && !interrupted; step++) {
+        status = run_step(r, j, step, &loss, error);
+        if (!status) status = log_loss(j, step, loss, error);
+        if (!status) progress_show(&shown, step, loss);
+    }
+    progress_end(&shown);
+    return status;
+}
+
+static void print_loss(const job* j) {
+    int64_t n = j->n_done / 20 > 0 ? j->n_done / 20 : 1, i;
+    double sum = 0, mean;
+    for (i = j->n_done - n; i < j->n_done; i++) sum += j->losses[i];
+    mean = sum / (double)n;
+    printf("\nloss, mean of the last %lld step%s   %.3f nats per byte\n", (long long)n,
+           n == 1 ? "" : "s", mean);
+    printf("the text's unigram entropy     %.3f nats per byte\n", j->text.unigram_nats);
+    printf("the text's bigram entropy      %.3f nats per byte%s\n", j->text.bigram_nats,
+           mean < j->text.bigram_nats ? ", which the model beats" : "");
+}
+
+/* Continues a place of the text, at the start of a line, with what the model makes of it. */
+static memo_status print_sample(const job* j, run* r, memo_error* error) {
+    const train_options* o = &j->options;
+    int64_t n_prompt = o->sequence < 64 ? o->sequence : 64;
+    int64_t begin =
+        (int64_t)(train_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
+    uint8_t* bytes = (uint8_t*)malloc((size_t)o->sample);
+    memo_status status;
+    if (!bytes)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --sample");
+    while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
+    status = gpt_generate(r->model, j->text.bytes + begin, n_prompt, 0.8, (uint64_t)o->seed, bytes,
+                          o->sample, error);
+    if (!status) {
+        printf("\n%lld bytes of the text:\n", (long long)n_prompt);
+        print_bytes(j->text.bytes + begin, n_prompt);
+        printf("and %lld more, generated:\n", (long long)o->sample);
+        print_bytes(bytes, o->sample);
+    }
+    free(bytes);
+    return status;
+}
+
+static memo_status train_and_sample(job* j, memo_error* error) {
+    run r;
+    memo_status status = run_create(&r, &j->options, &j->plan, 0, error);
+    if (status) return status;
+    status = train(j, &r, error);
+    if (!status && !interrupted) print_loss(j);
+    if (!status && !interrupted && j->options.sample) status = print_sample(j, &r, error);
+    run_destroy(&r);
+    return status;
+}
+
+/* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
+
+static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
+    snprintf(path, n_path, "%s/%s", j->options.output, name);
+    return path;
+}
+
+static memo_status check_schedule(const memo_schedule* schedule, memo_error* error) {
+    memo_check* check = NULL;
+    memo_status status = memo_schedule_check(schedule, &check, error);
+    if (status) return status;
+    printf("\nordering of one recorded step: %lld operations, %lld waits, %lld pairs in conflict, "
+           "%lld races, %lld redundant waits\n",
+           (long long)schedule->n_ops, (long long)check->n_waits, (long long)check->n_conflicts,
+           (long long)check->n_races, (long long)check->n_redundant_waits);
+    if (check->n_races)
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                           "a race: \"%s\" (operation %lld) and \"%s\" (operation %lld) touch the "
+                           "same bytes without an order",
+                           memo_schedule_op_name(schedule, check->races[0].first),
+                           (long long)check->races[0].first,
+                           memo_schedule_op_name(schedule, check->races[0].second),
+                           (long long)check->races[0].second);
+    memo_check_destroy(check);
+    return status;
+}
+
+static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
+    memo_simulation* times = NULL;
+    char path[1024], title[128];
+    memo_status status = memo_schedule_measured(schedule, &times, error);
+    snprintf(title, sizeof title, "One training step, policy %s, measured",
+             policy_names[j->plan.desc.policy]);
+    if (!status)
+        status = memo_schedule_write_chrome(
+            schedule, times, output_path(j, "timeline.json", path, sizeof path), error);
+    if (!status)
+        status = memo_schedule_write_svg(schedule, times, title,
+                                         output_path(j, "timeline.svg", path, sizeof path), error);
+    memo_simulation_destroy(times);
+    return status;
+}
+
+/* The second step of a fresh run: the first touches all memory for the first time. */
+static memo_status record_step(const job* j, memo_error* error) {
+    memo_schedule* schedule = NULL;
+    double loss;
+    run r;
+    memo_status status = run_create(&r, &j->options, &j->plan, RUN_RECORDED, error);
+    if (status) return status;
+    status = run_step(&r, j, 0, &loss, error);
+    memo_recorder_resume(r.recorder);
+    if (!status) status = run_step(&r, j, 1, &loss, error);
+    if (!status) status = memo_recorder_schedule(r.recorder, &schedule, error);
+    if (!status) status = check_schedule(schedule, error);
+    if (!status) status = draw_schedule(j, schedule, error);
+    run_destroy(&r);
+    return status;
+}
+
+/* ---- comparison of the policies ------------------------------------------------------------- */
+
+typedef struct comparison {
+    double alpha; /* of the rows swapped; -1: none are */
+    char shortage[96];
+    int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
+    double step_s, stall_s;                                  /* medians over steps */
+    double* losses;
+    double loss_difference; /* largest */
+    int gradients_equal;    /* of every step */
+} comparison;
+
+typedef struct comparison_table {
+    comparison rows[4];  /* by policy; keep is the reference */
+    gpt_real* reference; /* (steps, parameters): gradients under keep */
+    gpt_real* gradients; /* (parameters): of the policy and step at hand */
+    int64_t n_parameters;
+} comparison_table;
+
+/* Waits for the gradients of a step, and keeps them or compares them with those kept. */
+static memo_status compare_gradients(comparison_table* table, gpt_policy policy, int64_t step,
+                                     gpt_model* model, memo_error* error) {
+    gpt_real* reference = table->reference + step * table->n_parameters;
+    memo_status status;
+    if (policy == GPT_POLICY_KEEP) return gpt_get_gradients(model, reference, error);
+    status = gpt_get_gradients(model, table->gradients, error);
+    if (memcmp(table->gradients, reference, (size_t)table->n_parameters * sizeof *reference))
+        table->rows[policy].gradients_equal = 0;
+    return status;
+}
+
+static memo_status compare_steps(const job* j, comparison_table* table, gpt_policy policy, run* r,
+                                 memo_error* error) {
+    comparison* row = &table->rows[policy];
+    int64_t n = j->options.compare, step;
+    double* step_s = (double*)calloc((size_t)(2 * n), sizeof *step_s);
+    double* stall_s = step_s + n;
+    memo_status status = MEMO_STATUS_OK;
+    if (!step_s)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for --compare");
+    for (step = 0; step < n && !status && !interrupted; step++) {
+        double begin_s = clock_s(), aside_s = 0;
+        status = run_gradients(r, j, step, error);
+        if (!status) status = gpt_wait(r->model, error);
+        aside_s = clock_s();
+        if (!status) status = compare_gradients(table, policy, step, r->model, error);
+        aside_s = clock_s() - aside_s;
+        if (!status) status = run_update(r, j, step, &row->losses[step], error);
+        step_s[step] = clock_s() - begin_s - aside_s;
+        stall_s[step] = r->stall_s;
+    }
+    row->step_s = median(step_s, n);
+    row->stall_s = median(stall_s, n);
+    free(step_s);
+    return status;
+}
+
+static memo_status compare_policy(const job* j, comparison_table* table, const candidate* c,
+                                  memo_error* error) {
+    const train_options* o = &j->options;
+    comparison* row = &table->rows[c->desc.policy];
+    memo_host_device_stats stats;
+    memo_swap_stats moved;
+    run r;
+    memo_status status;
+    shortage(o, c, row->shortage, sizeof row->shortage);
+    row->alpha = c->desc.policy >= GPT_POLICY_SWAP ? c->sizes.alpha : -1;
+    row->gradients_equal = 1;
+    row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
+    if (!row->losses)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for --compare");
+    status = run_create(&r, o, c, RUN_TIMED | (*row->shortage ? RUN_LIFTED : 0), error);
+    if (status) return status;
+    status = compare_steps(j, table, c->desc.policy, &r, error);
+    if (!status) status = memo_swap_get_stats(gpt_swap(r.model), &moved, error);
+    if (!status) row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / o->compare;
+    stats = memo_host_device_get_stats(r.device);
+    row->device_peak_bytes = stats.device_peak_bytes;
+    row->host_peak_bytes = stats.host_peak_bytes;
+    run_destroy(&r);
+    return status;
+}
+
+/* Fills alpha by profile where the main run, under another policy, had no need of one. */
+static memo_status plan_compared(const job* j, gpt_policy policy, candidate* c, memo_error* error) {
+    const train_options* o = &j->options;
+    copy_profile profile = {0, 0};
+    alpha_choice choice;
+    memo_status status;
+    if (policy == j->plan.desc.policy)
+        return candidate_create(o, policy, j->plan.desc.alpha, j->plan.desc.n_resident_layers, c,
+                                error);
+    status = candidate_of_policy(o, policy, c, error);
+    if (!status && needs_alpha(o, c) && candidate_fits(o, c))
+        status = candidate_choose_alpha(o, &profile, c, &choice, error);
+    return status;
+}
+
+/* Is everything bitwise the same, the losses of the training run above included? */
+static int compare_results(const job* j, comparison_table* table) {
+    size_t n_bytes = (size_t)j->options.compare * sizeof(double);
+    const double* losses = table->rows[0].losses;
+    int are_equal = memcmp(j->losses, losses, n_bytes) == 0, policy;
+    int64_t step;
+    for (policy = 0; policy < 4; policy++) {
+        comparison* row = &table->rows[policy];
+        for (step = 0; step < j->options.compare; step++)
+            row->loss_difference =
+                fmax(row->loss_difference, fabs(row->losses[step] - losses[step]));
+        if (memcmp(row->losses, losses, n_bytes) || !row->gradients_equal) are_equal = 0;
+    }
+    return are_equal;
+}
+
+static void print_comparison(const job* j, const comparison_table* table) {
+    int policy;
+    printf(
+        "\n%lld step%s of every policy, on the data and parameters of the first steps above; time "
+        "and stall are medians of a step, loss difference is in nats per byte\n",
+        (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
+    printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
+           "loss diff  gradients  budget\n");
+    for (policy = 0; policy < 4; policy++) {
+        const comparison* row = &table->rows[policy];
+        char alpha[16] = "-";
+        if (row->alpha >= 0) snprintf(alpha, sizeof alpha, "%.4g", row->alpha);
+        printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
+               policy_names[policy], alpha, bytes_name((double)row->device_peak_bytes),
+               bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
+               1e3 * row->step_s, 1e3 * row->stall_s, row->loss_difference,
+               policy == 0            ? "reference"
+               : row->gradients_equal ? "equal"
+                                      : "DIFFER",
+               *row->shortage ? row->shortage : "fits",
+               *row->shortage ? "; run without limit" : "");
+    }
+}
+
+static memo_status compare_all(const job* j, comparison_table* table, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int policy;
+    for (policy = 0; policy < 4 && !status && !interrupted; policy++) {
+        candidate c;
+        status = plan_compared(j, (gpt_policy)policy, &c, error);
+        if (status) return status;
+        status = compare_policy(j, table, &c, error);
+        candidate_destroy(&c);
+    }
+    return status;
+}
+
+static memo_status compare_policies(job* j, memo_error* error) {
+    train_options* o = &j->options;
+    comparison_table table;
+    memo_status status = MEMO_STATUS_OK;
+    int policy;
+    memset(&table, 0, sizeof table);
+    if (o->compare > j->n_done) o->compare = j->n_done;
+    table.n_parameters = gpt_n_parameters(&j->plan.desc.config);
+    table.reference =
+        (gpt_real*)calloc((size_t)o->compare, (size_t)table.n_parameters * sizeof(gpt_real));
+    table.gradients = (gpt_real*)calloc((size_t)table.n_parameters, sizeof(gpt_real));
+    if (!table.reference || !table.gradients)
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "no host memory for the gradients of --compare %lld",
+                                (long long)o->compare);
+    if (!status) status = compare_all(j, &table, error);
+    if (!status && !interrupted) {
+        if (!compare_results(j, &table))
+            status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                    "the policies disagree: losses or gradients differ");
+        print_comparison(j, &table);
+        if (!status) printf("All losses and all gradients of these steps are bitwise the same.\n");
+    }
+    for (policy = 0; policy < 4; policy++) free(table.rows[policy].losses);
+    free(table.reference);
+    free(table.gradients);
+    return status;
+}
+
+/* ---- pictures ------------------------------------------------------------------------------- */
+
+static memo_status write_outputs(const job* j, memo_error* error) {
+    const candidate* c = &j->plan;
+    loss_chart chart;
+    char path[1024], title[128], loss_title[128];
+    memo_status status;
+    snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
+             policy_names[c->desc.policy], bytes_name((double)c->plan->peak_bytes));
+    memset(&chart, 0, sizeof chart);
+    chart.losses = j->losses;
+    chart.n_steps = j->n_done;
+    chart.unigram_nats = j->text.unigram_nats;
+    chart.bigram_nats = j->text.bigram_nats;
+    snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
+             policy_names[c->desc.policy], bytes_name((double)c->device_bytes));
+    chart.title = loss_title;
+    status = memo_plan_write_svg(c->plan, c->trace, title,
+                                 output_path(j, "plan.svg", path, sizeof path), error);
+    if (!status)
+        status = loss_chart_write(&chart, output_path(j, "loss.svg", path, sizeof path), error);
+    if (!status)
+        status = memo_trace_write(c->trace, output_path(j, "step.trace", path, sizeof path), error);
+    if (!status)
+        status = memo_plan_write(c->plan, output_path(j, "step.plan", path, sizeof path), error);
+    return status;
+}
+
+static void print_outputs(const job* j) {
+    static const char* const files[][2] = {
+        {"loss.svg", "loss over steps, beside the entropies of the text"},
+        {"plan.svg", "address over time of every buffer of a micro-batch"},
+        {"timeline.svg", "what each stream did in one step"},
+        {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
+        {"step.trace", "the memory requests of a micro-batch"},
+        {"step.plan", "their addresses"}};
+    size_t i;
+    printf("\n");
+    for (i = 0; i < sizeof files / sizeof files[0]; i++)
+        printf("%s/%-14s %s\n", j->options.output, files[i][0], files[i][1]);
+}
+
+/* ---- the program ---------------------------------------------------------------------------- */
+
+/* Plans every policy.  No text is needed, nothing is measured: memory alone limits alpha. */
+static memo_status dry_run(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    copy_profile unmeasured = {0, 0};
+    int fits = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (o->n_text_files)
+        status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
+    if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
+    if (!status && needs_alpha(o, &j->plan) && candidate_fits(o, &j->plan))
+        status = candidate_choose_alpha(o, &unmeasured, &j->plan, &j->alpha, error);
+    if (status) return status;
+    print_model(o);
+    if (j->alpha.is_chosen)
+        printf("profile   none in a dry run: memory alone limits alpha, not the speed of copies\n");
+    print_alpha(o, &j->plan, &j->alpha);
+    print_plan(o, &j->plan);
+    status = print_policies(o, &j->plan, &fits, error);
+    return status || fits ? status : refuse(o, &j->plan, error);
+}
+
+static memo_status work(job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_status status = train_and_sample(j, error);
+    if (!status && !interrupted && o->output) status = record_step(j, error);
+    if (!status && !interrupted && o->output) status = write_outputs(j, error);
+    if (!status && !interrupted && o->compare) status = compare_policies(j, error);
+    if (!status && !interrupted && o->output) print_outputs(j);
+    return status;
+}
+
+/* Before training, what can be wrong is what was asked for: 2.  Afterwards: 1. */
+static int exit_code_of(memo_status status, int is_training) {
+    if (interrupted) return 130;
+    if (!status) return 0;
+    return !is_training && (status == MEMO_STATUS_INVALID_ARGUMENT || status == MEMO_STATUS_IO ||
+                            status == MEMO_STATUS_INFEASIBLE)
+               ? 2
+               : 1;
+}
+
+static void job_destroy(job* j) {
+    candidate_destroy(&j->plan);
+    train_text_free(&j->text);
+    free(j->losses);
+    if (j->loss_log) fclose(j->loss_log);
+}
+
+int main(int argc, char** argv) {
+    job j;
+    memo_error error;
+    memo_status status;
+    struct sigaction action;
+    int is_training = 0, code;
+    memset(&j, 0, sizeof j);
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
+    sigaction(SIGINT, &action, NULL);
+#ifdef GPT_BLAS
+    /* A stream is one thread.  OpenBLAS's own threads would mostly wait for each other. */
+    openblas_set_num_threads(1);
+#endif
+    status = train_parse(argc, argv, &j.options, &error);
+    if (!status && j.options.is_help) {
+        train_print_help();
+    } else if (!status && j.options.is_dry_run) {
+        status = dry_run(&j, &error);
+    } else if (!status) {
+        status = prepare(&j, &error);
+        if (!status && !interrupted) status = open_outputs(&j, &error);
+        is_training = !status;
+        if (!status && !interrupted) status = work(&j, &error);
+    }
+    code = exit_code_of(status, is_training);
+    fflush(stdout);
+    if (status)
+        fprintf(stderr, "train_gpt: %s\n", error.message);
+    else if (interrupted)
+        fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
+    job_destroy(&j);
+    return code;
+}

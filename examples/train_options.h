@@ -1,0 +1,405 @@
+/* train_options.h - the command line of the trainer: a table of options, their limits and defaults.
+ *
+ * Every mistake is one line that says what was wrong and what would work.  Single translation unit:
+ * everything is static. */
+#ifndef TRAIN_OPTIONS_H
+#define TRAIN_OPTIONS_H
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpt_model.h"
+
+typedef struct train_options {
+    char** text_files; /* n_text_files of argv; 0 of them: the project's own sources */
+    int64_t n_text_files;
+    int64_t policy;                     /* gpt_policy */
+    double alpha;                       /* below 0: chosen by profile and linear program */
+    int64_t device_memory, host_memory; /* bytes; 0: no limit */
+    int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
+    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
+    double dropout;
+    int64_t steps, seed;
+    double learning_rate;
+    const char *loss_log, *output; /* NULL: none */
+    int64_t compare, sample;
+    int64_t is_dry_run, is_demo, is_help;
+} train_options;
+
+static const char* const policy_names[] = {"keep", "recompute", "swap", "memo"};
+
+typedef enum option_kind {
+    OPTION_COUNT = 0, /* a whole number */
+    OPTION_REAL,
+    OPTION_SIZE, /* bytes, with a suffix */
+    OPTION_POLICY,
+    OPTION_PATH,
+    OPTION_FILES,
+    OPTION_FLAG
+} option_kind;
+
+typedef struct option {
+    const char* name;
+    option_kind kind;
+    size_t field; /* offset in train_options */
+    double low, high;
+    const char* value; /* what stands for it in the help */
+    const char* help;
+} option;
+
+#define OPTION_FIELD(name) offsetof(train_options, name)
+static const option option_table[] = {
+    {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, "FILE...",
+     "bytes to learn from, concatenated (default: the project's own sources)"},
+    {"--policy", OPTION_POLICY, OPTION_FIELD(policy), 0, 0, "NAME",
+     "keep, recompute, swap or memo: what becomes of a layer's activations until its backward"},
+    {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
+     "memo: fraction of the rows swapped, 0 to 1, rounded to tiles (default: chosen by profile)"},
+    {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
+     "capacity of the device: parameters, optimizer and activations (default: no limit)"},
+    {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
+     "capacity for swapped rows (default: no limit)"},
+    {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
+     "bytes per second of each direction of the copies (default: as fast as memory is)"},
+    {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
+    {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, "N", "width of a token"},
+    {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, "N", "attention heads"},
+    {"--kv-heads", OPTION_COUNT, OPTION_FIELD(kv_heads), 1, 4096, "N",
+     "key and value heads (default: as many as heads)"},
+    {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N",
+     "tokens (bytes) of a sequence"},
+    {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, "N", "sequences of a micro-batch"},
+    {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, "N",
+     "micro-batches of a step"},
+    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
+     "tokens of a tile: of one matrix product, and what alpha is rounded to"},
+    {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
+    {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
+    {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N", "of parameters, dropout and data"},
+    {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
+     "largest of the cosine schedule"},
+    {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, "FILE",
+     "one line a step: step, loss in decimal, loss in hexadecimal (nats per byte)"},
+    {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, "DIR",
+     "pictures, timelines, trace and plan go here (default: none)"},
+    {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
+     "afterwards run the first N steps under every policy; exit 1 unless all agree bitwise"},
+    {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N", "afterwards generate N bytes"},
+    {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
+     "plan every policy, allocate nothing, do not train; exit 2 where the run does not fit"},
+    {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "", "what `make run` does; see below"},
+    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, "", "this text"},
+};
+#define N_OPTIONS (sizeof option_table / sizeof option_table[0])
+
+/* The default model in a budget that holds neither all activations, nor all rows swapped, nor two
+ * recomputed layers: alpha has to lie in between. */
+static char* demo_arguments[] = {
+    "--policy",         "memo", "--device-memory", "34MiB", "--host-memory", "32MiB",
+    "--link-bandwidth", "1GB",  "--dropout",       "0.02",  "--steps",       "400",
+    "--compare",        "3",    "--sample",        "400",   "--output",      "build/run"};
+#define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
+
+static train_options train_options_default(void) {
+    train_options options;
+    memset(&options, 0, sizeof options);
+    options.policy = GPT_POLICY_MEMO;
+    options.alpha = -1;
+    options.layers = 10;
+    options.hidden = 96;
+    options.heads = 4;
+    options.sequence = 512;
+    options.batch = 3;
+    options.accumulate = 1;
+    options.tile = 64;
+    options.steps = 400;
+    options.seed = 1;
+    options.learning_rate = 0.003;
+    return options;
+}
+
+static int64_t* option_integer(train_options* options, const option* o) {
+    return (int64_t*)(void*)((char*)options + o->field);
+}
+static double* option_real(train_options* options, const option* o) {
+    return (double*)(void*)((char*)options + o->field);
+}
+static const char** option_text(train_options* options, const option* o) {
+    return (const char**)(void*)((char*)options + o->field);
+}
+
+static void option_print_default(const option* o) {
+    train_options options = train_options_default();
+    switch (o->kind) {
+    case OPTION_COUNT:
+        if (*option_integer(&options, o) || o->low < 1)
+            printf(" (default %lld)", (long long)*option_integer(&options, o));
+        break;
+    case OPTION_REAL:
+        if (*option_real(&options, o) >= 0) printf(" (default %g)", *option_real(&options, o));
+        break;
+    case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
+    case OPTION_SIZE:
+    case OPTION_PATH:
+    case OPTION_FILES:
+    case OPTION_FLAG: break;
+    }
+}
+
+static void train_print_help(void) {
+    size_t i;
+    int k;
+    printf("usage: train_gpt [OPTION...]\n\n"
+           "Trains a byte-level GPT on the CPU inside a \"device\" memory of a given size.  The "
+           "losses are\n"
+           "bitwise the same under every policy.\n\n");
+    for (i = 0; i < N_OPTIONS; i++) {
+        int width = printf("  %s %s", option_table[i].name, option_table[i].value);
+        printf("%*s %s", width < 24 ? 24 - width : 0, "", option_table[i].help);
+        option_print_default(&option_table[i]);
+        printf("\n");
+    }
+    printf("\nSIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of "
+           "1024,\n"
+           "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
+           "--demo stands for:\n ");
+    for (k = 0; k < N_DEMO_ARGUMENTS; k++)
+        printf(" %s%s", demo_arguments[k], k % 6 == 5 && k + 1 < N_DEMO_ARGUMENTS ? "\n " : "");
+    printf("\n\nExit status: 0 done; 1 failed, or the policies disagree; 2 a mistake in the "
+           "options, or a\n"
+           "budget that cannot hold the run (nothing is left behind); 130 interrupted.\n");
+}
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+/* A decimal number from the start of text; *rest is what follows.  0 where there is none.  (strtod
+ * alone would take "inf", "nan", hexadecimal and leading blanks.) */
+static int parse_number(const char* text, double* value, const char** rest) {
+    const char* first = text + (*text == '-');
+    char* stop;
+    if (!((*first >= '0' && *first <= '9') || *first == '.')) return 0;
+    if (first[0] == '0' && (first[1] == 'x' || first[1] == 'X')) return 0;
+    *value = strtod(text, &stop);
+    *rest = stop;
+    return stop != text && *value - *value == 0;
+}
+
+static char option_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* What a suffix multiplies by; 0 where it is none. */
+static double size_unit(const char* suffix) {
+    static const char letters[] = "kmgt";
+    const char* letter;
+    double unit = 1, base;
+    char text[4] = {0, 0, 0, 0};
+    int i;
+    if (strlen(suffix) > 3) return 0;
+    for (i = 0; suffix[i]; i++) text[i] = option_lower(suffix[i]);
+    if (!*text || strcmp(text, "b") == 0) return 1;
+    letter = strchr(letters, *text);
+    if (!letter) return 0;
+    if (!text[1] || strcmp(text + 1, "ib") == 0)
+        base = 1024;
+    else if (strcmp(text + 1, "b") == 0)
+        base = 1000;
+    else
+        return 0;
+    for (i = 0; i <= letter - letters; i++) unit *= base;
+    return unit;
+}
+
+static memo_status option_bad_value(const option* o, const char* value, memo_error* error) {
+    if (o->kind == OPTION_POLICY)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--policy %.80s: no such policy; keep, recompute, swap and memo are",
+                              value);
+    if (o->kind == OPTION_SIZE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
+                              o->name, value);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s %.80s: not %s from %g to %.15g",
+                          o->name, value, o->kind == OPTION_COUNT ? "a whole number" : "a number",
+                          o->low, o->high);
+}
+
+static memo_status option_set(train_options* options, const option* o, char* value,
+                              memo_error* error) {
+    const char* rest = "";
+    double number = 0, unit = 1;
+    int64_t i;
+    switch (o->kind) {
+    case OPTION_PATH:
+        if (!*value || strlen(value) > 900)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "%s: a name of 1 to 900 bytes would work", o->name);
+        *option_text(options, o) = value;
+        return MEMO_STATUS_OK;
+    case OPTION_POLICY:
+        for (i = 0; i < 4; i++) {
+            if (strcmp(value, policy_names[i])) continue;
+            options->policy = i;
+            return MEMO_STATUS_OK;
+        }
+        return option_bad_value(o, value, error);
+    case OPTION_COUNT:
+    case OPTION_REAL:
+    case OPTION_SIZE:
+        if (!parse_number(value, &number, &rest)) return option_bad_value(o, value, error);
+        if (o->kind == OPTION_SIZE)
+            unit = size_unit(rest);
+        else if (*rest)
+            unit = 0;
+        number *= unit;
+        if (unit <= 0 || number < o->low || number > o->high)
+            return option_bad_value(o, value, error);
+        if (o->kind == OPTION_COUNT && (double)(int64_t)number < number)
+            return option_bad_value(o, value, error);
+        if (o->kind == OPTION_REAL)
+            *option_real(options, o) = number;
+        else
+            *option_integer(options, o) = (int64_t)number;
+        return MEMO_STATUS_OK;
+    case OPTION_FILES:
+    case OPTION_FLAG: break;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+/* Letters to insert, remove or change to make b of a (Levenshtein); names are short. */
+static int edit_distance(const char* a, const char* b) {
+    int row[64], n_b = (int)strlen(b), i, j;
+    if (n_b > 62 || strlen(a) > 62) return 99;
+    for (j = 0; j <= n_b; j++) row[j] = j;
+    for (i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (j = 1; j <= n_b; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n_b];
+}
+
+static memo_status option_unknown(const char* name, memo_error* error) {
+    const char* nearest = NULL;
+    int best = 4;
+    size_t i;
+    if (name[0] != '-')
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%.80s: not an option; files to learn from follow --text", name);
+    for (i = 0; i < N_OPTIONS; i++) {
+        int distance = edit_distance(name, option_table[i].name);
+        if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;
+        if (distance >= best) continue;
+        best = distance;
+        nearest = option_table[i].name;
+    }
+    if (nearest)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%.80s: no such option; %s is the nearest", name, nearest);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%.80s: no such option; --help lists them", name);
+}
+
+static const option* option_find(const char* name, size_t length) {
+    size_t i;
+    for (i = 0; i < N_OPTIONS; i++)
+        if (strlen(option_table[i].name) == length && !strncmp(name, option_table[i].name, length))
+            return &option_table[i];
+    return NULL;
+}
+
+/* ---- the command line ----------------------------------------------------------------------- */
+
+static memo_status train_parse_arguments(int argc, char** argv, train_options* options,
+                                         memo_error* error);
+
+/* One option and its value, which begin at argv[*next]; *next moves past them. */
+static memo_status train_parse_option(int argc, char** argv, int* next, train_options* options,
+                                      memo_error* error) {
+    char* name = argv[(*next)++];
+    char* equals = name[0] == '-' ? strchr(name, '=') : NULL;
+    const option* o = option_find(name, equals ? (size_t)(equals - name) : strlen(name));
+    if (!o) return option_unknown(name, error);
+    if (o->kind == OPTION_FLAG) {
+        if (equals)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s takes no value",
+                                  o->name);
+        *option_integer(options, o) = 1;
+        return o->field == OPTION_FIELD(is_demo)
+                   ? train_parse_arguments(N_DEMO_ARGUMENTS, demo_arguments, options, error)
+                   : MEMO_STATUS_OK;
+    }
+    if (o->kind == OPTION_FILES && !equals) {
+        options->text_files = argv + *next;
+        options->n_text_files = 0;
+        while (*next < argc && strncmp(argv[*next], "--", 2)) (*next)++, options->n_text_files++;
+        if (options->n_text_files) return MEMO_STATUS_OK;
+    } else if (equals && o->kind != OPTION_FILES) {
+        return option_set(options, o, equals + 1, error);
+    } else if (*next < argc && strncmp(argv[*next], "--", 2)) {
+        return option_set(options, o, argv[(*next)++], error);
+    }
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s needs a value: %s %s", o->name,
+                          o->name, o->value);
+}
+
+static memo_status train_parse_arguments(int argc, char** argv, train_options* options,
+                                         memo_error* error) {
+    int next = 0;
+    while (next < argc) {
+        memo_status status = train_parse_option(argc, argv, &next, options, error);
+        if (status) return status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* What no single option can know: that they fit together. */
+static memo_status train_check_model(train_options* o, memo_error* error) {
+    double elements = (double)o->layers * (double)o->hidden *
+                      ((double)o->sequence * (double)o->batch + 12 * (double)o->hidden);
+    if (!o->kv_heads) o->kv_heads = o->heads;
+    if (o->hidden % o->heads)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--hidden %lld is not a multiple of --heads %lld; --hidden %lld would be",
+            (long long)o->hidden, (long long)o->heads,
+            (long long)((o->hidden / o->heads + 1) * o->heads));
+    if (o->hidden / o->heads % 2)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--hidden %lld over --heads %lld makes heads of %lld, and rotary positions "
+            "need an even size; --hidden %lld would do",
+            (long long)o->hidden, (long long)o->heads, (long long)(o->hidden / o->heads),
+            (long long)(o->hidden + o->heads));
+    if (o->heads % o->kv_heads)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--heads %lld is not a multiple of --kv-heads %lld; each key-value head "
+            "serves equally many heads",
+            (long long)o->heads, (long long)o->kv_heads);
+    if (elements * 16 * 16 > 1e18)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "this model needs more than 10^18 bytes; try fewer --layers, a smaller "
+            "--hidden, --batch or --seq");
+    return MEMO_STATUS_OK;
+}
+
+static memo_status train_parse(int argc, char** argv, train_options* options, memo_error* error) {
+    memo_status status;
+    *options = train_options_default();
+    status = train_parse_arguments(argc - 1, argv + 1, options, error);
+    return status || options->is_help ? status : train_check_model(options, error);
+}
+
+#endif

@@ -1,0 +1,159 @@
+/* train_text.h - the bytes a trainer learns from: files, random windows, and how much order is in
+ * them.
+ *
+ * Single translation unit: everything is static. */
+#ifndef TRAIN_TEXT_H
+#define TRAIN_TEXT_H
+
+#include <errno.h>
+#include <glob.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memo.h"
+
+typedef struct train_text {
+    uint8_t* bytes;
+    int64_t n_bytes, n_files;
+    double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the one before */
+} train_text;
+
+static void train_text_free(train_text* text) {
+    free(text->bytes);
+    memset(text, 0, sizeof *text);
+}
+
+static memo_status train_text_append(train_text* text, const char* path, memo_error* error) {
+    FILE* file = fopen(path, "rb");
+    int64_t n_before = text->n_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    if (!file)
+        return memo_error_set(error, MEMO_STATUS_IO, "--text %.200s: cannot be read: %s", path,
+                              strerror(errno));
+    for (;;) {
+        const size_t step = 1 << 20;
+        uint8_t* larger = (uint8_t*)realloc(text->bytes, (size_t)text->n_bytes + step);
+        size_t n;
+        if (!larger) {
+            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                    "no host memory for --text %.200s", path);
+            break;
+        }
+        text->bytes = larger;
+        n = fread(larger + text->n_bytes, 1, step, file);
+        text->n_bytes += (int64_t)n;
+        if (n < step) break;
+    }
+    if (!status && ferror(file))
+        status = memo_error_set(error, MEMO_STATUS_IO, "--text %.200s: cannot be read: %s", path,
+                                strerror(errno));
+    if (!status && text->n_bytes == n_before)
+        status =
+            memo_error_set(error, MEMO_STATUS_IO,
+                           "--text %.200s: the file is empty; leave it out or give another", path);
+    text->n_files++;
+    fclose(file);
+    return status;
+}
+
+static memo_status train_text_append_all(train_text* text, char** paths, int64_t n_paths,
+                                         memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    for (i = 0; i < n_paths && !status; i++) status = train_text_append(text, paths[i], error);
+    return status;
+}
+
+/* The project's own sources, as far as they are found from the current directory. */
+static memo_status train_text_append_sources(train_text* text, memo_error* error) {
+    static const char* const patterns[] = {"memo*.h",   "memo*.cuh",    "parts/*.inc",
+                                           "README.md", "examples/*.h", "examples/*.c"};
+    memo_status status = MEMO_STATUS_OK;
+    glob_t found;
+    size_t i;
+    memset(&found, 0, sizeof found);
+    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+        (void)glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &found);
+    if (found.gl_pathc == 0)
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "no text: the project's own sources are not in this directory; give "
+                           "--text FILE, or start in the directory of memo.h");
+    else
+        status = train_text_append_all(text, found.gl_pathv, (int64_t)found.gl_pathc, error);
+    globfree(&found);
+    return status;
+}
+
+static double entropy_term(int64_t count, int64_t total) {
+    double p = (double)count / (double)total;
+    return count ? -p * log(p) : 0;
+}
+
+/* H(byte) and H(byte | byte before) = H(pair) - H(first of a pair), in nats. */
+static memo_status train_text_measure(train_text* text, memo_error* error) {
+    int64_t* pairs = (int64_t*)calloc(65536, sizeof *pairs);
+    int64_t singles[256] = {0}, firsts[256] = {0}, i;
+    if (!pairs)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for the text");
+    for (i = 0; i < text->n_bytes; i++) singles[text->bytes[i]]++;
+    for (i = 0; i + 1 < text->n_bytes; i++) {
+        firsts[text->bytes[i]]++;
+        pairs[text->bytes[i] * 256 + text->bytes[i + 1]]++;
+    }
+    text->unigram_nats = text->bigram_nats = 0;
+    for (i = 0; i < 256; i++) {
+        text->unigram_nats += entropy_term(singles[i], text->n_bytes);
+        text->bigram_nats -= entropy_term(firsts[i], text->n_bytes - 1);
+    }
+    for (i = 0; i < 65536; i++) text->bigram_nats += entropy_term(pairs[i], text->n_bytes - 1);
+    free(pairs);
+    return MEMO_STATUS_OK;
+}
+
+/* n_files 0: the project's own sources.  A sequence and the byte after its last must fit. */
+static memo_status train_text_load(train_text* text, char** files, int64_t n_files,
+                                   int64_t sequence, memo_error* error) {
+    memo_status status;
+    memset(text, 0, sizeof *text);
+    status = n_files ? train_text_append_all(text, files, n_files, error)
+                     : train_text_append_sources(text, error);
+    if (!status && text->n_bytes < sequence + 1)
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "the text has %lld bytes, and a sequence of --seq %lld needs one more "
+                           "than its length: %lld; try a longer text or a shorter --seq",
+                           (long long)text->n_bytes, (long long)sequence, (long long)sequence + 1);
+    if (!status) status = train_text_measure(text, error);
+    return status;
+}
+
+/* ---- windows -------------------------------------------------------------------------------- */
+
+static uint64_t train_mix(uint64_t z) { /* the finaliser of splitmix64 */
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* batch windows of the text: tokens, and for each token the byte that follows.  They depend on
+ * nothing but the four numbers, so that every policy learns from the same bytes. */
+static void train_text_windows(const train_text* text, int64_t seed, int64_t step,
+                               int64_t micro_batch, int64_t batch, int64_t sequence,
+                               uint8_t* tokens /* (batch, sequence) */,
+                               uint8_t* targets /* (batch, sequence) */) {
+    uint64_t key =
+        train_mix(train_mix(train_mix((uint64_t)seed) ^ (uint64_t)step) ^ (uint64_t)micro_batch);
+    uint64_t n_starts = (uint64_t)(text->n_bytes - sequence);
+    int64_t b;
+    for (b = 0; b < batch; b++) {
+        const uint8_t* window = text->bytes + train_mix(key ^ (uint64_t)b) % n_starts;
+        memcpy(tokens + b * sequence, window, (size_t)sequence);
+        memcpy(targets + b * sequence, window + 1, (size_t)sequence);
+    }
+}
+
+#endif

@@ -1,0 +1,1966 @@
+/* memo_plan.h - the planners: where every tensor goes, and how many rows travel.
+ *
+ *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, or lp_solve's mixed-integer program
+ *   memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
+ *
+ * Include memo.h's implementation first.  In exactly one translation unit:
+ *
+ *     #define MEMO_PLAN_IMPLEMENTATION
+ *     #include "memo_plan.h"            // -DMEMO_LP_SOLVE and -llpsolve55 where lp_solve 5.5 is there
+ *
+ * Without MEMO_LP_SOLVE the greedy planner, the search and the closed form of alpha remain; what needs
+ * lp_solve returns UNSUPPORTED and says so.
+ *
+ * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also C++11. */
+#ifndef MEMO_PLAN_H
+#define MEMO_PLAN_H
+
+#include "memo.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- memory: offsets ------------------------------------------------------------------------------ */
+
+typedef enum memo_plan_engine {
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, the search */
+    MEMO_PLAN_ENGINE_GREEDY,   /* a few orders, the best of them: milliseconds */
+    MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then branch and bound */
+    MEMO_PLAN_ENGINE_MIP       /* greedy, then the paper's program; needs lp_solve; small cases */
+} memo_plan_engine;
+
+typedef struct memo_plan_desc {
+    memo_plan_engine engine;
+    int64_t capacity_bytes; /* stop as soon as a plan is this small; 0: look for the smallest */
+    double time_limit_s;    /* the best valid plan so far is kept; 0: 10 */
+    int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
+    uint64_t seed;      /* of the search's tie breaks */
+    memo_log log;       /* progress of the search: a line for every better plan */
+} memo_plan_desc;
+
+MEMO_API memo_plan_desc memo_plan_desc_default(void);
+
+/* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.   * The plan is valid also where the status is INFEASIBLE: the best found is above the capacity; the
+ * message says whether that is proven.  Problem: MEMO paper, section 4.2.1.
+ * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
+ * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
+ * settle, or with more pairs of buffers than it can take). */
+MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
+                                     memo_error* error);
+
+/* ---- swap: alpha ---------------------------------------------------------------------------------- */
+
+/* MEMO paper, equations (1) to (3):  maximise alpha  subject to
+ *     (S_input + S_attn + alpha S_others) / B <= T_layer
+ *     (n - 2) (S_input + S_attn + alpha S_others) <= M_CPU
+ *     0 <= alpha <= 1
+ * and, since the rounding buffers grow with alpha,
+ *     device_base + alpha * device_slope <= device_capacity. */
+typedef struct memo_alpha_desc {
+    int64_t whole_bytes;  /* S_input + S_attn and all else that is swapped whole, of one layer */
+    int64_t others_bytes; /* S_others */
+    double bandwidth_bytes_per_s; /* B; 0: not a limit */
+    double layer_forward_s;       /* T_layer */
+    int32_t n_layers;             /* n */
+    int64_t host_bytes;           /* M_CPU; 0: no limit */
+    int64_t device_base_bytes;    /* peak of the step at alpha = 0 */
+    int64_t device_slope_bytes;   /* what alpha = 1 adds to it */
+    int64_t device_bytes;         /* capacity; 0: no limit */
+    int64_t n_rows, tile_rows;    /* alpha is rounded down to whole tiles; n_rows 0: not rounded */
+} memo_alpha_desc;
+
+typedef enum memo_alpha_limit {
+    MEMO_ALPHA_LIMIT_NONE = 0, /* alpha = 1 */
+    MEMO_ALPHA_LIMIT_BANDWIDTH,
+    MEMO_ALPHA_LIMIT_HOST_MEMORY,
+    MEMO_ALPHA_LIMIT_DEVICE_MEMORY
+} memo_alpha_limit;
+
+typedef struct memo_alpha {
+    double alpha;           /* rounded down to whole tiles */
+    double exact_alpha;     /* the program's */
+    memo_alpha_limit limit; /* what binds */
+    int32_t is_hidden;      /* 0: even alpha = 0 takes longer than the layer; alpha is 0 then */
+} memo_alpha;
+
+MEMO_API memo_alpha_desc memo_alpha_desc_default(void);
+MEMO_API const char* memo_alpha_limit_name(memo_alpha_limit limit);
+/* By lp_solve where it is there, else in closed form; both give the same.
+ * Errors: INVALID_ARGUMENT; INFEASIBLE where even alpha = 0 passes a memory (which, and by how much). */
+MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha,
+                                     memo_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_PLAN_H */
+
+/* ==== implementation =============================================================================== */
+#if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
+#define MEMO_PLAN_IMPLEMENTATION_DONE
+
+#ifndef MEMO_IMPLEMENTATION_DONE
+#error                                                                                             \
+    "memo_plan.h: define MEMO_IMPLEMENTATION too; both implementations live in one translation unit"
+#endif
+
+#include <time.h>
+
+#ifdef MEMO_LP_SOLVE
+#if defined(__has_include)
+#if __has_include(<lpsolve/lp_lib.h>)
+#include <lpsolve/lp_lib.h>
+#else
+#include <lp_lib.h>
+#endif
+#else
+#include <lpsolve/lp_lib.h>
+#endif
+#endif
+
+MEMOI double memoi_plan_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- the problem in units ---------------------------------------------------------------------------
+ * Knows: a memo_plan, as input.  Does not know how it is solved.
+ *
+ * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of items
+ * that live together.  Two items overlap exactly where they share a section, so a packing of every
+ * section is a plan.  Items of size 0 are left out. */
+
+typedef struct memoi_range {
+    int64_t begin, end; /* sections [begin, end) */
+} memoi_range;
+
+typedef struct memoi_item {
+    int64_t size;       /* in units, as all below */
+    int64_t alignment;  /* 1 where the unit settles it */
+    int64_t fixed;      /* offset, or -1 */
+    int64_t begin, end; /* sections from first to last, what a gap skips included */
+    int64_t first_range, n_ranges;
+    int64_t lifetime; /* in the plan's time */
+    int64_t buffer;   /* index in the plan */
+} memoi_item;
+
+typedef struct memoi_problem {
+    memoi_item* items;
+    memoi_range* ranges; /* one an item, more with gaps */
+    int64_t n_items, n_ranges, n_sections, n_fixed;
+    int64_t* section_sums;
+    int64_t lower_bound;
+    int64_t unit_bytes;
+    int32_t has_alignment, has_gaps;
+} memoi_problem;
+
+MEMOI void memoi_problem_free(memoi_problem* problem) {
+    MEMO_FREE(problem->items);
+    MEMO_FREE(problem->ranges);
+    MEMO_FREE(problem->section_sums);
+    memset(problem, 0, sizeof *problem);
+}
+
+MEMOI int64_t memoi_gcd(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* A key with what it belongs to; sorted by key, ties by index. */
+typedef struct memoi_keyed {
+    int64_t key, index;
+} memoi_keyed;
+
+MEMOI int memoi_keyed_compare(const void* left, const void* right) {
+    const memoi_keyed* a = (const memoi_keyed*)left;
+    const memoi_keyed* b = (const memoi_keyed*)right;
+    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    return (a->index > b->index) - (a->index < b->index);
+}
+
+/* Turns the ranges from times into sections: sweep the end points; where a range ends and one has begun
+ * since the last section was closed, the live set is a largest one. */
+MEMOI int memoi_problem_sections(memoi_problem* problem) {
+    int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
+    int has_birth = 0;
+    memoi_keyed* begins = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memoi_keyed* ends = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    if (!begins || !ends) {
+        MEMO_FREE(begins);
+        MEMO_FREE(ends);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        begins[i].key = problem->ranges[i].begin;
+        ends[i].key = problem->ranges[i].end;
+        begins[i].index = ends[i].index = i;
+    }
+    qsort(begins, (size_t)n, sizeof *begins, memoi_keyed_compare);
+    qsort(ends, (size_t)n, sizeof *ends, memoi_keyed_compare);
+    while (died < n) {
+        if (born < n && begins[born].key < ends[died].key) {
+            problem->ranges[begins[born++].index].begin = closed;
+            has_birth = 1;
+        } else {
+            closed += has_birth;
+            has_birth = 0;
+            problem->ranges[ends[died++].index].end = closed;
+        }
+    }
+    problem->n_sections = closed;
+    MEMO_FREE(begins);
+    MEMO_FREE(ends);
+    return 1;
+}
+
+MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
+                                       memo_error* error) {
+    int64_t i, k, gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
+    memset(problem, 0, sizeof *problem);
+    problem->items = (memoi_item*)memoi_calloc(plan->n_buffers, sizeof(memoi_item));
+    problem->ranges =
+        (memoi_range*)memoi_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
+    if (!problem->items || !problem->ranges) goto no_memory;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        memoi_item* item = &problem->items[problem->n_items];
+        int64_t time = buffer->begin;
+        memset(item, 0, sizeof *item);
+        item->first_range = problem->n_ranges;
+        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
+            if (plan->gaps[gap].begin > time) {
+                problem->ranges[problem->n_ranges].begin = time;
+                problem->ranges[problem->n_ranges++].end = plan->gaps[gap].begin;
+            }
+            time = plan->gaps[gap].end;
+        }
+        if (buffer->end > time) {
+            problem->ranges[problem->n_ranges].begin = time;
+            problem->ranges[problem->n_ranges++].end = buffer->end;
+        }
+        item->n_ranges = problem->n_ranges - item->first_range;
+        item->size = memoi_plan_bytes(plan, i);
+        if (item->size == 0 || item->n_ranges == 0) {
+            problem->n_ranges = item->first_range;
+            continue;
+        }
+        item->alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        item->fixed = buffer->is_fixed ? buffer->offset_bytes : -1;
+        item->lifetime = buffer->end - buffer->begin;
+        item->buffer = i;
+        unit = memoi_gcd(unit, item->size);
+        if (item->fixed > 0) unit = memoi_gcd(unit, item->fixed);
+        problem->n_fixed += item->fixed >= 0;
+        problem->has_gaps |= item->n_ranges > 1;
+        problem->n_items++;
+    }
+    /* Where an offset is a sum of sizes, a unit that an alignment divides settles that alignment. */
+    for (i = 0; i < problem->n_items; i++)
+        if (unit % problem->items[i].alignment) problem->has_alignment = 1;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        if (item->fixed >= 0) fixed_top = memoi_max(fixed_top, item->fixed + item->size);
+        highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
+        if (!problem->has_alignment) continue;
+        unit = memoi_gcd(unit, item->alignment);
+        padding = memoi_max(padding, item->alignment);
+    }
+    if (highest > MEMOI_BYTES_MAX - fixed_top ||
+        padding > (MEMOI_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
+        memoi_problem_free(problem);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sizes, alignments and fixed offsets together may pass 2^62");
+    }
+    problem->unit_bytes = unit ? unit : 1;
+    if (!memoi_problem_sections(problem)) goto no_memory;
+    problem->section_sums = (int64_t*)memoi_calloc(problem->n_sections, sizeof(int64_t));
+    if (!problem->section_sums) goto no_memory;
+    for (i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        const memoi_range* range = &problem->ranges[item->first_range];
+        item->size /= unit;
+        item->alignment = item->alignment > unit ? item->alignment / unit : 1;
+        if (!problem->has_alignment) item->alignment = 1;
+        if (item->fixed > 0) item->fixed /= unit;
+        item->begin = range[0].begin;
+        item->end = range[item->n_ranges - 1].end;
+        for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
+            problem->section_sums[range[k].begin] += item->size;
+            if (range[k].end < problem->n_sections)
+                problem->section_sums[range[k].end] -= item->size;
+        }
+        if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
+            problem->lower_bound = item->fixed + item->size;
+    }
+    for (i = 0; i < problem->n_sections; i++) {
+        if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
+        if (problem->section_sums[i] > problem->lower_bound)
+            problem->lower_bound = problem->section_sums[i];
+    }
+    return MEMO_STATUS_OK;
+no_memory:
+    memoi_problem_free(problem);
+    return memoi_no_memory(error, "the planning problem");
+}
+
+MEMOI int memoi_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item* a = &problem->items[i];
+    const memoi_item* b = &problem->items[j];
+    int64_t k, l;
+    if (a->begin >= b->end || b->begin >= a->end) return 0;
+    for (k = 0; k < a->n_ranges; k++)
+        for (l = 0; l < b->n_ranges; l++)
+            if (problem->ranges[a->first_range + k].begin <
+                    problem->ranges[b->first_range + l].end &&
+                problem->ranges[b->first_range + l].begin < problem->ranges[a->first_range + k].end)
+                return 1;
+    return 0;
+}
+
+/* A solution being looked for: the best offsets so far, in units, one an item. */
+typedef struct memoi_solution {
+    int64_t* offsets;
+    int64_t peak;
+    int32_t is_optimal;
+} memoi_solution;
+
+/* Takes offsets where they are better. */
+MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
+                                memoi_solution* best) {
+    int64_t i, peak = 0;
+    for (i = 0; i < problem->n_items; i++)
+        if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
+    if (peak >= best->peak) return;
+    best->peak = peak;
+    best->is_optimal = peak <= problem->lower_bound;
+    memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
+}
+
+/* ---- greedy -----------------------------------------------------------------------------------------
+ * Knows: the problem.  Does not look back.
+ *
+ * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
+ * First fit: take the items in an order; put each into the lowest hole. */
+
+/* For every section the top of what lies in it.  A tree: top[node] is the largest below the node, mark[node]
+ * a top that the whole node has got; marks stay where they are. */
+typedef struct memoi_skyline {
+    int64_t n_leaves;
+    int64_t* top;
+    int64_t* mark;
+} memoi_skyline;
+
+MEMOI int memoi_skyline_create(memoi_skyline* skyline, int64_t n_sections) {
+    skyline->n_leaves = 1;
+    while (skyline->n_leaves < n_sections) skyline->n_leaves *= 2;
+    skyline->top = (int64_t*)memoi_calloc(2 * skyline->n_leaves, sizeof(int64_t));
+    skyline->mark = (int64_t*)memoi_calloc(2 * skyline->n_leaves, sizeof(int64_t));
+    return skyline->top && skyline->mark;
+}
+MEMOI void memoi_skyline_free(memoi_skyline* skyline) {
+    MEMO_FREE(skyline->top);
+    MEMO_FREE(skyline->mark);
+}
+MEMOI void memoi_skyline_clear(memoi_skyline* skyline) {
+    memset(skyline->top, 0, (size_t)(2 * skyline->n_leaves) * sizeof(int64_t));
+    memset(skyline->mark, 0, (size_t)(2 * skyline->n_leaves) * sizeof(int64_t));
+}
+
+MEMOI int64_t memoi_skyline_top(const memoi_skyline* skyline, int64_t begin, int64_t end) {
+    int64_t left = begin + skyline->n_leaves, right = end + skyline->n_leaves, top = 0, node;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) {
+            if (skyline->top[left] > top) top = skyline->top[left];
+            left++;
+        }
+        if (right & 1) {
+            right--;
+            if (skyline->top[right] > top) top = skyline->top[right];
+        }
+    }
+    for (node = begin + skyline->n_leaves; node > 0; node /= 2)
+        if (skyline->mark[node] > top) top = skyline->mark[node];
+    for (node = end - 1 + skyline->n_leaves; node > 0; node /= 2)
+        if (skyline->mark[node] > top) top = skyline->mark[node];
+    return top;
+}
+
+MEMOI void memoi_skyline_mark(memoi_skyline* skyline, int64_t node, int64_t top) {
+    if (top > skyline->top[node]) skyline->top[node] = top;
+    if (top > skyline->mark[node]) skyline->mark[node] = top;
+}
+MEMOI void memoi_skyline_raise(memoi_skyline* skyline, int64_t begin, int64_t end, int64_t top) {
+    int64_t left = begin + skyline->n_leaves, right = end + skyline->n_leaves, node;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) memoi_skyline_mark(skyline, left++, top);
+        if (right & 1) memoi_skyline_mark(skyline, --right, top);
+    }
+    for (node = (begin + skyline->n_leaves) / 2; node > 0; node /= 2)
+        if (top > skyline->top[node]) skyline->top[node] = top;
+    for (node = (end - 1 + skyline->n_leaves) / 2; node > 0; node /= 2)
+        if (top > skyline->top[node]) skyline->top[node] = top;
+}
+
+/* The orders of the portfolio, each a permutation of the items. */
+typedef enum memoi_item_order {
+    MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
+    MEMOI_ORDER_AREA,         /* size times lifetime */
+    MEMOI_ORDER_SIZE,         /* largest, then longest */
+    MEMOI_ORDER_START,        /* as requested */
+    MEMOI_N_ORDERS
+} memoi_item_order;
+
+typedef struct memoi_ranked {
+    double first, second;
+    int64_t index;
+} memoi_ranked;
+
+MEMOI int memoi_ranked_compare(const void* left, const void* right) { /* largest first */
+    const memoi_ranked* a = (const memoi_ranked*)left;
+    const memoi_ranked* b = (const memoi_ranked*)right;
+    if (a->first < b->first || a->first > b->first) return a->first > b->first ? -1 : 1;
+    if (a->second < b->second || a->second > b->second) return a->second > b->second ? -1 : 1;
+    return (a->index > b->index) - (a->index < b->index);
+}
+
+MEMOI void memoi_order_items(const memoi_problem* problem, memoi_item_order order,
+                             memoi_ranked* ranked) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        double size = (double)item->size, lifetime = (double)item->lifetime;
+        ranked[i].index = i;
+        ranked[i].first = 0;
+        ranked[i].second = size * lifetime;
+        if (order == MEMOI_ORDER_LIFETIME) ranked[i].first = lifetime;
+        if (order == MEMOI_ORDER_AREA) ranked[i].first = size * lifetime;
+        if (order == MEMOI_ORDER_SIZE) {
+            ranked[i].first = size;
+            ranked[i].second = lifetime;
+        }
+        if (order == MEMOI_ORDER_START) ranked[i].second = -(double)item->begin;
+    }
+    qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_ranked_compare);
+}
+
+/* Scratch of one greedy run; the heap holds ranks by (offset, rank). */
+typedef struct memoi_greedy {
+    const memoi_problem* problem;
+    memoi_skyline skyline;
+    memoi_ranked* ranked;
+    memoi_keyed* heap;
+    int64_t* fixed; /* fixed items, lowest first */
+    int64_t* offsets;
+    int64_t* placed; /* first fit: placed items, lowest first */
+} memoi_greedy;
+
+MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
+    memoi_skyline_free(&greedy->skyline);
+    MEMO_FREE(greedy->ranked);
+    MEMO_FREE(greedy->heap);
+    MEMO_FREE(greedy->fixed);
+    MEMO_FREE(greedy->offsets);
+    MEMO_FREE(greedy->placed);
+}
+
+MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem) {
+    int64_t n = problem->n_items, i, k = 0;
+    memset(greedy, 0, sizeof *greedy);
+    greedy->problem = problem;
+    greedy->ranked = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
+    greedy->heap = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    greedy->fixed = (int64_t*)memoi_calloc(problem->n_fixed, sizeof(int64_t));
+    greedy->offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    greedy->placed = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
+        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->placed) {
+        memoi_greedy_free(greedy);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        if (problem->items[i].fixed < 0) continue;
+        greedy->heap[k].key = problem->items[i].fixed;
+        greedy->heap[k++].index = i;
+    }
+    qsort(greedy->heap, (size_t)k, sizeof *greedy->heap, memoi_keyed_compare);
+    for (i = 0; i < k; i++) greedy->fixed[i] = greedy->heap[i].index;
+    return 1;
+}
+
+MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
+    const memoi_item* item = &greedy->problem->items[i];
+    int64_t k, top = 0;
+    for (k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
+        int64_t here = memoi_skyline_top(&greedy->skyline, range->begin, range->end);
+        if (here > top) top = here;
+    }
+    return top;
+}
+
+MEMOI void memoi_item_place(memoi_greedy* greedy, int64_t i, int64_t offset) {
+    const memoi_item* item = &greedy->problem->items[i];
+    int64_t k;
+    greedy->offsets[i] = offset;
+    for (k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
+        memoi_skyline_raise(&greedy->skyline, range->begin, range->end, offset + item->size);
+    }
+}
+
+/* Two fixed items that share a byte; 0 where there are none. */
+MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t k, l;
+    memoi_skyline_clear(&greedy->skyline);
+    for (k = 0; k < problem->n_fixed; k++) {
+        int64_t i = greedy->fixed[k], offset = problem->items[i].fixed;
+        if (memoi_item_top(greedy, i) > offset) {
+            for (l = 0; l < k; l++) {
+                int64_t j = greedy->fixed[l];
+                if (problem->items[j].fixed + problem->items[j].size > offset &&
+                    memoi_items_overlap(problem, i, j)) {
+                    *first = j;
+                    *second = i;
+                    return 1;
+                }
+            }
+        }
+        memoi_item_place(greedy, i, offset);
+    }
+    return 0;
+}
+
+MEMOI void memoi_heap_sink(memoi_keyed* heap, int64_t n, int64_t at) {
+    for (;;) {
+        int64_t child = 2 * at + 1;
+        memoi_keyed moved = heap[at];
+        if (child + 1 < n && memoi_keyed_compare(&heap[child + 1], &heap[child]) < 0) child++;
+        if (child >= n || memoi_keyed_compare(&heap[at], &heap[child]) <= 0) return;
+        heap[at] = heap[child];
+        heap[child] = moved;
+        at = child;
+    }
+}
+
+/* The keys in the heap are lower bounds, since tops only rise: what comes out with a true key is lowest. */
+MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    memoi_keyed* heap = greedy->heap;
+    int64_t n = problem->n_items, next_fixed = 0, k, rank;
+    memoi_skyline_clear(&greedy->skyline);
+    for (rank = 0; rank < n; rank++) {
+        int64_t fixed = problem->items[greedy->ranked[rank].index].fixed;
+        heap[rank].key = fixed > 0 ? fixed : 0;
+        heap[rank].index = rank;
+    }
+    for (k = n / 2 - 1; k >= 0; k--) memoi_heap_sink(heap, n, k);
+    while (n > 0) {
+        int64_t i = greedy->ranked[heap[0].index].index;
+        const memoi_item* item = &problem->items[i];
+        int64_t offset = heap[0].key;
+        while (next_fixed < problem->n_fixed &&
+               problem->items[greedy->fixed[next_fixed]].fixed < offset)
+            next_fixed++; /* placed: keys leave the heap in rising order */
+        if (item->fixed < 0) {
+            int64_t top = memoi_item_top(greedy, i);
+            if (top > offset) offset = top;
+            offset = memoi_align_up(offset, item->alignment);
+            /* Fixed items still to come are in the way where this one would reach into them. */
+            for (k = next_fixed; k < problem->n_fixed; k++) {
+                const memoi_item* other = &problem->items[greedy->fixed[k]];
+                if (other->fixed >= offset + item->size) break;
+                if (other->fixed + other->size > offset &&
+                    memoi_items_overlap(problem, i, greedy->fixed[k]))
+                    offset = memoi_align_up(other->fixed + other->size, item->alignment);
+            }
+            if (offset > heap[0].key) {
+                heap[0].key = offset;
+                memoi_heap_sink(heap, n, 0);
+                continue;
+            }
+        }
+        memoi_item_place(greedy, i, offset);
+        heap[0] = heap[--n];
+        memoi_heap_sink(heap, n, 0);
+    }
+}
+
+MEMOI void memoi_greedy_first_fit(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t n_placed = 0, rank, k;
+    for (rank = -problem->n_fixed; rank < problem->n_items; rank++) {
+        int64_t i = rank < 0 ? greedy->fixed[rank + problem->n_fixed] : greedy->ranked[rank].index;
+        const memoi_item* item = &problem->items[i];
+        int64_t offset = 0;
+        if (rank >= 0 && item->fixed >= 0) continue;
+        if (rank < 0) offset = item->fixed;
+        for (k = 0; rank >= 0 && k < n_placed; k++) {
+            int64_t j = greedy->placed[k];
+            if (greedy->offsets[j] >= offset + item->size) break;
+            if (greedy->offsets[j] + problem->items[j].size > offset &&
+                memoi_items_overlap(problem, i, j))
+                offset =
+                    memoi_align_up(greedy->offsets[j] + problem->items[j].size, item->alignment);
+        }
+        greedy->offsets[i] = offset;
+        for (k = n_placed++; k > 0 && greedy->offsets[greedy->placed[k - 1]] > offset; k--)
+            greedy->placed[k] = greedy->placed[k - 1];
+        greedy->placed[k] = i;
+    }
+}
+
+enum { MEMOI_FIRST_FIT_ITEMS = 4096 }; /* its time is quadratic */
+
+/* Every order with both rules, until one meets target. */
+MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
+                                     int64_t target, memoi_solution* best, memo_error* error) {
+    memoi_greedy greedy;
+    int64_t first, second;
+    int order;
+    if (!memoi_greedy_create(&greedy, problem)) return memoi_no_memory(error, "the greedy planner");
+    if (problem->n_fixed && memoi_fixed_clash(&greedy, &first, &second)) {
+        memoi_greedy_free(&greedy);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "buffers %lld and %lld are fixed to overlapping places",
+                              (long long)plan->buffers[problem->items[first].buffer].id,
+                              (long long)plan->buffers[problem->items[second].buffer].id);
+    }
+    for (order = 0; order < MEMOI_N_ORDERS && best->peak > target; order++) {
+        memoi_order_items(problem, (memoi_item_order)order, greedy.ranked);
+        memoi_greedy_lowest(&greedy);
+        memoi_solution_offer(problem, greedy.offsets, best);
+        if (best->peak <= target || problem->n_items > MEMOI_FIRST_FIT_ITEMS) continue;
+        memoi_greedy_first_fit(&greedy);
+        memoi_solution_offer(problem, greedy.offsets, best);
+    }
+    memoi_greedy_free(&greedy);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- exact search --------------------------------------------------------------------------------------
+ * Knows: the problem and a capacity.  Does not know where the capacity comes from.
+ *
+ * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it every
+ * item lies at 0, right on top of an item below it, or where it is fixed.  So it is reached by placing
+ * items upwards, each at its *minimum*, the top of its placed neighbours.  (Neighbours: items that
+ * overlap in time.)
+ *
+ * Branching.  An unplaced item c is *first* among its unplaced neighbours, and then lies at its minimum; or
+ * it is not, and then is *blocked* until a neighbour is placed.  The two exclude each other and leave
+ * nothing out.  c is an item that can be first and would lie lowest, at the *floor*: the lowest unplaced
+ * item of the plan is first among its neighbours, so every unplaced item lies at the floor or higher.
+ *
+ * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.  In each
+ * section that a decision touched, once in a node:
+ *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
+ *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
+ *           becomes the least end of those that can be
+ *   block   a blocked item likewise, over all the sections that it meets
+ *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is not the
+ *           one looked for
+ *
+ * Parts.  Where no unplaced item crosses from a section to the next, the two sides are searched alone; one
+ * that fails fails the node, without trying the other again. */
+
+typedef enum memoi_verdict {
+    MEMOI_FAILED = 0, /* exhausted: there is no such plan */
+    MEMOI_FOUND,
+    MEMOI_STOPPED /* by the limit of nodes or time */
+} memoi_verdict;
+
+/* Which of several items at the floor comes next: the one that meets the section with the least ... */
+typedef enum memoi_tightness {
+    MEMOI_TIGHT_CHOICES = 0, /* number of items that can be its lowest */
+    MEMOI_TIGHT_SLACK,       /* room left over */
+    MEMOI_TIGHT_BOTH,        /* product of the two */
+    MEMOI_N_TIGHTNESSES
+} memoi_tightness;
+
+/* What a section's unplaced items say together. */
+typedef struct memoi_look {
+    int64_t slack;      /* capacity - lowest bound - sizes */
+    int64_t least_end;  /* bound + size, least of the items that can be lowest */
+    int64_t second_end; /* the next */
+    int32_t least_item;
+    int32_t n_choices; /* items that can be lowest */
+} memoi_look;
+
+typedef enum memoi_change_kind {
+    MEMOI_CHANGE_MINIMUM,
+    MEMOI_CHANGE_BOUND,
+    MEMOI_CHANGE_BLOCKED,
+    MEMOI_CHANGE_PLACED,
+    MEMOI_CHANGE_STALE /* of a section */
+} memoi_change_kind;
+
+typedef struct memoi_change {
+    int64_t value; /* before */
+    int32_t index; /* item or section */
+    int32_t kind;
+} memoi_change;
+
+typedef struct memoi_old_look {
+    memoi_look look;
+    int64_t section;
+} memoi_old_look;
+
+typedef struct memoi_search {
+    const memoi_problem* problem;
+    void* memory; /* of all arrays but the two logs */
+
+    /* fixed for the problem */
+    int64_t* size;       /* of item i */
+    int32_t* neighbours; /* of item i at [first_neighbour[i], first_neighbour[i + 1]) */
+    int64_t* first_neighbour;
+    int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
+    int64_t* first_member;
+    int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
+
+    /* the node */
+    int64_t* minimum;
+    int64_t* bound;
+    char* is_placed;
+    char* is_blocked;
+    int64_t* unplaced_sum; /* sizes, of a section */
+    int32_t* n_unplaced;   /* of a section */
+    int32_t* crossing;     /* unplaced items that live in sections s - 1 and s */
+    memoi_look* looks;     /* at a section, when last taken */
+    char* is_stale;        /* section: something that it looked at has changed */
+
+    /* how to undo it */
+    memoi_change* changes;
+    int64_t n_changes, change_capacity;
+    memoi_old_look* old_looks;
+    int64_t n_old_looks, old_look_capacity;
+
+    /* the run */
+    int64_t capacity;
+    int32_t* rank;        /* of an item, the last tie break */
+    double* weight;       /* of a section: 1 + how often it failed lately */
+    int32_t* sorted;      /* scratch */
+    memoi_ranked* ranked; /* scratch */
+    memoi_tightness tightness;
+    int32_t use_weights;
+    int64_t n_nodes, node_stop;
+    double deadline;
+    int32_t is_out_of_time, is_out_of_memory;
+    uint64_t random;
+} memoi_search;
+
+MEMOI uint64_t memoi_random(uint64_t* state) { /* splitmix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
+    return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
+}
+
+/* The next count elements of a block; with block NULL only counts. */
+MEMOI void* memoi_carve(char* block, int64_t* used, int64_t count, size_t element_bytes) {
+    int64_t at = *used;
+    *used += memoi_align_up(count * (int64_t)element_bytes, 16);
+    return block ? block + at : NULL;
+}
+
+MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
+                                  int64_t n_neighbours) {
+    int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
+    search->size = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
+    search->neighbours = (int32_t*)memoi_carve(block, &used, n_neighbours, sizeof(int32_t));
+    search->first_neighbour = (int64_t*)memoi_carve(block, &used, n + 1, sizeof(int64_t));
+    search->members = (int32_t*)memoi_carve(block, &used, n_members, sizeof(int32_t));
+    search->first_member = (int64_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int64_t));
+    search->first_item = (int32_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int32_t));
+    search->minimum = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
+    search->bound = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
+    search->is_placed = (char*)memoi_carve(block, &used, n, 1);
+    search->is_blocked = (char*)memoi_carve(block, &used, n, 1);
+    search->unplaced_sum = (int64_t*)memoi_carve(block, &used, n_sections, sizeof(int64_t));
+    search->n_unplaced = (int32_t*)memoi_carve(block, &used, n_sections, sizeof(int32_t));
+    search->crossing = (int32_t*)memoi_carve(block, &used, n_sections, sizeof(int32_t));
+    search->looks = (memoi_look*)memoi_carve(block, &used, n_sections, sizeof(memoi_look));
+    search->is_stale = (char*)memoi_carve(block, &used, n_sections, 1);
+    search->rank = (int32_t*)memoi_carve(block, &used, n, sizeof(int32_t));
+    search->weight = (double*)memoi_carve(block, &used, n_sections, sizeof(double));
+    search->sorted = (int32_t*)memoi_carve(block, &used, n, sizeof(int32_t));
+    search->ranked = (memoi_ranked*)memoi_carve(block, &used, n, sizeof(memoi_ranked));
+    return used;
+}
+
+MEMOI void memoi_search_free(memoi_search* search) {
+    MEMO_FREE(search->memory);
+    MEMO_FREE(search->changes);
+    MEMO_FREE(search->old_looks);
+    memset(search, 0, sizeof *search);
+}
+
+/* Items of every section, by counting. */
+MEMOI void memoi_search_list_members(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    int64_t i, k, s, item = 0, *fill = search->unplaced_sum;
+    for (s = 0; s < problem->n_sections; s++) fill[s] = search->first_member[s];
+    for (i = 0; i < problem->n_items; i++) {
+        search->size[i] = problem->items[i].size;
+        for (k = 0; k < problem->items[i].n_ranges; k++) {
+            const memoi_range* range = &problem->ranges[problem->items[i].first_range + k];
+            for (s = range->begin; s < range->end; s++) search->members[fill[s]++] = (int32_t)i;
+        }
+    }
+    for (s = 0; s <= problem->n_sections; s++) {
+        while (item < problem->n_items && problem->items[item].begin < s) item++;
+        search->first_item[s] = (int32_t)item;
+    }
+}
+
+/* Items are ordered by begin, so the later ones that i meets follow it in one piece; with gaps, some of
+ * those. */
+MEMOI void memoi_search_list_neighbours(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    int64_t n = problem->n_items, i, j, *fill = search->minimum;
+    int pass;
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 0; i < n; i++) {
+            int64_t last = search->first_item[problem->items[i].end];
+            for (j = i + 1; j < last; j++) {
+                if (problem->has_gaps && !memoi_items_overlap(problem, i, j)) continue;
+                if (pass == 0) {
+                    search->first_neighbour[i + 1]++;
+                    search->first_neighbour[j + 1]++;
+                } else {
+                    search->neighbours[fill[i]++] = (int32_t)j;
+                    search->neighbours[fill[j]++] = (int32_t)i;
+                }
+            }
+        }
+        for (i = 0; i < n && pass == 0; i++) {
+            search->first_neighbour[i + 1] += search->first_neighbour[i];
+            fill[i] = search->first_neighbour[i];
+        }
+    }
+}
+
+enum {
+    MEMOI_SEARCH_ITEMS = 10000,    /* the search is as deep as there are items */
+    MEMOI_SEARCH_ENTRIES = 1 << 26 /* neighbours and members together */
+};
+
+/* 1, or 0 where there is no memory, or -1 where the problem is too large for a search. */
+MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
+    int64_t n_members = 0, n_neighbours = 0, i, j, k, s, used;
+    memset(search, 0, sizeof *search);
+    search->problem = problem;
+    if (problem->n_items > MEMOI_SEARCH_ITEMS) return -1;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        for (k = 0; k < item->n_ranges; k++)
+            n_members += problem->ranges[item->first_range + k].end -
+                         problem->ranges[item->first_range + k].begin;
+        for (j = i + 1; j < problem->n_items && problem->items[j].begin < item->end;) j++;
+        n_neighbours += 2 * (j - i - 1);
+    }
+    if (n_members + n_neighbours > MEMOI_SEARCH_ENTRIES) return -1;
+    used = memoi_search_layout(search, NULL, n_members, n_neighbours);
+    search->memory = memoi_calloc(used, 1);
+    if (!search->memory) return 0;
+    memoi_search_layout(search, (char*)search->memory, n_members, n_neighbours);
+    for (i = 0; i < problem->n_ranges; i++)
+        for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
+            search->first_member[s + 1]++;
+    for (s = 0; s < problem->n_sections; s++) {
+        search->first_member[s + 1] += search->first_member[s];
+        search->weight[s] = 1;
+    }
+    memoi_search_list_members(search);
+    memoi_search_list_neighbours(search);
+    return 1;
+}
+
+/* --- the node's state, and undoing it --- */
+
+typedef struct memoi_search_moment {
+    int64_t n_changes, n_old_looks;
+} memoi_search_moment;
+
+MEMOI memoi_search_moment memoi_search_now(const memoi_search* search) {
+    memoi_search_moment now;
+    now.n_changes = search->n_changes;
+    now.n_old_looks = search->n_old_looks;
+    return now;
+}
+
+MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_t index,
+                            int64_t before) {
+    if (search->n_changes == search->change_capacity) {
+        void* changes = search->changes;
+        if (!memoi_reserve(&changes, &search->change_capacity, search->n_changes + 1,
+                           sizeof(memoi_change))) {
+            search->is_out_of_memory = 1; /* the run ends, and nothing of its state is used again */
+            return;
+        }
+        search->changes = (memoi_change*)changes;
+    }
+    search->changes[search->n_changes].kind = (int32_t)kind;
+    search->changes[search->n_changes].index = (int32_t)index;
+    search->changes[search->n_changes++].value = before;
+}
+
+MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
+    if (search->n_old_looks == search->old_look_capacity) {
+        void* old = search->old_looks;
+        if (!memoi_reserve(&old, &search->old_look_capacity, search->n_old_looks + 1,
+                           sizeof(memoi_old_look))) {
+            search->is_out_of_memory = 1;
+            return;
+        }
+        search->old_looks = (memoi_old_look*)old;
+    }
+    search->old_looks[search->n_old_looks].look = search->looks[s];
+    search->old_looks[search->n_old_looks++].section = s;
+}
+
+/* Counts item i as unplaced (sign 1) or no longer (-1). */
+MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t k, s, change = sign * item->size;
+    for (k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        for (s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
+        for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
+    }
+    for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
+}
+
+MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
+    while (search->n_old_looks > moment.n_old_looks) {
+        const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
+        search->looks[old->section] = old->look;
+    }
+    while (search->n_changes > moment.n_changes) {
+        const memoi_change* change = &search->changes[--search->n_changes];
+        switch (change->kind) {
+        case MEMOI_CHANGE_MINIMUM: search->minimum[change->index] = change->value; break;
+        case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
+        case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
+        case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
+        default: search->is_placed[change->index] = 0; memoi_search_count(search, change->index, 1);
+        }
+    }
+}
+
+MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t k;
+    for (k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        memset(search->is_stale + range->begin, 1, (size_t)(range->end - range->begin));
+    }
+}
+
+/* 0 where the item then no longer fits. */
+MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
+    const memoi_item* item = &search->problem->items[i];
+    if (bound <= search->bound[i]) return 1;
+    if (item->fixed >= 0) return 0;
+    if (item->alignment > 1) bound = memoi_align_up(bound, item->alignment);
+    if (bound > search->capacity - item->size) return 0;
+    memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
+    search->bound[i] = bound;
+    memoi_search_touch(search, i);
+    return 1;
+}
+
+/* Puts i at its minimum; 0 where a neighbour then no longer fits. */
+MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
+    const memoi_problem* problem = search->problem;
+    int64_t top = search->minimum[i] + search->size[i], k;
+    memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
+    search->is_placed[i] = 1;
+    memoi_search_count(search, i, -1);
+    memoi_search_touch(search, i);
+    for (k = search->first_neighbour[i]; k < search->first_neighbour[i + 1]; k++) {
+        int64_t j = search->neighbours[k], offset = top;
+        if (search->is_placed[j]) continue;
+        if (search->is_blocked[j]) {
+            memoi_search_log(search, MEMOI_CHANGE_BLOCKED, j, 1);
+            search->is_blocked[j] = 0;
+        }
+        if (top <= search->minimum[j]) continue;
+        if (problem->has_alignment) offset = memoi_align_up(top, problem->items[j].alignment);
+        memoi_search_log(search, MEMOI_CHANGE_MINIMUM, j, search->minimum[j]);
+        search->minimum[j] = offset;
+        if (!memoi_search_raise(search, j, offset)) return 0;
+    }
+    return 1;
+}
+
+/* --- pruning --- */
+
+/* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items behind, for
+ * the next time: from node to node it hardly changes.  Returns how many there are. */
+MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
+    int32_t* members = search->members + search->first_member[s];
+    int32_t* sorted = search->sorted;
+    const int64_t* bound = search->bound;
+    int64_t n_unplaced = search->n_unplaced[s], n = 0, m, k;
+    for (m = 0; n < n_unplaced; m++) {
+        int32_t i = members[m];
+        if (search->is_placed[i]) continue;
+        for (k = n++; k > 0 && bound[sorted[k - 1]] > bound[i]; k--) sorted[k] = sorted[k - 1];
+        sorted[k] = i;
+    }
+    for (k = --m; k >= 0; k--)
+        if (search->is_placed[members[k]]) members[m--] = members[k];
+    memcpy(members, sorted, (size_t)n * sizeof *members);
+    return n;
+}
+
+/* Head and lift; 0 where the section cannot be filled. */
+MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
+    const int32_t* members = search->members + search->first_member[s];
+    const int64_t* bound = search->bound;
+    int64_t latest =
+        search->capacity - search->unplaced_sum[s]; /* the lowest item starts here or below */
+    int64_t lowest = INT64_MAX, highest = 0, above = 0, n = search->n_unplaced[s], m, k;
+    memoi_look look;
+    look.least_end = look.second_end = INT64_MAX;
+    look.least_item = -1;
+    look.n_choices = 0;
+    for (m = 0, k = 0; k < n; m++) {
+        int32_t i = members[m];
+        int64_t end;
+        if (search->is_placed[i]) continue;
+        k++;
+        if (bound[i] > highest) highest = bound[i];
+        if (bound[i] < lowest) lowest = bound[i];
+        if (bound[i] > latest) continue;
+        look.n_choices++;
+        end = bound[i] + search->size[i];
+        if (end < look.least_end) {
+            look.second_end = look.least_end;
+            look.least_end = end;
+            look.least_item = i;
+        } else if (end < look.second_end) {
+            look.second_end = end;
+        }
+    }
+    look.slack = n ? latest - lowest : INT64_MAX;
+    memoi_search_log_look(search, s);
+    search->looks[s] = look;
+    if (n == 0 || highest <= latest) return 1; /* then neither rule says more */
+    if (lowest > latest) return 0;
+    n = memoi_search_sort(search, s);
+    for (k = n - 1; bound[search->sorted[k]] > latest; k--) {
+        above += search->size[search->sorted[k]];
+        if (bound[search->sorted[k]] + above > search->capacity) return 0;
+    }
+    for (k = n - 1; bound[search->sorted[k]] > latest; k--)
+        if (!memoi_search_raise(search, search->sorted[k], look.least_end)) return 0;
+    return 1;
+}
+
+/* A blocked item has another below it in one of its sections. */
+MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
+    const memoi_item* item = &search->problem->items[i];
+    int64_t least = INT64_MAX, k, s;
+    for (k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        for (s = range->begin; s < range->end; s++) {
+            const memoi_look* look = &search->looks[s];
+            int64_t end = look->least_item == i ? look->second_end : look->least_end;
+            if (end < least) least = end;
+        }
+    }
+    return least < INT64_MAX && memoi_search_raise(search, i, least);
+}
+
+/* Sections [begin, end) with their floor, the lowest offset at which one of their items can be first. */
+typedef struct memoi_part {
+    int64_t begin, end, floor;
+    int32_t is_done; /* nothing is unplaced */
+    int32_t is_dead; /* nothing can be first, or a hole is left */
+} memoi_part;
+
+MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, int64_t end) {
+    int64_t last = search->first_item[end], hole = INT64_MAX, i;
+    memoi_part part;
+    part.begin = begin;
+    part.end = end;
+    part.floor = INT64_MAX;
+    part.is_done = 1;
+    for (i = search->first_item[begin]; i < last; i++) {
+        int64_t minimum = search->minimum[i];
+        if (search->is_placed[i]) continue;
+        part.is_done = 0;
+        if (minimum < part.floor && !search->is_blocked[i] && search->bound[i] == minimum)
+            part.floor = minimum;
+        if (minimum + search->size[i] < hole && search->problem->items[i].fixed < 0)
+            hole = minimum + search->size[i];
+    }
+    part.is_dead = !part.is_done && (part.floor == INT64_MAX || hole <= part.floor);
+    return part;
+}
+
+/* All rules; 0 where the part cannot be filled. */
+MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
+    int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, s;
+    for (i = first; i < last; i++)
+        if (!search->is_placed[i] && !memoi_search_raise(search, i, part->floor)) return 0;
+    for (s = part->begin; s < part->end; s++) {
+        if (!search->is_stale[s]) continue;
+        search->is_stale[s] = 0;
+        if (memoi_search_section(search, s)) continue;
+        search->weight[s] += 1;
+        return 0;
+    }
+    for (i = first; i < last; i++)
+        if (search->is_blocked[i] && !search->is_placed[i] && !memoi_search_block(search, i))
+            return 0;
+    return 1;
+}
+
+/* --- branching --- */
+
+MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
+    const memoi_item* item = &search->problem->items[i];
+    double least = HUGE_VAL;
+    int64_t k, s;
+    for (k = 0; k < item->n_ranges; k++) {
+        const memoi_range* range = &search->problem->ranges[item->first_range + k];
+        for (s = range->begin; s < range->end; s++) {
+            double slack = (double)search->looks[s].slack;
+            double choices = (double)search->looks[s].n_choices, here;
+            if (search->tightness == MEMOI_TIGHT_CHOICES)
+                here = choices + 1e-7 * slack;
+            else if (search->tightness == MEMOI_TIGHT_SLACK)
+                here = 1000 * slack + choices;
+            else
+                here = (slack + 1) * choices;
+            if (search->use_weights) here /= search->weight[s];
+            if (here < least) least = here;
+        }
+    }
+    return least;
+}
+
+MEMOI int64_t memoi_search_choose(const memoi_search* search, const memoi_part* part) {
+    int64_t last = search->first_item[part->end], best = -1, i;
+    double least = 0;
+    for (i = search->first_item[part->begin]; i < last; i++) {
+        double tightness;
+        if (search->bound[i] != part->floor || search->minimum[i] != part->floor ||
+            search->is_placed[i] || search->is_blocked[i])
+            continue;
+        tightness = memoi_search_tightness(search, i);
+        if (best < 0 || tightness < least ||
+            (tightness <= least && search->rank[i] < search->rank[best])) {
+            best = i;
+            least = tightness;
+        }
+    }
+    return best;
+}
+
+/* The first section after begin that no unplaced item enters from the one before; at most end. */
+MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_t end) {
+    int64_t s = begin + 1;
+    while (s < end && search->crossing[s]) s++;
+    return s;
+}
+
+MEMOI int memoi_search_is_stopped(memoi_search* search) {
+    if (++search->n_nodes % 64 == 0 && memoi_plan_clock() > search->deadline)
+        search->is_out_of_time = 1;
+    return search->is_out_of_time || search->is_out_of_memory ||
+           search->n_nodes >= search->node_stop;
+}
+
+/* Places all unplaced items of sections [begin, end), whose ends none of them crosses; where it fails, all is
+ * as it was. */
+MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
+    memoi_search_moment start = memoi_search_now(search), branch;
+    memoi_verdict verdict = MEMOI_FAILED;
+    for (;;) {
+        int64_t chosen, s, cut;
+        memoi_part part = memoi_search_part(search, begin, end);
+        if (part.is_done) return MEMOI_FOUND;
+        if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (verdict == MEMOI_STOPPED || part.is_dead) break;
+        if (!memoi_search_prune(search, &part)) break;
+        cut = memoi_search_cut(search, begin, end);
+        if (cut < end) {
+            for (s = begin, verdict = MEMOI_FOUND; s < end && verdict == MEMOI_FOUND; s = cut) {
+                cut = memoi_search_cut(search, s, end);
+                verdict = memoi_search_node(search, s, cut);
+            }
+            break;
+        }
+        part = memoi_search_part(search, begin, end); /* a lift may have raised the floor */
+        if (part.is_dead) break;
+        chosen = memoi_search_choose(search, &part);
+        branch = memoi_search_now(search);
+        for (s = begin; s < end; s++)
+            if (search->is_stale[s]) memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+        if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
+        if (verdict != MEMOI_FAILED) break;
+        memset(search->is_stale + begin, 0, (size_t)(end - begin));
+        memoi_search_undo(search, branch);
+        memoi_search_log(search, MEMOI_CHANGE_BLOCKED, chosen, 0);
+        search->is_blocked[chosen] = 1;
+    }
+    if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    return verdict;
+}
+
+/* ---- search for the smallest peak -------------------------------------------------------------------------
+ * Knows: how to ask the exact search well: with restarts, capacity after capacity, part after part.
+ *
+ * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are short,
+ * grow slowly, and differ in the order of the items, in what counts as tight, and in whether sections that
+ * failed often go first. */
+
+MEMOI void memoi_search_reset(memoi_search* search) {
+    const memoi_problem* problem = search->problem;
+    int64_t i;
+    search->n_changes = search->n_old_looks = 0;
+    memset(search->is_stale, 1, (size_t)problem->n_sections);
+    memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
+    memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
+    memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
+    for (i = 0; i < problem->n_items; i++) {
+        search->minimum[i] = search->bound[i] = memoi_max(problem->items[i].fixed, 0);
+        search->is_placed[i] = search->is_blocked[i] = 0;
+        memoi_search_count(search, i, 1);
+    }
+}
+
+/* Ranks by lifetime, area or number of sections, each blurred by a few per cent. */
+MEMOI void memoi_search_rank(memoi_search* search, int64_t order) {
+    const memoi_problem* problem = search->problem;
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        double size = (double)item->size, lifetime = (double)item->lifetime, area = size * lifetime;
+        double n_sections = (double)(item->end - item->begin);
+        memoi_ranked* ranked = &search->ranked[i];
+        ranked->index = i;
+        ranked->first = order == 0 ? lifetime : order == 1 ? area : n_sections;
+        ranked->first *= 0.95 + 0.1 * memoi_random_real(&search->random);
+        ranked->second = order == 0 ? area : order == 1 ? lifetime : size;
+    }
+    qsort(search->ranked, (size_t)problem->n_items, sizeof(memoi_ranked), memoi_ranked_compare);
+    for (i = 0; i < problem->n_items; i++) search->rank[search->ranked[i].index] = (int32_t)i;
+}
+
+/* Restarts within one capacity, until there is an answer or n_nodes are spent. */
+MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity, int64_t n_nodes) {
+    memoi_verdict verdict = MEMOI_STOPPED;
+    int64_t end = search->n_nodes + n_nodes, run, s;
+    double length = 500;
+    search->capacity = capacity;
+    for (run = 0; verdict == MEMOI_STOPPED && search->n_nodes < end; run++) {
+        memoi_search_reset(search);
+        memoi_search_rank(search, run % 3);
+        search->use_weights = run % 2 == 1;
+        search->tightness = (memoi_tightness)(run / 2 % MEMOI_N_TIGHTNESSES);
+        search->node_stop = search->n_nodes + (int64_t)length;
+        if (search->node_stop > end) search->node_stop = end;
+        verdict = memoi_search_node(search, 0, search->problem->n_sections);
+        if (search->is_out_of_time || search->is_out_of_memory) break;
+        for (s = 0; s < search->problem->n_sections; s++)
+            search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
+        length *= 1.1;
+    }
+    return verdict;
+}
+
+/* What a search may spend. */
+typedef struct memoi_effort {
+    double deadline;
+    int64_t nodes_left;
+    uint64_t seed;
+} memoi_effort;
+
+/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is proven.
+ * Rounds of attempts: at the goal; where that is given up, halfway between there and the best peak, and so on.
+ * Each round spends more on an attempt.  1, or 0 where there is no memory. */
+MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                                memoi_solution* best, int64_t* bound) {
+    memoi_search search;
+    int64_t given_up = 0, budget = 5000;
+    int created = memoi_search_create(&search, problem), ok = 1;
+    if (created <= 0) return created < 0;
+    search.deadline = effort->deadline;
+    search.random = effort->seed;
+    while (best->peak > memoi_max(target, *bound) && effort->nodes_left > 0) {
+        int64_t goal = memoi_max(target, *bound), before = search.n_nodes, capacity;
+        memoi_verdict verdict;
+        if (given_up >= best->peak - 1) {
+            given_up = 0;
+            budget *= 2;
+        }
+        capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
+        verdict = memoi_search_capacity(&search, capacity,
+                                        budget < effort->nodes_left ? budget : effort->nodes_left);
+        effort->nodes_left -= search.n_nodes - before;
+        if (search.is_out_of_memory) ok = 0;
+        if (search.is_out_of_memory) break;
+        if (verdict == MEMOI_FOUND)
+            memoi_solution_offer(problem, search.minimum, best);
+        else
+            given_up = capacity;
+        if (verdict == MEMOI_FAILED) *bound = capacity + 1;
+        if (search.is_out_of_time) break;
+    }
+    memoi_search_free(&search);
+    return ok;
+}
+
+/* The items of sections [begin, end) as a problem of their own. */
+MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64_t last,
+                                int64_t begin, int64_t end, memoi_problem* part) {
+    int64_t first_range = whole->items[first].first_range, i, k;
+    *part = *whole;
+    part->n_items = last - first;
+    part->n_ranges =
+        (last < whole->n_items ? whole->items[last].first_range : whole->n_ranges) - first_range;
+    part->n_sections = end - begin;
+    part->n_fixed = 0;
+    part->lower_bound = 0;
+    part->items = (memoi_item*)memoi_calloc(part->n_items, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memoi_calloc(part->n_ranges, sizeof(memoi_range));
+    part->section_sums = (int64_t*)memoi_calloc(part->n_sections, sizeof(int64_t));
+    if (!part->items || !part->ranges || !part->section_sums) {
+        memoi_problem_free(part);
+        return 0;
+    }
+    for (i = 0; i < part->n_items; i++) {
+        memoi_item* item = &part->items[i];
+        *item = whole->items[first + i];
+        item->begin -= begin;
+        item->end -= begin;
+        item->first_range -= first_range;
+        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
+            part->ranges[k].begin = whole->ranges[first_range + k].begin - begin;
+            part->ranges[k].end = whole->ranges[first_range + k].end - begin;
+        }
+        if (item->fixed < 0) continue;
+        part->n_fixed++;
+        part->lower_bound = memoi_max(part->lower_bound, item->fixed + item->size);
+    }
+    for (i = 0; i < part->n_sections; i++) {
+        part->section_sums[i] = whole->section_sums[begin + i];
+        part->lower_bound = memoi_max(part->lower_bound, part->section_sums[i]);
+    }
+    return 1;
+}
+
+/* Searches the parts that nothing crosses one after the other.  best holds a plan of the whole, which stays one
+ * whatever happens to a part. */
+MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
+                                     int64_t target, memoi_effort* effort, memoi_solution* best,
+                                     memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t begin = 0, first = 0, bound = problem->lower_bound, peak = 0;
+    while (first < problem->n_items && !status) {
+        int64_t end = problem->items[first].end, last = first, i, part_peak = 0, part_bound;
+        memoi_problem part;
+        memoi_solution part_best;
+        for (; last < problem->n_items && problem->items[last].begin < end; last++) {
+            const memoi_item* item = &problem->items[last];
+            end = memoi_max(end, item->end);
+            part_peak = memoi_max(part_peak, best->offsets[last] + item->size);
+        }
+        begin = problem->items[first].begin;
+        if (part_peak > memoi_max(target, bound)) {
+            if (!memoi_problem_extract(problem, first, last, begin, end, &part)) {
+                status = memoi_no_memory(error, "a part of the plan");
+                break;
+            }
+            part_best.offsets = (int64_t*)memoi_calloc(part.n_items, sizeof(int64_t));
+            part_best.peak = part_peak;
+            part_best.is_optimal = 0;
+            part_bound = part.lower_bound;
+            if (!part_best.offsets) {
+                status = memoi_no_memory(error, "a part of the plan");
+            } else {
+                memcpy(part_best.offsets, best->offsets + first,
+                       (size_t)part.n_items * sizeof(int64_t));
+                status =
+                    memoi_greedy_solve(plan, &part, memoi_max(target, bound), &part_best, error);
+            }
+            if (!status && !memoi_search_minimise(&part, memoi_max(target, bound), effort,
+                                                  &part_best, &part_bound))
+                status = memoi_no_memory(error, "the search");
+            if (!status) {
+                for (i = first; i < last; i++) best->offsets[i] = part_best.offsets[i - first];
+                part_peak = part_best.peak;
+                bound = memoi_max(bound, part_bound);
+            }
+            MEMO_FREE(part_best.offsets);
+            memoi_problem_free(&part);
+        }
+        peak = memoi_max(peak, part_peak);
+        first = last;
+    }
+    if (!status) {
+        best->peak = peak;
+        best->is_optimal = peak <= bound;
+    }
+    return status;
+}
+
+/* ---- mixed-integer program ----------------------------------------------------------------------------
+ * Knows: the problem and lp_solve.  Of its answer only the order of the items is believed; the offsets are
+ * rebuilt from it in whole units.
+ *
+ * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary z_ij, "i lies
+ * below j":
+ *     minimise M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
+ * where U is the best peak known.  Added: bounds on M; for every section K and i in K
+ *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
+ * which lift the linear bound to the largest section; an order among twins; one pair fixed, since a plan
+ * upside down is a plan; in some of the runs transitivity of "below". */
+
+enum {
+    MEMOI_MIP_PAIRS = 20000,   /* beyond this lp_solve does not get through one factorisation */
+    MEMOI_MIP_TRIPLES = 20000, /* transitivity is left out beyond */
+    MEMOI_MIP_AUTO_PAIRS = 60  /* what AUTO hands to it */
+};
+
+#ifdef MEMO_LP_SOLVE
+
+typedef struct memoi_mip {
+    const memoi_problem* problem;
+    int32_t* pair; /* column of z_ij at [i * n + j], i < j; 0: they never meet */
+    int64_t n_pairs;
+    lprec* lp;
+    double* value; /* of a row being built */
+    int* column;
+    double scale; /* from units to what lp_solve sees */
+    double deadline;
+} memoi_mip;
+
+/* Few, fixed attempts: its running times are heavy-tailed, so several settings beat a long run of one. */
+typedef struct memoi_mip_setting {
+    int has_transitivity, is_up_first;
+    double share; /* of the time that is left */
+} memoi_mip_setting;
+
+static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
+    (void)lp;
+    return memoi_plan_clock() > ((const memoi_mip*)user)->deadline;
+}
+
+/* Appends "i below j" times factor to a row of n terms; returns its constant, which goes to the other side. */
+MEMOI double memoi_mip_below(const memoi_mip* mip, int64_t i, int64_t j, double factor, int* n) {
+    int64_t n_items = mip->problem->n_items;
+    int is_direct = i < j;
+    mip->column[*n] = mip->pair[is_direct ? i * n_items + j : j * n_items + i];
+    mip->value[(*n)++] = is_direct ? factor : -factor;
+    return is_direct ? 0 : factor;
+}
+
+/* The same sections, size and freedom: exchanging the two changes nothing. */
+MEMOI int memoi_items_twins(const memoi_problem* problem, int64_t i, int64_t j) {
+    const memoi_item* a = &problem->items[i];
+    const memoi_item* b = &problem->items[j];
+    return a->size == b->size && a->fixed < 0 && b->fixed < 0 && a->n_ranges == b->n_ranges &&
+           a->alignment == b->alignment &&
+           memcmp(&problem->ranges[a->first_range], &problem->ranges[b->first_range],
+                  (size_t)a->n_ranges * sizeof(memoi_range)) == 0;
+}
+
+MEMOI int memoi_item_in_section(const memoi_problem* problem, int64_t i, int64_t section) {
+    const memoi_item* item = &problem->items[i];
+    int64_t k;
+    for (k = 0; k < item->n_ranges; k++)
+        if (problem->ranges[item->first_range + k].begin <= section &&
+            section < problem->ranges[item->first_range + k].end)
+            return 1;
+    return 0;
+}
+
+/* Columns: o_i at 1 + i, M at 1 + n, the pairs after it. */
+MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
+                          const memoi_mip_setting* setting) {
+    const memoi_problem* problem = mip->problem;
+    int64_t n = problem->n_items, i, j, k, section, n_triples = 0, widest = -1, widest_pair = 0;
+    int peak_column = (int)n + 1, ok = 1;
+    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale;
+    lprec* lp = mip->lp;
+    set_verbose(lp, 0);
+    set_minim(lp);
+    ok &= set_mat(lp, 0, peak_column, 1.0);
+    ok &= set_bounds(lp, peak_column, (double)problem->lower_bound * mip->scale - slack,
+                     limit + slack);
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        double fixed = (double)item->fixed * mip->scale;
+        if (item->fixed >= 0)
+            ok &= set_bounds(lp, 1 + (int)i, fixed, fixed);
+        else
+            ok &= set_bounds(lp, 1 + (int)i, 0, limit - (double)item->size * mip->scale + slack);
+    }
+    for (k = 1; k <= mip->n_pairs; k++) ok &= set_binary(lp, peak_column + (int)k, TRUE);
+    ok &= set_add_rowmode(lp, TRUE);
+    for (i = 0; i < n; i++) {
+        double size = (double)problem->items[i].size * mip->scale;
+        mip->column[0] = 1 + (int)i;
+        mip->value[0] = 1;
+        mip->column[1] = peak_column;
+        mip->value[1] = -1;
+        ok &= add_constraintex(lp, 2, mip->value, mip->column, LE, -size);
+    }
+    for (i = 0; i < n; i++) {
+        for (j = i + 1; j < n; j++) {
+            int side;
+            if (!mip->pair[i * n + j]) continue;
+            for (side = 0; side < 2; side++) {
+                int64_t low = side ? j : i, high = side ? i : j;
+                double size = (double)problem->items[low].size * mip->scale, constant;
+                int terms = 2;
+                mip->column[0] = 1 + (int)low;
+                mip->value[0] = 1;
+                mip->column[1] = 1 + (int)high;
+                mip->value[1] = -1;
+                constant = memoi_mip_below(mip, low, high, limit, &terms);
+                ok &= add_constraintex(lp, terms, mip->value, mip->column, LE,
+                                       limit - size - constant);
+            }
+            if (memoi_items_twins(problem, i, j)) {
+                mip->column[0] = mip->pair[i * n + j];
+                mip->value[0] = 1;
+                ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
+            }
+        }
+    }
+    for (section = 0; section < problem->n_sections; section++) {
+        for (i = 0; i < n; i++) {
+            double below_constant = 0, above_constant = 0;
+            double size = (double)problem->items[i].size * mip->scale;
+            int below = 1, above = 2;
+            if (!memoi_item_in_section(problem, i, section)) continue;
+            mip->column[0] = 1 + (int)i;
+            mip->value[0] = 1;
+            for (j = 0; j < n; j++)
+                if (j != i && memoi_item_in_section(problem, j, section))
+                    below_constant += memoi_mip_below(
+                        mip, j, i, -(double)problem->items[j].size * mip->scale, &below);
+            ok &= add_constraintex(lp, below, mip->value, mip->column, GE, -below_constant - slack);
+            mip->column[1] = peak_column;
+            mip->value[1] = -1;
+            for (j = 0; j < n; j++)
+                if (j != i && memoi_item_in_section(problem, j, section))
+                    above_constant += memoi_mip_below(
+                        mip, i, j, (double)problem->items[j].size * mip->scale, &above);
+            ok &= add_constraintex(lp, above, mip->value, mip->column, LE,
+                                   -size - above_constant + slack);
+        }
+    }
+    for (i = 0; i < n; i++)
+        for (j = i + 1; j < n; j++)
+            for (k = j + 1; k < n && mip->pair[i * n + j]; k++)
+                n_triples += mip->pair[j * n + k] && mip->pair[i * n + k];
+    if (setting->has_transitivity && n_triples <= MEMOI_MIP_TRIPLES) {
+        for (i = 0; i < n; i++) {
+            for (j = i + 1; j < n; j++) {
+                for (k = j + 1; k < n; k++) {
+                    if (!mip->pair[i * n + j] || !mip->pair[j * n + k] || !mip->pair[i * n + k])
+                        continue;
+                    mip->column[0] = mip->pair[i * n + j];
+                    mip->column[1] = mip->pair[j * n + k];
+                    mip->column[2] = mip->pair[i * n + k];
+                    mip->value[0] = mip->value[1] = 1;
+                    mip->value[2] = -1;
+                    ok &= add_constraintex(lp, 3, mip->value, mip->column, GE, 0);
+                    ok &= add_constraintex(lp, 3, mip->value, mip->column, LE, 1);
+                }
+            }
+        }
+    }
+    /* Upside down: the widest pair without twins, whose order nothing else has settled. */
+    for (i = 0; i < n && problem->n_fixed == 0; i++) {
+        for (j = i + 1; j < n; j++) {
+            int has_twin = 0;
+            int64_t width = problem->items[i].size + problem->items[j].size;
+            if (!mip->pair[i * n + j] || width <= widest) continue;
+            for (k = 0; k < n && !has_twin; k++)
+                has_twin = (k != i && memoi_items_twins(problem, i, k)) ||
+                           (k != j && memoi_items_twins(problem, j, k));
+            if (has_twin) continue;
+            widest = width;
+            widest_pair = mip->pair[i * n + j];
+        }
+    }
+    if (widest_pair) {
+        mip->column[0] = (int)widest_pair;
+        mip->value[0] = 1;
+        ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
+    }
+    ok &= set_add_rowmode(lp, FALSE);
+    set_bb_floorfirst(lp, setting->is_up_first ? BRANCH_CEILING : BRANCH_FLOOR);
+    set_mip_gap(lp, TRUE, 0);
+    set_mip_gap(lp, FALSE, 0);
+    /* Peaks are whole units: within half a unit of the bound is the bound. */
+    set_break_at_value(lp, ((double)problem->lower_bound + 0.5) * mip->scale);
+    put_abortfunc(lp, memoi_mip_abort, mip);
+    return ok;
+}
+
+/* Offsets from the order z by longest path: repeatedly place what has nothing unplaced below it. */
+MEMOI int memoi_mip_rebuild(const memoi_mip* mip, const double* columns, int64_t* offsets) {
+    const memoi_problem* problem = mip->problem;
+    int64_t n = problem->n_items, n_placed = 0, i, j;
+    for (i = 0; i < n; i++) offsets[i] = -1;
+    while (n_placed < n) {
+        int64_t before = n_placed;
+        for (i = 0; i < n; i++) {
+            const memoi_item* item = &problem->items[i];
+            int64_t offset = item->fixed > 0 ? item->fixed : 0;
+            if (offsets[i] >= 0) continue;
+            for (j = 0; j < n; j++) {
+                int32_t column = i < j ? mip->pair[i * n + j] : mip->pair[j * n + i];
+                if (j == i || !column || (columns[column - 1] > 0.5) == (i < j)) continue;
+                if (offsets[j] < 0) break;
+                if (offsets[j] + problem->items[j].size > offset)
+                    offset = offsets[j] + problem->items[j].size;
+            }
+            if (j < n) continue;
+            if (item->fixed >= 0 && offset > item->fixed) return 0;
+            offsets[i] = offset;
+            n_placed++;
+        }
+        if (n_placed == before) return 0; /* a cycle: z was not whole after all */
+    }
+    return 1;
+}
+
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
+                                  memoi_solution* best, memo_error* error) {
+    static const memoi_mip_setting settings[] = {{1, 1, 0.25}, {0, 0, 0.4}, {0, 1, 1.0}};
+    memo_status status = MEMO_STATUS_OK;
+    int64_t n = problem->n_items, i, j;
+    int64_t* offsets = NULL;
+    double* columns = NULL;
+    size_t run;
+    memoi_mip mip;
+    memset(&mip, 0, sizeof mip);
+    mip.problem = problem;
+    if (problem->has_alignment)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "the MIP counts in one unit, which these alignments do not allow; "
+                              "use the search");
+    if (n > MEMOI_MIP_PAIRS)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "%lld buffers are too many for the MIP; use the search",
+                              (long long)n);
+    mip.pair = (int32_t*)memoi_calloc(n * n, sizeof(int32_t));
+    offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    if (!mip.pair || !offsets) status = memoi_no_memory(error, "the MIP");
+    for (i = 0; i < n && !status; i++)
+        for (j = i + 1; j < n; j++)
+            if (memoi_items_overlap(problem, i, j))
+                mip.pair[i * n + j] = (int32_t)(n + 1 + ++mip.n_pairs);
+    if (!status && mip.n_pairs > MEMOI_MIP_PAIRS)
+        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                "%lld overlapping pairs are too many for the MIP (limit %d); use "
+                                "the search",
+                                (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
+    if (!status) {
+        mip.value = (double*)memoi_calloc(n + 3, sizeof(double));
+        mip.column = (int*)memoi_calloc(n + 3, sizeof(int));
+        columns = (double*)memoi_calloc(n + 1 + mip.n_pairs, sizeof(double));
+        if (!mip.value || !mip.column || !columns) status = memoi_no_memory(error, "the MIP");
+    }
+    mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
+    for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
+        int result;
+        double now = memoi_plan_clock();
+        if (now >= deadline) break;
+        mip.deadline = now + (deadline - now) * settings[run].share;
+        mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
+        if (!mip.lp || !memoi_mip_build(&mip, best, &settings[run])) {
+            if (mip.lp) delete_lp(mip.lp);
+            status = memoi_no_memory(error, "lp_solve");
+            break;
+        }
+        result = solve(mip.lp);
+        if (result == OPTIMAL || result == SUBOPTIMAL) {
+            double peak = get_objective(mip.lp) / mip.scale;
+            if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
+                memoi_solution_offer(problem, offsets, best);
+                /* Exhausted, and the rebuilt plan is what was proven to within half a unit. */
+                if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
+            }
+        }
+        delete_lp(mip.lp);
+    }
+    MEMO_FREE(mip.pair);
+    MEMO_FREE(mip.value);
+    MEMO_FREE(mip.column);
+    MEMO_FREE(offsets);
+    MEMO_FREE(columns);
+    return status;
+}
+
+#else
+
+MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
+                                  memoi_solution* best, memo_error* error) {
+    (void)problem;
+    (void)deadline;
+    (void)best;
+    return memo_error_set(
+        error, MEMO_STATUS_UNSUPPORTED,
+        "built without lp_solve: define MEMO_LP_SOLVE and link -llpsolve55, or use "
+        "the search");
+}
+
+#endif /* MEMO_LP_SOLVE */
+
+/* ---- memo_plan_solve -----------------------------------------------------------------------------------
+ * Knows: the engines, and which of them to ask.  Does not plan. */
+
+memo_plan_desc memo_plan_desc_default(void) {
+    memo_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
+                            const memoi_solution* best, const char* engine) {
+    int64_t i;
+    for (i = 0; i < plan->n_buffers; i++)
+        if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
+    for (i = 0; i < problem->n_items; i++)
+        plan->buffers[problem->items[i].buffer].offset_bytes =
+            best->offsets[i] * problem->unit_bytes;
+    plan->peak_bytes = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        int64_t end = plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i);
+        if (end > plan->peak_bytes) plan->peak_bytes = end;
+    }
+    plan->proof = best->is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+    snprintf(plan->engine, sizeof plan->engine, "%s", engine);
+}
+
+memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
+    memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
+    const char* engine = "greedy";
+    double deadline;
+    int64_t target, greedy_peak;
+    memoi_effort effort;
+    memoi_problem problem;
+    memoi_solution best;
+    memo_status status;
+    if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "capacity_bytes, node_limit and time_limit_s must not be negative");
+    deadline = memoi_plan_clock() + (settings.time_limit_s > 0 ? settings.time_limit_s : 10.0);
+    status = memo_plan_prepare(plan, error);
+    if (status) return status;
+    status = memoi_problem_create(plan, &problem, error);
+    if (status) return status;
+    best.peak = INT64_MAX;
+    best.is_optimal = 0;
+    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
+    if (!best.offsets) {
+        memoi_problem_free(&problem);
+        return memoi_no_memory(error, "the plan");
+    }
+    target = settings.capacity_bytes / problem.unit_bytes;
+    if (target < problem.lower_bound) target = problem.lower_bound;
+    status = memoi_greedy_solve(plan, &problem, target, &best, error);
+    greedy_peak = best.peak;
+    if (!status && best.peak > target) {
+        if (settings.engine == MEMO_PLAN_ENGINE_MIP) {
+            status = memoi_mip_solve(&problem, deadline, &best, error);
+        } else if (settings.engine != MEMO_PLAN_ENGINE_GREEDY) {
+            effort.deadline = deadline;
+            effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
+            effort.seed = settings.seed;
+            status = memoi_search_solve(plan, &problem, target, &effort, &best, error);
+        }
+    }
+    if (!status) {
+        if (best.peak < greedy_peak || (best.is_optimal && best.peak > problem.lower_bound))
+            engine = settings.engine == MEMO_PLAN_ENGINE_MIP ? "mip" : "search";
+        memoi_plan_store(plan, &problem, &best, engine);
+        if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
+            status = memo_error_set(
+                error, MEMO_STATUS_INFEASIBLE,
+                "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
+                "needs less than %lld",
+                (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
+                (long long)(best.is_optimal ? plan->peak_bytes : plan->lower_bound_bytes));
+    }
+    MEMO_FREE(best.offsets);
+    memoi_problem_free(&problem);
+    return status;
+}
+
+/* ---- memo_plan_alpha -------------------------------------------------------------------------------------
+ * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
+
+memo_alpha_desc memo_alpha_desc_default(void) {
+    memo_alpha_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+const char* memo_alpha_limit_name(memo_alpha_limit limit) {
+    switch (limit) {
+    case MEMO_ALPHA_LIMIT_NONE: return "none";
+    case MEMO_ALPHA_LIMIT_BANDWIDTH: return "bandwidth";
+    case MEMO_ALPHA_LIMIT_HOST_MEMORY: return "host memory";
+    case MEMO_ALPHA_LIMIT_DEVICE_MEMORY: return "device memory";
+    }
+    return "unknown";
+}
+
+/* A row of the program, whole + alpha * slope <= bound; slope 0 never binds beyond alpha = 0. */
+typedef struct memoi_alpha_row {
+    double whole, slope, bound;
+    memo_alpha_limit limit;
+} memoi_alpha_row;
+
+MEMOI int memoi_alpha_rows(const memo_alpha_desc* desc, memoi_alpha_row* rows) {
+    int n = 0;
+    double swapped_layers = desc->n_layers > 2 ? (double)(desc->n_layers - 2) : 0;
+    if (desc->bandwidth_bytes_per_s > 0) {
+        rows[n].whole = (double)desc->whole_bytes;
+        rows[n].slope = (double)desc->others_bytes;
+        rows[n].bound = desc->bandwidth_bytes_per_s * desc->layer_forward_s;
+        rows[n++].limit = MEMO_ALPHA_LIMIT_BANDWIDTH;
+    }
+    if (desc->host_bytes > 0 && swapped_layers > 0) {
+        rows[n].whole = swapped_layers * (double)desc->whole_bytes;
+        rows[n].slope = swapped_layers * (double)desc->others_bytes;
+        rows[n].bound = (double)desc->host_bytes;
+        rows[n++].limit = MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    }
+    if (desc->device_bytes > 0) {
+        rows[n].whole = (double)desc->device_base_bytes;
+        rows[n].slope = (double)desc->device_slope_bytes;
+        rows[n].bound = (double)desc->device_bytes;
+        rows[n++].limit = MEMO_ALPHA_LIMIT_DEVICE_MEMORY;
+    }
+    return n;
+}
+
+/* The largest alpha in [0, 1] that a row allows. */
+MEMOI double memoi_alpha_of_row(const memoi_alpha_row* row) {
+    double room = row->bound - row->whole;
+    if (room < 0) return 0;
+    return row->slope <= room ? 1 : room / row->slope;
+}
+
+MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
+    double alpha = 1;
+    int i;
+    for (i = 0; i < n_rows; i++)
+        if (memoi_alpha_of_row(&rows[i]) < alpha) alpha = memoi_alpha_of_row(&rows[i]);
+    return alpha;
+}
+
+#ifdef MEMO_LP_SOLVE
+/* The same by lp_solve: maximise alpha.  -1 where lp_solve gives up.  Rows are divided by their bound:
+ * bytes and seconds differ by more than its tolerances take. */
+MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
+    double alpha = -1, value = 1;
+    int column = 1, i, result, ok;
+    lprec* lp = make_lp(0, 1);
+    if (!lp) return -1;
+    set_verbose(lp, 0);
+    set_maxim(lp);
+    ok = set_obj_fnex(lp, 1, &value, &column) && set_bounds(lp, 1, 0, 1) &&
+         set_add_rowmode(lp, TRUE);
+    for (i = 0; i < n_rows && ok; i++) {
+        double scale = rows[i].bound > rows[i].slope ? rows[i].bound : rows[i].slope;
+        if (!(scale > 0)) scale = 1;
+        value = rows[i].slope / scale;
+        ok = add_constraintex(lp, 1, &value, &column, LE, (rows[i].bound - rows[i].whole) / scale);
+    }
+    ok = ok && set_add_rowmode(lp, FALSE);
+    result = ok ? solve(lp) : -1;
+    if (result == OPTIMAL && get_variables(lp, &value))
+        alpha = value < 0 ? 0 : value > 1 ? 1 : value;
+    if (result == INFEASIBLE)
+        alpha = 0; /* only the bandwidth row can be: memories are checked before */
+    delete_lp(lp);
+    return alpha;
+}
+#endif
+
+/* Rounding counts: alpha of whole tiles meets the memories to the byte, the bandwidth to 1e-9. */
+MEMOI int memoi_alpha_meets(const memoi_alpha_row* rows, int n_rows, double alpha) {
+    int i;
+    for (i = 0; i < n_rows; i++) {
+        double tolerance = rows[i].limit == MEMO_ALPHA_LIMIT_BANDWIDTH ? 1e-9 * rows[i].bound : 0;
+        if (rows[i].whole + alpha * rows[i].slope > rows[i].bound + tolerance) return 0;
+    }
+    return 1;
+}
+
+memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo_error* error) {
+    memoi_alpha_row rows[3];
+    int n, i;
+    double exact = -1;
+    memset(alpha, 0, sizeof *alpha);
+    if (desc->whole_bytes < 0 || desc->others_bytes < 0 || desc->host_bytes < 0 ||
+        desc->device_base_bytes < 0 || desc->device_slope_bytes < 0 || desc->device_bytes < 0 ||
+        desc->n_layers < 0 || desc->n_rows < 0 || desc->tile_rows < 0 ||
+        !(desc->bandwidth_bytes_per_s >= 0) || !(desc->layer_forward_s >= 0) ||
+        desc->bandwidth_bytes_per_s > 1e300 || desc->layer_forward_s > 1e300)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "the sizes, times and counts of alpha must be finite and not negative");
+    n = memoi_alpha_rows(desc, rows);
+    alpha->is_hidden = 1;
+    for (i = 0; i < n; i++) {
+        if (rows[i].whole <= rows[i].bound) continue;
+        if (rows[i].limit == MEMO_ALPHA_LIMIT_BANDWIDTH)
+            alpha->is_hidden = 0;
+        else
+            return memo_error_set(
+                error, MEMO_STATUS_INFEASIBLE,
+                "%s: even alpha = 0 needs %.0f bytes, %.0f more than the %.0f there",
+                memo_alpha_limit_name(rows[i].limit), rows[i].whole, rows[i].whole - rows[i].bound,
+                rows[i].bound);
+    }
+#ifdef MEMO_LP_SOLVE
+    exact = memoi_alpha_lp(rows, n);
+#endif
+    if (exact < 0) exact = memoi_alpha_closed(rows, n);
+    alpha->exact_alpha = exact;
+    for (i = n - 1; i >= 0; i--) { /* where two bind, the first in the order of the rows is named */
+        double own = memoi_alpha_of_row(&rows[i]);
+        if (own < 1 && own <= exact + 1e-9) alpha->limit = rows[i].limit;
+    }
+    alpha->alpha = exact;
+    if (desc->n_rows > 0) {
+        int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
+        int64_t n_tiles = desc->n_rows / tile + (desc->n_rows % tile != 0);
+        /* A hair above, since 0.5 of 4 tiles may come out as 1.999...; then down to what meets all rows. */
+        int64_t tiles = (int64_t)(exact * (double)desc->n_rows / (double)tile + 1e-6);
+        if (exact >= 1 - 1e-12 || tiles > n_tiles) tiles = n_tiles;
+        for (;; tiles--) {
+            int64_t kept = tiles >= n_tiles ? desc->n_rows : tiles * tile;
+            alpha->alpha = (double)kept / (double)desc->n_rows;
+            if (tiles == 0 || memoi_alpha_meets(rows, n, alpha->alpha)) break;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+#endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -1,0 +1,41 @@
+#!/bin/sh
+# coverage.sh - line coverage of headers by test programs built with --coverage, all of them together.
+#
+#   sh scripts/coverage.sh FOLDER_OF_PROGRAMS HEADER...
+#
+# Every program has its own copy of the headers: a line counts as run where it ran in any of them.
+# FOLDER/lines.txt lists the lines never run.
+set -u
+
+folder=$1
+shift
+rm -rf "$folder/gcov"
+mkdir -p "$folder/gcov" || exit 1
+top=$(pwd)
+for data in "$folder"/*.gcda; do
+    [ -f "$data" ] || { echo "make coverage: no program has run in $folder" >&2; exit 1; }
+    place=$folder/gcov/$(basename "$data" .gcda)
+    mkdir -p "$place"
+    (cd "$place" && gcov -p "$top/$data" >/dev/null 2>&1)
+done
+# A line of a .gcov file: count:line:text, where the count is "-" (no code), "#####" (never run) or a number.
+find "$folder/gcov" -name '*.gcov' -exec cat {} + | awk -v wanted="$*" -v lines="$folder/lines.txt" '
+    BEGIN { n_wanted = split(wanted, names, " "); for (i = 1; i <= n_wanted; i++) is_wanted[names[i]] = 1 }
+    {
+        split($0, part, ":"); count = part[1]; line = part[2] + 0; gsub(/ /, "", count)
+        if (part[3] == "Source" && line == 0) { file = part[4]; sub(/^\.\//, "", file); next }
+        if (!(file in is_wanted) || count == "-" || line == 0) next
+        if (count ~ /^[#=]/) { if (!((file, line) in hit)) hit[file, line] = 0 } else hit[file, line] = 1
+    }
+    END {
+        for (key in hit) {
+            split(key, part, SUBSEP); all[part[1]]++; run[part[1]] += hit[key]
+            if (!hit[key]) print part[1] ":" part[2] | ("sort -t: -k1,1 -k2,2n >" lines)
+        }
+        for (i = 1; i <= n_wanted; i++) {
+            name = names[i]; sum += all[name]; sum_run += run[name]
+            if (all[name]) printf "  %-28s %5d of %5d lines  %5.1f %%\n", name, run[name], all[name], 100 * run[name] / all[name]
+        }
+        if (sum) printf "  %-28s %5d of %5d lines  %5.1f %%\n", "all", sum_run, sum, 100 * sum_run / sum
+    }'
+echo "lines never run: $folder/lines.txt"

@@ -1,0 +1,670 @@
+/* comm_cases.h - what every memo_comm must do, whatever is behind it: test_comm.c runs it over threads,
+ * test_comm_mpi.c over MPI.
+ *
+ * A case is a function that every rank runs.  What is random comes from a seed that all ranks know, so that each
+ * can compute what all the others send.  Values are small integers: every type and every order of adding gives
+ * the same sums. */
+#ifndef COMM_CASES_H
+#define COMM_CASES_H
+
+#include "memo_sp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CASE_STREAMS 2
+
+typedef struct {
+    memo_comm* comm;
+    memo_device* device;
+    memo_stream streams[CASE_STREAMS];
+    uint64_t seed;     /* the same on all ranks */
+    uint64_t state;    /* of the random numbers that all ranks share */
+    uint64_t my_state; /* of those of this rank */
+    int32_t parameter;
+    int n_failed;
+    char message[900]; /* of the first failed check */
+} rank_case;
+
+#define EXPECT(c, condition, ...)                                                                  \
+    do {                                                                                           \
+        if (!(condition) && (c)->n_failed++ == 0) {                                                \
+            int n_ = snprintf((c)->message, sizeof(c)->message, "%s:%d: rank %d: %s: ", __FILE__,  \
+                              __LINE__, (int)(c)->comm->rank, #condition);                         \
+            if (n_ > 0 && n_ < 300)                                                                \
+                snprintf((c)->message + n_, sizeof(c)->message - (size_t)n_, __VA_ARGS__);         \
+        }                                                                                          \
+    } while (0)
+#define EXPECT_OK(c, call) EXPECT(c, (call) == MEMO_STATUS_OK, "%s", error.message)
+
+static uint64_t case_random(uint64_t* state) { /* splitmix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+static int64_t case_int(rank_case* c, int64_t low, int64_t high) {
+    return low + (int64_t)(case_random(&c->state) % (uint64_t)(high - low + 1));
+}
+
+static void case_synchronize(rank_case* c) {
+    memo_error error;
+    int i;
+    for (i = 0; i < CASE_STREAMS; i++)
+        EXPECT_OK(c, c->device->stream_synchronize(c->device->context, c->streams[i], &error));
+}
+
+/* --- elements --- */
+
+/* Halves are written by hand: a small integer's exponent and fraction. */
+static uint16_t case_half(int value, int exponent_bits, int fraction_bits) {
+    unsigned magnitude = (unsigned)(value < 0 ? -value : value), exponent = 0, bits;
+    if (!magnitude) return 0;
+    while (magnitude >> (exponent + 1)) exponent++;
+    bits = (exponent + (1u << (exponent_bits - 1)) - 1) << fraction_bits;
+    bits |= (magnitude - (1u << exponent)) << ((unsigned)fraction_bits - exponent);
+    return (uint16_t)(bits | (value < 0 ? 0x8000u : 0));
+}
+
+static void element_set(void* array, int64_t i, memo_type type, int value) {
+    switch (type) {
+    case MEMO_TYPE_F32: ((float*)array)[i] = (float)value; break;
+    case MEMO_TYPE_F64: ((double*)array)[i] = value; break;
+    case MEMO_TYPE_BF16: ((uint16_t*)array)[i] = case_half(value, 8, 7); break;
+    case MEMO_TYPE_F16: ((uint16_t*)array)[i] = case_half(value, 5, 10); break;
+    case MEMO_TYPE_I32: ((int32_t*)array)[i] = value; break;
+    case MEMO_TYPE_I64: ((int64_t*)array)[i] = value; break;
+    case MEMO_TYPE_U8: ((uint8_t*)array)[i] = (uint8_t)value; break;
+    }
+}
+
+static int element_is(const void* array, int64_t i, memo_type type, int value) {
+    char expected[8];
+    int64_t n = memo_type_bytes(type);
+    memset(expected, 0, sizeof expected);
+    element_set(expected, 0, type, value);
+    return memcmp((const char*)array + i * n, expected, (size_t)n) == 0;
+}
+
+/* Element i of what rank holds in this operation. */
+static int case_value(uint64_t salt, int32_t rank, int64_t i) {
+    uint64_t state = salt * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i;
+    return (int)(case_random(&state) % 7);
+}
+
+static void* case_array(int64_t count, memo_type type) {
+    size_t n_bytes = (size_t)(count * memo_type_bytes(type));
+    void* array = malloc(n_bytes ? n_bytes : 1);
+    if (!array) abort();
+    memset(array, 0x5a, n_bytes);
+    return array;
+}
+
+static int is_filled(const void* array, int64_t begin, int64_t end, memo_type type, uint64_t salt,
+                     int32_t rank, int64_t first) {
+    int64_t i;
+    for (i = begin; i < end; i++)
+        if (!element_is(array, i, type, case_value(salt, rank, first + i - begin))) return 0;
+    return 1;
+}
+static void fill(void* array, int64_t begin, int64_t end, memo_type type, uint64_t salt,
+                 int32_t rank, int64_t first) {
+    int64_t i;
+    for (i = begin; i < end; i++)
+        element_set(array, i, type, case_value(salt, rank, first + i - begin));
+}
+
+static int case_reduced(uint64_t salt, int32_t n_ranks, int64_t i, memo_reduction reduction) {
+    int32_t r;
+    int result = case_value(salt, 0, i);
+    for (r = 1; r < n_ranks; r++) {
+        int value = case_value(salt, r, i);
+        if (reduction == MEMO_REDUCTION_SUM)
+            result += value;
+        else if (value > result)
+            result = value;
+    }
+    return result;
+}
+
+static int is_reduced(const void* array, int64_t count, memo_type type, uint64_t salt,
+                      int32_t n_ranks, int64_t first, memo_reduction reduction) {
+    int64_t i;
+    for (i = 0; i < count; i++)
+        if (!element_is(array, i, type, case_reduced(salt, n_ranks, first + i, reduction)))
+            return 0;
+    return 1;
+}
+
+/* --- collectives --- */
+
+static int64_t case_count(rank_case* c) {
+    static const int64_t most[] = {3, 40, 700, 5000};
+    return case_int(c, 0, most[case_int(c, 0, 3)]);
+}
+
+static void one_all_reduce(rank_case* c, memo_comm* comm, memo_stream stream) {
+    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+    memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
+    int64_t count = case_count(c), sent = comm->sent_bytes;
+    int in_place = (int)case_int(c, 0, 1);
+    uint64_t salt = case_random(&c->state);
+    void *from = case_array(count, type), *to = in_place ? from : case_array(count, type);
+    memo_error error;
+    fill(from, 0, count, type, salt, comm->rank, 0);
+    EXPECT_OK(c, comm->all_reduce(comm, stream, from, to, count, type, reduction, &error));
+    EXPECT_OK(c, c->device->stream_synchronize(c->device->context, stream, &error));
+    EXPECT(c, is_reduced(to, count, type, salt, comm->size, 0, reduction), "%lld %s in place %d",
+           (long long)count, memo_type_name(type), in_place);
+    EXPECT(c, in_place || is_filled(from, 0, count, type, salt, comm->rank, 0), "from changed");
+    EXPECT(c,
+           comm->sent_bytes - sent ==
+               2 * (comm->size - 1) * count * memo_type_bytes(type) / comm->size,
+           "%lld", (long long)(comm->sent_bytes - sent));
+    if (!in_place) free(to);
+    free(from);
+}
+
+static void one_all_gather(rank_case* c, memo_comm* comm, memo_stream stream) {
+    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+    int64_t count = case_count(c), sent = comm->sent_bytes, bytes = memo_type_bytes(type);
+    int in_place = (int)case_int(c, 0, 1);
+    uint64_t salt = case_random(&c->state);
+    char* to = (char*)case_array(count * comm->size, type);
+    void* from = in_place ? to + comm->rank * count * bytes : (char*)case_array(count, type);
+    int32_t r;
+    memo_error error;
+    fill(from, 0, count, type, salt, comm->rank, 0);
+    EXPECT_OK(c, comm->all_gather(comm, stream, from, to, count, type, &error));
+    EXPECT_OK(c, c->device->stream_synchronize(c->device->context, stream, &error));
+    for (r = 0; r < comm->size; r++)
+        EXPECT(c, is_filled(to, r * count, (r + 1) * count, type, salt, r, 0), "part %d of %lld %s",
+               (int)r, (long long)count, memo_type_name(type));
+    EXPECT(c, comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
+           (long long)(comm->sent_bytes - sent));
+    if (!in_place) free(from);
+    free(to);
+}
+
+static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream) {
+    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+    memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
+    int64_t count = case_count(c), sent = comm->sent_bytes, bytes = memo_type_bytes(type);
+    int in_place = (int)case_int(c, 0, 1);
+    uint64_t salt = case_random(&c->state);
+    char* from = (char*)case_array(count * comm->size, type);
+    char* to =
+        in_place ? from + comm->rank * count * bytes : (char*)case_array(count, type);
+    memo_error error;
+    fill(from, 0, count * comm->size, type, salt, comm->rank, 0);
+    EXPECT_OK(c, comm->reduce_scatter(comm, stream, from, to, count, type, reduction, &error));
+    EXPECT_OK(c, c->device->stream_synchronize(c->device->context, stream, &error));
+    EXPECT(c, is_reduced(to, count, type, salt, comm->size, comm->rank * count, reduction),
+           "%lld %s in place %d", (long long)count, memo_type_name(type), in_place);
+    EXPECT(c, comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
+           (long long)(comm->sent_bytes - sent));
+    if (!in_place) free(to);
+    free(from);
+}
+
+static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
+    memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+    int64_t count = case_count(c), sent = comm->sent_bytes;
+    int32_t root = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
+    uint64_t salt = case_random(&c->state);
+    void* buffer = case_array(count, type);
+    memo_error error;
+    if (comm->rank == root) fill(buffer, 0, count, type, salt, root, 0);
+    EXPECT_OK(c, comm->broadcast(comm, stream, buffer, count, type, root, &error));
+    EXPECT_OK(c, c->device->stream_synchronize(c->device->context, stream, &error));
+    EXPECT(c, is_filled(buffer, 0, count, type, salt, root, 0), "%lld %s from %d",
+           (long long)count, memo_type_name(type), (int)root);
+    EXPECT(c,
+           comm->sent_bytes - sent ==
+               ((comm->rank + 1) % comm->size == root ? 0 : count * memo_type_bytes(type)),
+           "%lld", (long long)(comm->sent_bytes - sent));
+    free(buffer);
+}
+
+static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
+    memo_error error;
+    switch (case_int(c, 0, 4)) {
+    case 0: one_all_reduce(c, comm, stream); break;
+    case 1: one_all_gather(c, comm, stream); break;
+    case 2: one_reduce_scatter(c, comm, stream); break;
+    case 3: one_broadcast(c, comm, stream); break;
+    default: EXPECT_OK(c, comm->barrier(comm, stream, &error)); break;
+    }
+}
+
+static void case_collectives(rank_case* c) {
+    int i;
+    for (i = 0; i < 40; i++) one_collective(c, c->comm, c->streams[0]);
+}
+
+/* Many enqueued before the first is looked at; each reads what the one before it wrote. */
+static void case_collectives_in_a_row(rank_case* c) {
+    enum { N = 60 };
+    float x[N + 1][16];
+    float expected = (float)(c->comm->size + 1);
+    memo_error error;
+    int i, k;
+    for (k = 0; k < 16; k++) x[0][k] = (float)(c->comm->rank % 2 ? 1 : 2);
+    expected = (float)(c->comm->size / 2 + 2 * ((c->comm->size + 1) / 2));
+    for (i = 0; i < N; i++) {
+        /* Sums double and more; the largest of equal numbers brings nothing new: every other one is a maximum. */
+        EXPECT_OK(c, c->comm->all_reduce(c->comm, c->streams[0], x[i], x[i + 1], 16, MEMO_TYPE_F32,
+                                         i % 20 ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM, &error));
+    }
+    case_synchronize(c);
+    for (i = 20; i < N; i += 20) expected *= (float)c->comm->size;
+    for (k = 0; k < 16; k++)
+        EXPECT(c, x[N][k] == expected, "%g is not %g", (double)x[N][k], (double)expected);
+}
+
+/* --- sends and receives --- */
+
+#define CASE_MESSAGES 24
+
+/* Random messages among random ranks, to oneself too, in one group, enqueued in another order on each rank; only
+ * those of one way keep theirs. */
+static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
+    struct {
+        int32_t from, to;
+        int64_t count;
+        memo_type type;
+        uint64_t salt;
+        void *sent, *received;
+    } m[CASE_MESSAGES];
+    int n = (int)case_int(c, 1, CASE_MESSAGES), i, k, order[2 * CASE_MESSAGES];
+    int64_t sent = 0, sent_before = comm->sent_bytes;
+    memo_error error;
+    for (i = 0; i < n; i++) {
+        m[i].from = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
+        m[i].to = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
+        m[i].count = case_count(c);
+        m[i].type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+        m[i].salt = case_random(&c->state);
+        m[i].sent = m[i].received = NULL;
+        if (m[i].from == comm->rank) {
+            m[i].sent = case_array(m[i].count, m[i].type);
+            fill(m[i].sent, 0, m[i].count, m[i].type, m[i].salt, m[i].from, 0);
+            if (m[i].to != comm->rank) sent += m[i].count * memo_type_bytes(m[i].type);
+        }
+        if (m[i].to == comm->rank) m[i].received = case_array(m[i].count, m[i].type);
+    }
+    /* Shuffled, then each way's messages put back into their order. */
+    for (i = 0; i < 2 * n; i++) order[i] = i;
+    for (i = 2 * n - 1; i > 0; i--) {
+        int other = (int)(case_random(&c->my_state) % (uint64_t)(i + 1)), swap = order[i];
+        order[i] = order[other];
+        order[other] = swap;
+    }
+    for (i = 0; i < 2 * n; i++)
+        for (k = i + 1; k < 2 * n; k++) {
+            int a = order[i] % n, b = order[k] % n;
+            if (order[i] / n == order[k] / n && m[a].from == m[b].from && m[a].to == m[b].to &&
+                a > b) {
+                int swap = order[i];
+                order[i] = order[k];
+                order[k] = swap;
+            }
+        }
+    EXPECT_OK(c, comm->group_begin(comm, &error));
+    for (i = 0; i < 2 * n; i++) {
+        int j = order[i] % n;
+        if (order[i] < n && m[j].sent)
+            EXPECT_OK(c, comm->send(comm, stream, m[j].sent, m[j].count, m[j].type, m[j].to,
+                                    &error));
+        if (order[i] >= n && m[j].received)
+            EXPECT_OK(c, comm->receive(comm, stream, m[j].received, m[j].count, m[j].type,
+                                       m[j].from, &error));
+    }
+    EXPECT_OK(c, comm->group_end(comm, stream, &error));
+    EXPECT_OK(c, c->device->stream_synchronize(c->device->context, stream, &error));
+    for (i = 0; i < n; i++)
+        if (m[i].received)
+            EXPECT(c, is_filled(m[i].received, 0, m[i].count, m[i].type, m[i].salt, m[i].from, 0),
+                   "message %d of %d, %lld %s from %d", i, n, (long long)m[i].count,
+                   memo_type_name(m[i].type), (int)m[i].from);
+    EXPECT(c, comm->sent_bytes - sent_before == sent, "%lld is not %lld",
+           (long long)(comm->sent_bytes - sent_before), (long long)sent);
+    for (i = 0; i < n; i++) {
+        free(m[i].sent);
+        free(m[i].received);
+    }
+}
+
+static void case_groups(rank_case* c) {
+    int i;
+    for (i = 0; i < 15; i++) one_group(c, c->comm, c->streams[0]);
+}
+
+/* All send to all, sends first: without a group everybody would wait for everybody. */
+static void case_exchange(rank_case* c) {
+    memo_comm* comm = c->comm;
+    int64_t* sent = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
+    int64_t* received = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
+    int32_t r;
+    memo_error error;
+    EXPECT_OK(c, comm->group_begin(comm, &error));
+    for (r = 0; r < comm->size; r++) {
+        sent[r] = comm->rank * 100 + r;
+        EXPECT_OK(c,
+                  comm->send(comm, c->streams[0], &sent[r], 1, MEMO_TYPE_I64, r, &error));
+    }
+    EXPECT_OK(c, comm->group_begin(comm, &error)); /* groups nest */
+    for (r = comm->size - 1; r >= 0; r--)
+        EXPECT_OK(c, comm->receive(comm, c->streams[0], &received[r], 1, MEMO_TYPE_I64, r, &error));
+    EXPECT_OK(c, comm->group_end(comm, c->streams[0], &error));
+    EXPECT_OK(c, comm->group_end(comm, c->streams[0], &error));
+    case_synchronize(c);
+    for (r = 0; r < comm->size; r++)
+        EXPECT(c, received[r] == r * 100 + comm->rank, "%lld from %d", (long long)received[r],
+               (int)r);
+    free(sent);
+    free(received);
+}
+
+/* A ring of single operations, odd ranks receiving first; sends and receives of one side in a group and of the
+ * other one by one. */
+static void case_single_messages(rank_case* c) {
+    memo_comm* comm = c->comm;
+    memo_stream stream = c->streams[0];
+    int32_t next = (comm->rank + 1) % comm->size, previous = (comm->rank + comm->size - 1) % comm->size;
+    int32_t mine[2], got[2];
+    int i;
+    memo_error error;
+    if (comm->size % 2) return;
+    mine[0] = comm->rank;
+    mine[1] = comm->rank + 100;
+    for (i = 0; i < 5; i++) {
+        got[0] = got[1] = -1;
+        if (comm->rank % 2) {
+            EXPECT_OK(c, comm->receive(comm, stream, &got[0], 1, MEMO_TYPE_I32, previous, &error));
+            EXPECT_OK(c, comm->receive(comm, stream, &got[1], 1, MEMO_TYPE_I32, previous, &error));
+            EXPECT_OK(c, comm->send(comm, stream, &mine[0], 1, MEMO_TYPE_I32, next, &error));
+            EXPECT_OK(c, comm->send(comm, stream, &mine[1], 1, MEMO_TYPE_I32, next, &error));
+        } else {
+            EXPECT_OK(c, comm->group_begin(comm, &error));
+            EXPECT_OK(c, comm->send(comm, stream, &mine[0], 1, MEMO_TYPE_I32, next, &error));
+            EXPECT_OK(c, comm->send(comm, stream, &mine[1], 1, MEMO_TYPE_I32, next, &error));
+            EXPECT_OK(c, comm->receive(comm, stream, &got[0], 1, MEMO_TYPE_I32, previous, &error));
+            EXPECT_OK(c, comm->receive(comm, stream, &got[1], 1, MEMO_TYPE_I32, previous, &error));
+            EXPECT_OK(c, comm->group_end(comm, stream, &error));
+        }
+        case_synchronize(c);
+        EXPECT(c, got[0] == previous && got[1] == previous + 100, "%d, %d", (int)got[0],
+               (int)got[1]);
+    }
+}
+
+static void case_all_to_all(rank_case* c) {
+    memo_comm* comm = c->comm;
+    int32_t n = comm->size, r;
+    int round;
+    memo_error error;
+    for (round = 0; round < 6; round++) {
+        memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
+        int64_t count = case_count(c), sent = comm->sent_bytes;
+        uint64_t salt = case_random(&c->state);
+        void *from = case_array(n * count, type), *to = case_array(n * count, type);
+        fill(from, 0, n * count, type, salt, comm->rank, 0);
+        EXPECT_OK(c, memo_comm_all_to_all(comm, c->streams[0], from, to, count, type, &error));
+        case_synchronize(c);
+        for (r = 0; r < n; r++)
+            EXPECT(c,
+                   is_filled(to, r * count, (r + 1) * count, type, salt, r, comm->rank * count),
+                   "%lld %s from %d", (long long)count, memo_type_name(type), (int)r);
+        EXPECT(c, comm->sent_bytes - sent == (n - 1) * count * memo_type_bytes(type), "%lld",
+               (long long)(comm->sent_bytes - sent));
+        free(from);
+        free(to);
+    }
+}
+
+/* Rank a sends b (a * 7 + b * 3) % 11 elements, and puts what it gets into reverse order with holes. */
+static void case_all_to_all_v(rank_case* c) {
+    memo_comm* comm = c->comm;
+    int32_t n = comm->size, r;
+    int64_t* numbers = (int64_t*)case_array(4 * n, MEMO_TYPE_I64);
+    int64_t *n_send = numbers, *send_at = numbers + n, *n_receive = numbers + 2 * n;
+    int64_t *receive_at = numbers + 3 * n, i, n_sent = 0, n_received = 0;
+    float *from, *to;
+    memo_error error;
+    for (r = 0; r < n; r++) {
+        n_send[r] = (comm->rank * 7 + r * 3) % 11;
+        send_at[r] = n_sent;
+        n_sent += n_send[r];
+    }
+    for (r = n - 1; r >= 0; r--) {
+        n_receive[r] = (r * 7 + comm->rank * 3) % 11;
+        receive_at[r] = n_received + 1;
+        n_received += n_receive[r] + 1;
+    }
+    from = (float*)case_array(n_sent, MEMO_TYPE_F32);
+    to = (float*)case_array(n_received + 1, MEMO_TYPE_F32);
+    for (i = 0; i < n_received; i++) to[i] = -1;
+    for (r = 0; r < n; r++)
+        for (i = 0; i < n_send[r]; i++)
+            from[send_at[r] + i] = (float)(comm->rank * 10000 + r * 100 + i);
+    EXPECT_OK(c, memo_comm_all_to_all_v(comm, c->streams[0], from, n_send, send_at, to, n_receive,
+                                        receive_at, MEMO_TYPE_F32, &error));
+    memset(numbers, 0, (size_t)n * 2 * sizeof(int64_t)); /* read before the call returned */
+    case_synchronize(c);
+    for (r = 0; r < n; r++) {
+        EXPECT(c, to[receive_at[r] - 1] == -1, "the hole before %d", (int)r);
+        for (i = 0; i < n_receive[r]; i++)
+            EXPECT(c, to[receive_at[r] + i] == (float)(r * 10000 + comm->rank * 100 + i),
+                   "element %lld from %d", (long long)i, (int)r);
+    }
+    free(numbers);
+    free(from);
+    free(to);
+}
+
+/* --- splits and meshes --- */
+
+/* Random colors and keys; the parts work at once, on two streams, beside the whole. */
+static void case_splits(rank_case* c) {
+    memo_comm *comm = c->comm, *part[2];
+    int32_t n = comm->size, r, k;
+    int64_t* color[2];
+    int64_t* key[2];
+    memo_error error;
+    for (k = 0; k < 2; k++) {
+        int32_t rank = 0, size = 0, mine = comm->rank;
+        color[k] = (int64_t*)case_array(n, MEMO_TYPE_I64);
+        key[k] = (int64_t*)case_array(n, MEMO_TYPE_I64);
+        for (r = 0; r < n; r++) {
+            color[k][r] = case_int(c, -1, 2);
+            key[k][r] = case_int(c, -2, 2);
+        }
+        for (r = 0; r < n; r++) {
+            if (color[k][r] != color[k][mine]) continue;
+            size++;
+            rank += key[k][r] < key[k][mine] || (key[k][r] == key[k][mine] && r < mine);
+        }
+        EXPECT_OK(c, comm->split(comm, (int32_t)color[k][mine], (int32_t)key[k][mine], "half",
+                                 &part[k], &error));
+        if (color[k][mine] < 0)
+            EXPECT(c, !part[k], "a part for color -1");
+        else
+            EXPECT(c,
+                   part[k] && part[k]->rank == rank && part[k]->size == size &&
+                       strstr(part[k]->name, "half") && part[k]->sent_bytes == 0,
+                   "split %d", (int)k);
+        free(color[k]);
+        free(key[k]);
+    }
+    for (r = 0; r < 4; r++) {
+        /* Parts have random sizes: their random numbers must not disturb the common ones. */
+        uint64_t state = c->state;
+        for (k = 0; k < 2; k++) {
+            if (!part[k]) continue;
+            one_collective(c, part[k], c->streams[k]);
+            one_group(c, part[k], c->streams[k]);
+            c->state = state;
+        }
+        one_collective(c, comm, c->streams[0]);
+    }
+    if (part[0]) part[0]->destroy(part[0]);
+    one_collective(c, comm, c->streams[0]);
+    if (part[1]) part[1]->destroy(part[1]);
+}
+
+/* Number of ranks, and sum of the squares of world ranks, that agree with mine in all but the axes given. */
+static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine,
+                          int data, int pipeline, int tensor, int ring, int ulysses, int32_t* n,
+                          int64_t* sum) {
+    int32_t t_degree = desc->tensor, u_degree = desc->ulysses, r_degree = desc->ring, rank;
+    *n = 0;
+    *sum = 0;
+    for (rank = 0; rank < size; rank++) {
+        int32_t t = rank % t_degree, s = rank / t_degree % (u_degree * r_degree);
+        int32_t u = desc->ring_is_inner ? s / r_degree : s % u_degree;
+        int32_t r = desc->ring_is_inner ? s % r_degree : s / u_degree;
+        int32_t d = rank / (t_degree * u_degree * r_degree) % desc->data;
+        int32_t p = rank / (t_degree * u_degree * r_degree * desc->data);
+        if ((!data && d != mine->data_rank) || (!pipeline && p != mine->pipeline_rank) ||
+            (!tensor && t != mine->tensor_rank) || (!ring && r != mine->ring_rank) ||
+            (!ulysses && u != mine->ulysses_rank))
+            continue;
+        ++*n;
+        *sum += (int64_t)rank * rank + 1;
+    }
+}
+
+static void mesh_group(rank_case* c, memo_comm* part, int32_t rank, int32_t n, int64_t sum) {
+    int64_t mine = (int64_t)c->comm->rank * c->comm->rank + 1, total = -1;
+    memo_error error;
+    EXPECT(c, part->rank == rank && part->size == n, "%s: rank %d of %d, not %d of %d", part->name,
+           (int)part->rank, (int)part->size, (int)rank, (int)n);
+    EXPECT_OK(c, part->all_reduce(part, c->streams[0], &mine, &total, 1, MEMO_TYPE_I64,
+                                  MEMO_REDUCTION_SUM, &error));
+    EXPECT_OK(c, c->device->stream_synchronize(c->device->context, c->streams[0], &error));
+    EXPECT(c, total == sum, "%s: %lld, not %lld", part->name, (long long)total, (long long)sum);
+}
+
+static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
+    memo_mesh* m = NULL;
+    memo_error error;
+    int32_t n, rank, expected_ring;
+    int64_t sum;
+    EXPECT_OK(c, memo_mesh_create(c->comm, desc, &m, &error));
+    if (!m) return;
+    /* The brief formula of the sequence group: ring rank r, ulysses rank u at r * ulysses + u. */
+    rank = c->comm->rank / desc->tensor % (desc->ring * desc->ulysses);
+    expected_ring = desc->ring_is_inner ? rank % desc->ring : rank / desc->ulysses;
+    EXPECT(c, m->ring_rank == expected_ring, "ring rank %d", (int)m->ring_rank);
+    EXPECT(c, m->sequence_rank == m->ring_rank * desc->ulysses + m->ulysses_rank, "sequence rank");
+    mesh_expected(desc, c->comm->size, m, 1, 0, 0, 0, 0, &n, &sum);
+    mesh_group(c, m->data, m->data_rank, n, sum);
+    mesh_expected(desc, c->comm->size, m, 0, 1, 0, 0, 0, &n, &sum);
+    mesh_group(c, m->pipeline, m->pipeline_rank, n, sum);
+    mesh_expected(desc, c->comm->size, m, 0, 0, 1, 0, 0, &n, &sum);
+    mesh_group(c, m->tensor, m->tensor_rank, n, sum);
+    mesh_expected(desc, c->comm->size, m, 0, 0, 0, 1, 0, &n, &sum);
+    mesh_group(c, m->ring, m->ring_rank, n, sum);
+    mesh_expected(desc, c->comm->size, m, 0, 0, 0, 0, 1, &n, &sum);
+    mesh_group(c, m->ulysses, m->ulysses_rank, n, sum);
+    mesh_expected(desc, c->comm->size, m, 0, 0, 0, 1, 1, &n, &sum);
+    mesh_group(c, m->sequence, m->sequence_rank, n, sum);
+    mesh_expected(desc, c->comm->size, m, 1, 0, 0, 1, 1, &n, &sum);
+    mesh_group(c, m->gradient, m->data_rank * desc->ring * desc->ulysses + m->sequence_rank, n,
+               sum);
+    memo_mesh_destroy(m);
+}
+
+/* Random degrees whose product is the size. */
+static void case_meshes(rank_case* c) {
+    int i;
+    for (i = 0; i < 4; i++) {
+        memo_mesh_desc desc = memo_mesh_desc_default();
+        int32_t* degrees[5];
+        int32_t rest = c->comm->size, factor;
+        degrees[0] = &desc.data;
+        degrees[1] = &desc.pipeline;
+        degrees[2] = &desc.tensor;
+        degrees[3] = &desc.ring;
+        degrees[4] = &desc.ulysses;
+        desc.data = desc.pipeline = desc.tensor = desc.ring = desc.ulysses = 1;
+        for (factor = 2; rest > 1; factor++)
+            for (; rest % factor == 0; rest /= factor) *degrees[case_int(c, 0, 4)] *= factor;
+        desc.ring_is_inner = (int32_t)case_int(c, 0, 1);
+        one_mesh(c, &desc);
+    }
+}
+
+/* --- calls that are refused, on one rank alone, without harm to the others --- */
+
+static void case_refused_calls(rank_case* c) {
+    memo_comm* comm = c->comm;
+    memo_stream stream = c->streams[0];
+    float x[4] = {1, 2, 3, 4};
+    memo_error error;
+    memo_mesh_desc desc = memo_mesh_desc_default();
+    memo_mesh* mesh;
+#define REFUSED(call, expected_status)                                                             \
+    do {                                                                                           \
+        memo_status status_;                                                                       \
+        error.message[0] = 0;                                                                      \
+        status_ = (call);                                                                          \
+        EXPECT(c, status_ == (expected_status) && error.message[0], "status %d, %s", (int)status_, \
+               error.message);                                                                     \
+    } while (0)
+    REFUSED(comm->send(comm, stream, x, 1, MEMO_TYPE_F32, comm->size, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->receive(comm, stream, x, 1, MEMO_TYPE_F32, -1, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->send(comm, stream, x, -1, MEMO_TYPE_F32, 0, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->send(comm, stream, x, 1, (memo_type)99, 0, &error), MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->send(comm, stream, x, 1, MEMO_TYPE_F32, comm->rank, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->all_reduce(comm, stream, NULL, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->all_reduce(comm, stream, x, x, (int64_t)1 << 62, MEMO_TYPE_F32,
+                             MEMO_REDUCTION_SUM, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->all_reduce(comm, stream, x, x, 1, MEMO_TYPE_F32, (memo_reduction)7, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->broadcast(comm, stream, x, 1, MEMO_TYPE_F32, comm->size, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    REFUSED(comm->group_end(comm, stream, &error), MEMO_STATUS_INVALID_STATE);
+    EXPECT_OK(c, comm->group_begin(comm, &error));
+    REFUSED(comm->barrier(comm, stream, &error), MEMO_STATUS_INVALID_STATE);
+    REFUSED(comm->group_end(comm, stream, &error), MEMO_STATUS_INVALID_STATE); /* given up */
+    EXPECT_OK(c, comm->group_begin(comm, &error));
+    EXPECT_OK(c, comm->send(comm, stream, x, 1, MEMO_TYPE_F32, comm->rank, &error));
+    REFUSED(comm->receive(comm, c->streams[1], x, 1, MEMO_TYPE_F32, comm->rank, &error),
+            MEMO_STATUS_INVALID_ARGUMENT);
+    EXPECT_OK(c, comm->group_begin(comm, &error)); /* an empty group is nothing */
+    EXPECT_OK(c, comm->group_end(comm, stream, &error));
+    desc.ring = comm->size + 1;
+    REFUSED(memo_mesh_create(comm, &desc, &mesh, &error), MEMO_STATUS_INVALID_ARGUMENT);
+    EXPECT_OK(c, comm->status(comm, &error));
+    one_collective(c, comm, stream);
+#undef REFUSED
+}
+
+typedef void (*case_function)(rank_case*);
+static const struct {
+    const char* name;
+    case_function function;
+} comm_cases[] = {
+    {"collectives", case_collectives},
+    {"collectives_in_a_row", case_collectives_in_a_row},
+    {"groups", case_groups},
+    {"exchange", case_exchange},
+    {"single_messages", case_single_messages},
+    {"all_to_all", case_all_to_all},
+    {"all_to_all_v", case_all_to_all_v},
+    {"splits", case_splits},
+    {"meshes", case_meshes},
+    {"refused_calls", case_refused_calls},
+};
+#define N_COMM_CASES ((int)(sizeof comm_cases / sizeof comm_cases[0]))
+
+#endif

@@ -1,0 +1,7 @@
+/* The one translation unit with the implementations. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo.h"
+#include "memo_plan.h"
+#include "memo_sp.h"

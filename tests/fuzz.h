@@ -1,0 +1,66 @@
+/* fuzz.h - what the fuzz targets share: a temporary file, and sealing.
+ *
+ * Nearly no random text has a right checksum, so a fuzzer would never get behind it.  Each target
+ * therefore reads its input twice: as it is, and with a first and a last line that are right. */
+#ifndef FUZZ_H
+#define FUZZ_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char* fuzz_input = "input"; /* whose bytes these are, for the message */
+
+/* Unlike assert it stays in every build. */
+#define FUZZ_CHECK(condition)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s is false for %s\n", __FILE__, __LINE__, #condition,         \
+                    fuzz_input);                                                                   \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* A refusal has a status and a message that names the text. */
+static inline void fuzz_refused(memo_status status, const memo_error* error) {
+    FUZZ_CHECK(error->status == status);
+    FUZZ_CHECK(strncmp(error->message, "input", 5) == 0);
+    FUZZ_CHECK(strlen(error->message) < sizeof error->message);
+    FUZZ_CHECK(error->line >= 0);
+}
+
+static inline const char* fuzz_path(void) {
+    static char path[256];
+    const char* folder = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/memo-fuzz-%ld", folder ? folder : "/tmp", (long)getpid());
+    return path;
+}
+
+/* first_line + body + "end COUNT CHECKSUM", where COUNT is the body's lines of content, and
+ * extra_lines. To be freed. */
+static inline char* fuzz_seal(const char* first_line, const uint8_t* body, size_t body_bytes,
+                              long extra_lines, int64_t* n_bytes) {
+    size_t head_bytes = strlen(first_line), used = head_bytes + body_bytes, i, line = 0;
+    char* text = (char*)malloc(used + 64);
+    uint64_t hash = 14695981039346656037u;
+    long n_lines = extra_lines;
+    FUZZ_CHECK(text);
+    memcpy(text, first_line, head_bytes);
+    if (body_bytes) memcpy(text + head_bytes, body, body_bytes);
+    if (body_bytes && text[used - 1] != '\n') text[used++] = '\n';
+    for (i = head_bytes, line = i; i < used; i++) {
+        if (text[i] != '\n') continue;
+        while (line < i && strchr(" \t\r", text[line])) line++;
+        n_lines += line < i && text[line] != '#';
+        line = i + 1;
+    }
+    for (i = 0; i < used; i++) hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
+    used +=
+        (size_t)snprintf(text + used, 64, "end %ld %016llx\n", n_lines, (unsigned long long)hash);
+    *n_bytes = (int64_t)used;
+    return text;
+}
+
+#endif

@@ -1,0 +1,62 @@
+/* fuzz_plan.c - any bytes given to memo_plan_parse: refused with a message, or a plan that is
+ * valid.
+ *
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+#ifndef FUZZ_REPLAY
+#define MEMO_IMPLEMENTATION
+#endif
+#include "memo.h"
+#include "fuzz.h"
+
+static void same_plan(const memo_plan* a, const memo_plan* b) {
+    int64_t i;
+    FUZZ_CHECK(a->n_buffers == b->n_buffers && a->n_gaps == b->n_gaps);
+    FUZZ_CHECK(a->alignment_bytes == b->alignment_bytes && a->n_times == b->n_times);
+    FUZZ_CHECK(a->body_begin == b->body_begin && a->peak_bytes == b->peak_bytes);
+    FUZZ_CHECK(a->lower_bound_bytes == b->lower_bound_bytes && a->proof == b->proof);
+    FUZZ_CHECK(strcmp(a->engine, b->engine) == 0);
+    for (i = 0; i < a->n_buffers; i++) {
+        const memo_buffer *x = &a->buffers[i], *y = &b->buffers[i];
+        FUZZ_CHECK(x->id == y->id && x->size_bytes == y->size_bytes);
+        FUZZ_CHECK(x->begin == y->begin && x->end == y->end && x->offset_bytes == y->offset_bytes);
+        FUZZ_CHECK(x->alignment_bytes == y->alignment_bytes && x->is_fixed == y->is_fixed);
+        FUZZ_CHECK(x->stream == y->stream && x->memory_class == y->memory_class);
+    }
+    for (i = 0; i < a->n_gaps; i++)
+        FUZZ_CHECK(a->gaps[i].buffer == b->gaps[i].buffer && a->gaps[i].begin == b->gaps[i].begin &&
+                   a->gaps[i].end == b->gaps[i].end);
+}
+
+static void fuzz_plan_text(const char* text, int64_t n_bytes) {
+    memo_error error;
+    memo_plan *plan = NULL, *other = NULL;
+    memo_status status = memo_plan_parse(text, n_bytes, "input", &plan, &error);
+    if (status) {
+        fuzz_refused(status, &error);
+        return;
+    }
+    FUZZ_CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_write(plan, fuzz_path(), &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_read(fuzz_path(), &other, &error) == MEMO_STATUS_OK);
+    same_plan(plan, other);
+    FUZZ_CHECK(memo_plan_write_svg(plan, NULL, "input", fuzz_path(), &error) == MEMO_STATUS_OK);
+    unlink(fuzz_path());
+    memo_plan_destroy(other);
+    memo_plan_destroy(plan);
+}
+
+static void fuzz_plan(const uint8_t* data, size_t size) {
+    int64_t n_bytes;
+    char* sealed = fuzz_seal("memo plan 1\n", data, size, 1, &n_bytes);
+    fuzz_plan_text(size ? (const char*)data : "", (int64_t)size);
+    fuzz_plan_text(sealed, n_bytes);
+    free(sealed);
+}
+
+#ifndef FUZZ_REPLAY
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_plan(data, size);
+    return 0;
+}
+#endif

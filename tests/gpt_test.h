@@ -1,0 +1,101 @@
+/* gpt_test.h - what the tests of the trainer's model share: a model in a device that fits it
+ * exactly, and text to feed it. */
+#ifndef GPT_TEST_H
+#define GPT_TEST_H
+
+#include "gpt_model.h"
+#include "memo_plan.h"
+#include "memo_test.h"
+
+typedef struct gpt_test_run {
+    memo_device* host;
+    memo_trace* trace; /* of the dry run */
+    memo_plan* plan;
+    gpt_model* model;
+} gpt_test_run;
+
+static inline gpt_desc gpt_test_desc(gpt_config config, gpt_policy policy, double alpha) {
+    gpt_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.config = config;
+    desc.policy = policy;
+    desc.alpha = alpha;
+    return desc;
+}
+
+static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32_t n_heads,
+                                         int32_t n_kv_heads, int64_t sequence, int64_t batch,
+                                         int64_t tile_rows, double dropout) {
+    gpt_config config;
+    config.n_layers = n_layers;
+    config.hidden = hidden;
+    config.n_heads = n_heads;
+    config.n_kv_heads = n_kv_heads;
+    config.sequence = sequence;
+    config.batch = batch;
+    config.tile_rows = tile_rows;
+    config.dropout = dropout;
+    config.seed = 42;
+    return config;
+}
+
+static inline void gpt_test_close(gpt_test_run* run) {
+    gpt_destroy(run->model);
+    if (run->host) memo_host_device_destroy(run->host);
+    if (run->plan) memo_plan_destroy(run->plan);
+    if (run->trace) memo_trace_destroy(run->trace);
+    memset(run, 0, sizeof *run);
+}
+
+/* Dry run, then a plan. */
+static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
+                                        memo_error* error) {
+    gpt_desc dry = *desc;
+    gpt_model* model;
+    memo_status status;
+    if ((status = memo_trace_create(&run->trace, error))) return status;
+    dry.trace = run->trace;
+    if ((status = gpt_create(&dry, &model, error))) return status;
+    status = gpt_micro_batch(model, NULL, NULL, 0, 0, 1, error);
+    gpt_destroy(model);
+    if (!status) status = memo_plan_from_trace(run->trace, 0, &run->plan, error);
+    if (!status) status = memo_plan_solve(run->plan, NULL, error);
+    return status;
+}
+
+/* A model in a device that has the bytes it was promised and not one more.  On failure nothing is
+ * left. */
+static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
+                                        memo_error* error) {
+    memo_host_device_desc host = memo_host_device_desc_default();
+    gpt_desc real = *desc;
+    memo_swap_sizes sizes;
+    memo_status status;
+    memset(run, 0, sizeof *run);
+    memset(&sizes, 0, sizeof sizes);
+    if ((status = gpt_test_plan(desc, run, error)) ||
+        (status = gpt_swap_sizes(desc, &sizes, error))) {
+        gpt_test_close(run);
+        return status;
+    }
+    host.device_memory_bytes = run->plan->peak_bytes;
+    host.host_memory_bytes = sizes.host_bytes + gpt_staging_bytes(&desc->config);
+    status = memo_host_device_create(&host, &run->host, error);
+    real.host_device = run->host;
+    real.plan = run->plan;
+    if (!status) status = gpt_create(&real, &run->model, error);
+    if (status) gpt_test_close(run);
+    return status;
+}
+
+/* Text with some order in it, so that a loss can fall: each byte is near the one before. */
+static inline void gpt_test_text(uint8_t* text, int64_t n) {
+    int64_t i;
+    int byte = 'a';
+    for (i = 0; i < n; i++) {
+        byte = 'a' + (byte - 'a' + (int)memo_test_int(0, 3)) % 26;
+        text[i] = (uint8_t)byte;
+    }
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* memo_test.h - the tests' own few lines: checks, a name filter, a seed that is printed and can be
+ * set.
+ *
+ *   static void adds_up(void) { CHECK(1 + 1 == 2); }
+ *   int main(int argc, char** argv) {
+ *       memo_test_begin(argc, argv);
+ *       TEST(adds_up);
+ *       return memo_test_end();
+ *   }
+ *
+ * Usage of a test program: [NAME] [--seed N]   NAME: only the tests whose name contains it.
+ * Output: TAP.  A test's random cases come from memo_test_random(), seeded anew for each test. */
+#ifndef MEMO_TEST_H
+#define MEMO_TEST_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    const char* filter;
+    uint64_t seed, state;
+    int n_tests, n_failed, failures; /* failures: of the test that runs */
+    const char* skip_reason;
+} memo_test;
+
+static inline uint64_t memo_test_random(void) { /* splitmix64 */
+    uint64_t z = (memo_test.state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+/* Uniform in [low, high]. */
+static inline int64_t memo_test_int(int64_t low, int64_t high) {
+    return low + (int64_t)(memo_test_random() % (uint64_t)(high - low + 1));
+}
+/* Uniform in [0, 1). */
+static inline double memo_test_real(void) {
+    return (double)(memo_test_random() >> 11) * (1.0 / 9007199254740992.0);
+}
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            memo_test.failures++;                                                                  \
+            if (memo_test.failures <= 10)                                                          \
+                printf("# %s:%d: CHECK(%s) is false\n", __FILE__, __LINE__, #condition);           \
+        }                                                                                          \
+    } while (0)
+
+/* CHECK with a printf message that says which case it was. */
+#define CHECK_CASE(condition, ...)                                                                 \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            memo_test.failures++;                                                                  \
+            if (memo_test.failures <= 10) {                                                        \
+                printf("# %s:%d: CHECK(%s) is false: ", __FILE__, __LINE__, #condition);           \
+                printf(__VA_ARGS__);                                                               \
+                printf("\n");                                                                      \
+            }                                                                                      \
+        }                                                                                          \
+    } while (0)
+
+/* The call must return MEMO_STATUS_OK; prints error.message otherwise.  Needs `memo_error error`.
+ */
+#define CHECK_OK(call) CHECK_CASE((call) == MEMO_STATUS_OK, "%s", error.message)
+
+/* Leaves the test; it counts as skipped. */
+#define SKIP(reason)                                                                               \
+    do {                                                                                           \
+        memo_test.skip_reason = (reason);                                                          \
+        return;                                                                                    \
+    } while (0)
+
+#define TEST(function) memo_test_run(#function, function)
+
+static inline void memo_test_begin(int argc, char** argv) {
+    int i;
+    memo_test.seed = 20240607;
+    for (i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            memo_test.seed = strtoull(argv[++i], NULL, 10);
+        else
+            memo_test.filter = argv[i];
+    }
+    printf("# %s --seed %llu\n", argv[0], (unsigned long long)memo_test.seed);
+}
+
+static inline void memo_test_run(const char* name, void (*function)(void)) {
+    if (memo_test.filter && !strstr(name, memo_test.filter)) return;
+    memo_test.failures = 0;
+    memo_test.skip_reason = NULL;
+    memo_test.state = memo_test.seed;
+    memo_test.n_tests++;
+    function();
+    if (memo_test.failures) {
+        memo_test.n_failed++;
+        printf("not ok %d - %s\n", memo_test.n_tests, name);
+    } else if (memo_test.skip_reason) {
+        printf("ok %d - %s # SKIP %s\n", memo_test.n_tests, name, memo_test.skip_reason);
+    } else {
+        printf("ok %d - %s\n", memo_test.n_tests, name);
+    }
+    fflush(stdout);
+}
+
+static inline int memo_test_end(void) {
+    printf("1..%d\n", memo_test.n_tests);
+    return memo_test.n_failed ? 1 : 0;
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* swap_chain.h - a chain of layers that only writes patterns and looks whether they come back.
+ *
+ * The forward of a layer writes a pattern into every row of every tensor; the backward rewrites the
+ * rows that the engine does not bring back (recomputation) and compares all rows with the pattern.
+ * Patterns differ by tensor, layer, row and micro-batch, so a byte from anywhere else shows. */
+#ifndef SWAP_CHAIN_H
+#define SWAP_CHAIN_H
+
+#include "memo.h"
+
+#define CHAIN_TENSORS_MAX 8
+
+typedef struct chain {
+    memo_device* host;         /* where functions run */
+    const memo_device* device; /* what the engine and the announcements use */
+    memo_stream compute;
+    memo_swap_tensor tensors[CHAIN_TENSORS_MAX];
+    memo_swap_desc desc;
+    memo_swap* swap;
+    int64_t n_wrong; /* rows that came back different; written on the compute stream */
+} chain;
+
+typedef struct chain_op {
+    memo_swap_view view;
+    int64_t begin, end; /* rows */
+    uint64_t key;
+    int64_t* n_wrong;
+} chain_op;
+
+static unsigned char chain_byte(uint64_t key, int64_t row, int64_t column) {
+    uint64_t hash = (key ^ (uint64_t)row) * 0x9e3779b97f4a7c15u;
+    return (unsigned char)((hash >> 40) + (uint64_t)column);
+}
+
+static memo_status chain_write(void* arguments, memo_error* error) {
+    const chain_op* op = (const chain_op*)arguments;
+    int64_t row, column;
+    (void)error;
+    for (row = op->begin; row < op->end; row++) {
+        unsigned char* bytes = (unsigned char*)memo_swap_row(&op->view, row);
+        for (column = 0; column < op->view.row_bytes; column++)
+            bytes[column] = chain_byte(op->key, row, column);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status chain_compare(void* arguments, memo_error* error) {
+    const chain_op* op = (const chain_op*)arguments;
+    int64_t row, column;
+    (void)error;
+    for (row = op->begin; row < op->end; row++) {
+        const unsigned char* bytes = (const unsigned char*)memo_swap_row(&op->view, row);
+        for (column = 0; column < op->view.row_bytes; column++) {
+            if (bytes[column] == chain_byte(op->key, row, column)) continue;
+            ++*op->n_wrong;
+            break;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Rows [begin, end) as one or two ranges of bytes; how many. */
+static int64_t chain_ranges(const memo_swap_view* view, int64_t begin, int64_t end,
+                            memo_range* ranges) {
+    int64_t n = 0, middle = view->split_row < begin ? begin : view->split_row;
+    if (middle > end) middle = end;
+    if (begin < middle) {
+        ranges[n].begin = (uint64_t)(uintptr_t)memo_swap_row(view, begin);
+        ranges[n].end = ranges[n].begin + (uint64_t)((middle - begin) * view->row_bytes);
+        n++;
+    }
+    if (middle < end) {
+        ranges[n].begin = (uint64_t)(uintptr_t)memo_swap_row(view, middle);
+        ranges[n].end = ranges[n].begin + (uint64_t)((end - middle) * view->row_bytes);
+        n++;
+    }
+    return n;
+}
+
+static memo_status chain_enqueue(chain* c, const char* name, memo_host_function function,
+                                 int32_t layer, int32_t tensor, int64_t begin, int64_t end,
+                                 int64_t micro_batch, memo_error* error) {
+    chain_op op;
+    if (begin >= end) return MEMO_STATUS_OK;
+    op.view = memo_swap_get_view(c->swap, layer, tensor);
+    op.begin = begin;
+    op.end = end;
+    op.key = (uint64_t)(((micro_batch * 64 + layer) * 16 + tensor) * 1000003);
+    op.n_wrong = &c->n_wrong;
+    if (c->device->annotate) {
+        memo_range ranges[2];
+        memo_op_desc what = memo_op_desc_default();
+        int64_t n_ranges = chain_ranges(&op.view, begin, end, ranges);
+        memo_status status;
+        what.name = name;
+        if (function == chain_write) {
+            what.writes = ranges;
+            what.n_writes = n_ranges;
+        } else {
+            what.reads = ranges;
+            what.n_reads = n_ranges;
+        }
+        status = c->device->annotate(c->device->context, c->compute, &what, error);
+        if (status) return status;
+    }
+    return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, error);
+}
+
+static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
+    memo_status status = memo_swap_forward_begin(c->swap, layer, error);
+    int32_t t;
+    for (t = 0; t < c->desc.n_tensors && !status; t++)
+        status = chain_enqueue(c, "forward", chain_write, layer, t, 0, c->desc.n_rows, micro_batch,
+                               error);
+    return status ? status : memo_swap_forward_end(c->swap, layer, error);
+}
+
+static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
+    memo_status status = memo_swap_backward_begin(c->swap, layer, error);
+    int32_t t;
+    for (t = 0; t < c->desc.n_tensors && !status; t++) {
+        int64_t begin, end;
+        memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
+        status =
+            chain_enqueue(c, "recompute", chain_write, layer, t, begin, end, micro_batch, error);
+    }
+    for (t = 0; t < c->desc.n_tensors && !status; t++)
+        status = chain_enqueue(c, "backward", chain_compare, layer, t, 0, c->desc.n_rows,
+                               micro_batch, error);
+    return status ? status : memo_swap_backward_end(c->swap, layer, error);
+}
+
+/* One micro-batch; gives up before the call number n_calls of forward and backward where that is
+ * smaller than all of them, as a trainer that is told to stop would. */
+static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls,
+                                     memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t layer, n = c->desc.n_layers;
+    int64_t done = 0;
+    for (layer = 0; layer < n && !status && done < n_calls; layer++, done++)
+        status = chain_forward(c, layer, micro_batch, error);
+    for (layer = n - 1; layer >= 0 && !status && done < n_calls; layer--, done++)
+        status = chain_backward(c, layer, micro_batch, error);
+    if (!status && done < 2 * (int64_t)n) status = memo_swap_abandon(c->swap, error);
+    return status;
+}
+
+/* Makes the compute stream and the engine; c->host, c->device, c->desc and c->tensors are set. */
+static memo_status chain_open(chain* c, memo_error* error) {
+    memo_status status =
+        c->device->stream_create(c->device->context, "compute", 0, &c->compute, error);
+    c->swap = NULL;
+    c->n_wrong = 0;
+    if (status) return status;
+    c->desc.device = c->device;
+    c->desc.compute_stream = c->compute;
+    c->desc.tensors = c->tensors;
+    status = memo_swap_create(&c->desc, &c->swap, error);
+    if (status) {
+        c->device->stream_destroy(c->device->context, c->compute, NULL);
+        c->compute = NULL;
+    }
+    return status;
+}
+
+static void chain_close(chain* c) {
+    if (c->compute) c->device->stream_synchronize(c->device->context, c->compute, NULL);
+    memo_swap_destroy(c->swap);
+    if (c->compute) c->device->stream_destroy(c->device->context, c->compute, NULL);
+}
+
+#endif

@@ -1,0 +1,964 @@
+/* test_arena.c - chapter 5 of memo.h: recording, replaying, and what happens to those who diverge. */
+#include <stddef.h>
+static void* test_malloc(size_t n_bytes);
+#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
+#define MEMO_FREE(address)   free(address)
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+
+static memo_error error;
+
+/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
+static long memory_left = -1;
+static long n_mallocs;
+static void* test_malloc(size_t n_bytes) {
+    n_mallocs++;
+    if (memory_left == 0) return NULL;
+    if (memory_left > 0) memory_left--;
+    return malloc(n_bytes);
+}
+
+/* --- a device of the C library's memory --- */
+
+typedef struct test_device {
+    memo_device table;
+    int64_t capacity, used;
+    int64_t n_allocs, n_live;
+    int64_t sizes[4096];
+    void* addresses[4096];
+} test_device;
+
+static memo_status device_alloc(void* context, int64_t size_bytes, void** address, memo_error* e) {
+    test_device* device = (test_device*)context;
+    int k;
+    CHECK(size_bytes > 0);
+    if (size_bytes > device->capacity - device->used)
+        return memo_error_set(e, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "the test device is full");
+    if (posix_memalign(address, 512, (size_t)size_bytes))
+        return memo_error_set(e, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "no memory");
+    for (k = 0; device->addresses[k]; k++) {
+    }
+    device->addresses[k] = *address;
+    device->sizes[k] = size_bytes;
+    device->used += size_bytes;
+    device->n_allocs++;
+    device->n_live++;
+    return MEMO_STATUS_OK;
+}
+
+static memo_status device_free(void* context, void* address, memo_error* e) {
+    test_device* device = (test_device*)context;
+    int k;
+    (void)e;
+    for (k = 0; k < 4095 && device->addresses[k] != address; k++) {
+    }
+    CHECK(k < 4095);
+    device->addresses[k] = NULL;
+    device->used -= device->sizes[k];
+    device->n_live--;
+    free(address);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
+                               memo_error* e) {
+    test_device* device = (test_device*)context;
+    (void)e;
+    *free_bytes = device->capacity - device->used;
+    *total_bytes = device->capacity;
+    return MEMO_STATUS_OK;
+}
+
+static test_device the_device;
+static const memo_device* fresh_device(int64_t capacity) {
+    memset(&the_device, 0, sizeof the_device);
+    the_device.table.struct_bytes = sizeof(memo_device);
+    the_device.table.name = "test";
+    the_device.table.context = &the_device;
+    the_device.table.device_alloc = device_alloc;
+    the_device.table.device_free = device_free;
+    the_device.capacity = capacity;
+    return &the_device.table;
+}
+
+/* --- plans --- */
+
+/* Lowest offset at which a buffer meets none before it. */
+static void first_fit(memo_plan* plan) {
+    int64_t i, k;
+    plan->peak_bytes = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : 1;
+        buffer->offset_bytes = 0;
+        for (k = 0; k < i && buffer->size_bytes > 0; k++) {
+            const memo_buffer* other = &plan->buffers[k];
+            int64_t top = other->offset_bytes + memoi_plan_bytes(plan, k);
+            if (other->size_bytes == 0 || other->end <= buffer->begin ||
+                buffer->end <= other->begin || top <= buffer->offset_bytes ||
+                buffer->offset_bytes + memoi_plan_bytes(plan, i) <= other->offset_bytes)
+                continue;
+            buffer->offset_bytes = memoi_align_up(top, alignment);
+            k = -1; /* again from the start */
+        }
+        plan->peak_bytes =
+            memoi_max(plan->peak_bytes, buffer->offset_bytes + memoi_plan_bytes(plan, i));
+    }
+    plan->proof = MEMO_PROOF_FEASIBLE;
+}
+
+static memo_plan* planned(const memo_trace* trace, int64_t alignment) {
+    memo_plan* plan = NULL;
+    CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
+    first_fit(plan);
+    CHECK_OK(memo_plan_validate(plan, &error));
+    return plan;
+}
+
+static memo_plan* planned_text(const char* text, int64_t alignment) {
+    memo_trace* trace = NULL;
+    memo_plan* plan;
+    CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
+    plan = planned(trace, alignment);
+    memo_trace_destroy(trace);
+    return plan;
+}
+
+static memo_arena* replay(const memo_device* device, const memo_plan* plan,
+                          memo_divergence on_divergence) {
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena* arena = NULL;
+    desc.device = device;
+    desc.plan = plan;
+    desc.on_divergence = on_divergence;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    return arena;
+}
+
+static void* take(memo_arena* arena, int64_t size_bytes) {
+    void* address = NULL;
+    CHECK_OK(memo_arena_alloc(arena, size_bytes, 0, &address, &error));
+    CHECK(address != NULL);
+    return address;
+}
+static void drop(memo_arena* arena, void* address) {
+    CHECK_OK(memo_arena_free(arena, address, &error));
+}
+
+/* --- the example at the head of memo.h --- */
+
+static memo_status step(memo_arena* arena, memo_error* e) {
+    void *x, *y;
+    if (memo_arena_begin(arena, e) || memo_arena_alloc(arena, 3 << 20, 0, &x, e) ||
+        memo_arena_alloc(arena, 1 << 20, 0, &y, e))
+        return e->status;
+    if (memo_arena_free(arena, x, e) || memo_arena_free(arena, y, e)) return e->status;
+    return memo_arena_end(arena, e);
+}
+
+static void the_example_works(void) {
+    memo_trace* trace;
+    memo_plan* plan;
+    memo_arena* arena;
+    memo_arena_desc desc = memo_arena_desc_default();
+    const memo_device* device = fresh_device(5 << 20);
+    long before;
+    int i;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    desc.trace = trace;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    CHECK_OK(step(arena, &error));
+    memo_arena_destroy(arena);
+    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    first_fit(plan);
+    desc = memo_arena_desc_default();
+    desc.device = device;
+    desc.plan = plan;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    before = n_mallocs;
+    for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
+    CHECK(n_mallocs == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
+    CHECK(memo_arena_get_stats(arena).n_requests == 2000);
+    CHECK(memo_arena_get_stats(arena).reserved_bytes == 4 << 20);
+    memo_arena_destroy(arena);
+    CHECK(the_device.n_live == 0);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
+/* --- recording --- */
+
+static void recording_writes_the_requests_down(void) {
+    static const int device_too[] = {0, 1};
+    int round, i;
+    for (round = 0; round < 2; round++) {
+        memo_trace* trace;
+        memo_arena* arena;
+        memo_arena_desc desc = memo_arena_desc_default();
+        void *weights, *a, *b;
+        CHECK_OK(memo_trace_create(&trace, &error));
+        if (device_too[round]) desc.device = fresh_device(1 << 20);
+        desc.trace = trace;
+        CHECK_OK(memo_arena_create(&desc, &arena, &error));
+        weights = take(arena, 1000);
+        for (i = 0; i < 3; i++) { /* only the first is recorded */
+            CHECK_OK(memo_arena_begin(arena, &error));
+            CHECK_OK(memo_arena_mark(arena, "layer 0 forward begin", &error));
+            CHECK_OK(memo_arena_alloc(arena, 100, 2, &a, &error));
+            b = take(arena, 0);
+            CHECK(a != b && (uintptr_t)a % 512 == 0 && b != weights);
+            CHECK_OK(memo_arena_use(arena, a, 1, &error));
+            CHECK_OK(memo_arena_record(arena, 4, 1, &error));
+            CHECK_OK(memo_arena_wait(arena, 4, 2, &error));
+            drop(arena, a);
+            drop(arena, b);
+            CHECK_OK(memo_arena_end(arena, &error));
+        }
+        CHECK(memo_arena_alloc(arena, 8, 0, &a, &error) == MEMO_STATUS_INVALID_STATE);
+        drop(arena, weights);
+        CHECK(trace->n_requests == 11 && trace->n_buffers == 3 && trace->n_live == 1);
+        CHECK(trace->requests[0].memory_class == MEMO_CLASS_PERSISTENT);
+        CHECK(trace->requests[3].id == 1 && trace->requests[3].stream == 2 &&
+              trace->requests[3].memory_class == MEMO_CLASS_TRANSIENT);
+        CHECK(strcmp(trace->text + trace->requests[1].id, "iteration begin") == 0);
+        CHECK(strcmp(trace->text + trace->requests[10].id, "iteration end") == 0);
+        CHECK(memo_arena_get_stats(arena).n_requests == 7);
+        CHECK(memo_arena_get_stats(arena).reserved_bytes == 1100);
+        memo_arena_destroy(arena);
+        if (device_too[round]) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void misuse_is_named(void) {
+    memo_trace* trace;
+    memo_arena* arena;
+    memo_arena_desc desc = memo_arena_desc_default();
+    const memo_device* device = fresh_device(1000);
+    void *a, *b;
+    int64_t n_requests;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    desc.trace = trace;
+    desc.device = device;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK(memo_arena_begin(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    a = take(arena, 100);
+    n_requests = trace->n_requests;
+    CHECK(memo_arena_alloc(arena, -1, 0, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_alloc(arena, 10, 64, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(the_device.n_live == 1); /* the block of the refused request went back */
+    CHECK(memo_arena_alloc(arena, 1000, 0, &b, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK(memo_arena_free(arena, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_free(arena, &error, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_use(arena, &error, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_wait(arena, 3, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_mark(arena, "", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(trace->n_requests == n_requests);
+    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "1 buffers of this micro-batch are still live"));
+    drop(arena, a);
+    CHECK(memo_arena_free(arena, a, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_arena_end(arena, &error));
+    memo_arena_destroy(arena);
+    memo_trace_destroy(trace);
+    memo_arena_destroy(NULL);
+}
+
+static void dry_addresses_never_meet(void) {
+    memo_trace* trace;
+    memo_arena* arena;
+    memo_arena_desc desc = memo_arena_desc_default();
+    uintptr_t first = 0, top = 0;
+    void* live[50];
+    int round, i;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    desc.trace = trace;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    for (round = 0; round < 100; round++) {
+        CHECK_OK(memo_arena_begin(arena, &error));
+        for (i = 0; i < 50; i++) {
+            int64_t size_bytes = memo_test_int(0, 2) ? memo_test_int(0, 3000) : (int64_t)1 << 45;
+            live[i] = take(arena, size_bytes);
+            CHECK(live[i] && (uintptr_t)live[i] % 512 == 0);
+            if (i == 0 && round == 0) first = (uintptr_t)live[0];
+            if (i == 0)
+                CHECK((uintptr_t)live[0] == first); /* addresses are used again */
+            else
+                CHECK((uintptr_t)live[i] >= top);
+            top = (uintptr_t)live[i] + (uintptr_t)(size_bytes + !size_bytes);
+        }
+        for (i = 0; i < 50; i++) drop(arena, live[i]);
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    CHECK_OK(memo_arena_begin(arena, &error));
+    for (i = 0; i < 3; i++) {
+        void* address;
+        memo_status status = memo_arena_alloc(arena, MEMOI_BYTES_MAX, 0, &address, &error);
+        CHECK(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    }
+    memo_arena_destroy(arena);
+    memo_trace_destroy(trace);
+}
+
+/* --- replaying a faithful trainer --- */
+
+static const char* const small_trace =
+    "malloc 0 1000\nmalloc 1 500\nmark iteration begin\nmalloc 2 100\nmalloc 3 2000\nmalloc 4 300\n"
+    "free 3 2000\nmalloc 5 700\nfree 2 100\nfree 4 300\nfree 5 700\nmark iteration end\n";
+
+static void replay_gives_the_planned_addresses(void) {
+    memo_plan* plan = planned_text(small_trace, 256);
+    const memo_device* device = fresh_device(1 << 20);
+    memo_arena* arena = replay(device, plan, MEMO_DIVERGENCE_ERROR);
+    char* base = (char*)the_device.addresses[0];
+    long before = n_mallocs;
+    int round;
+    void *w, *v, *a, *b, *c, *d;
+    w = take(arena, 1000);
+    v = take(arena, 500);
+    CHECK((char*)w == base + plan->buffers[0].offset_bytes);
+    CHECK((char*)v == base + plan->buffers[1].offset_bytes);
+    for (round = 0; round < 5; round++) {
+        int64_t less = round % 3; /* smaller than planned is served from the slot */
+        CHECK_OK(memo_arena_begin(arena, &error));
+        a = take(arena, 100 - less);
+        b = take(arena, 2000 - less * 1000);
+        c = take(arena, 300);
+        drop(arena, b);
+        d = take(arena, 700);
+        CHECK((char*)a == base + plan->buffers[2].offset_bytes);
+        CHECK((char*)b == base + plan->buffers[3].offset_bytes);
+        CHECK((char*)c == base + plan->buffers[4].offset_bytes);
+        CHECK((char*)d == base + plan->buffers[5].offset_bytes);
+        drop(arena, a);
+        drop(arena, c);
+        drop(arena, d);
+        CHECK_OK(memo_arena_use(arena, a, 0, &error)); /* costs nothing, asks nothing */
+        CHECK_OK(memo_arena_mark(arena, "here", &error));
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    CHECK(n_mallocs == before && the_device.n_allocs == 1);
+    CHECK(memo_arena_get_stats(arena).n_requests == 22);
+    CHECK(memo_arena_get_stats(arena).n_fallbacks == 0);
+    drop(arena, v);
+    CHECK(memo_arena_free(arena, v, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_free(arena, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_arena_destroy(arena);
+    CHECK(the_device.n_live == 0);
+    memo_plan_destroy(plan);
+}
+
+static void frees_may_come_early_and_batches_stop_early(void) {
+    memo_plan* plan = planned_text(small_trace, 256);
+    const memo_device* device = fresh_device(1 << 20);
+    memo_arena* arena = replay(device, plan, MEMO_DIVERGENCE_ERROR);
+    void *a, *b, *c, *d;
+    CHECK_OK(memo_arena_begin(arena, &error)); /* without the persistent requests */
+    a = take(arena, 100);
+    b = take(arena, 2000);
+    drop(arena, a);
+    c = take(arena, 300);
+    drop(arena, c);
+    drop(arena, b);
+    d = take(arena, 700);
+    drop(arena, d);
+    CHECK_OK(memo_arena_end(arena, &error));
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK(take(arena, 100) == a);
+    drop(arena, a);
+    CHECK_OK(memo_arena_end(arena, &error));
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK_OK(memo_arena_end(arena, &error));
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK(take(arena, 100) == a && take(arena, 2000) == b);
+    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+}
+
+static void requests_of_no_bytes_have_addresses(void) {
+    static const int64_t alignments[] = {1, 2, 512};
+    int i;
+    for (i = 0; i < 3; i++) {
+        memo_plan* plan =
+            planned_text("malloc 1 0\nmalloc 2 8\nmalloc 3 0\nmalloc 4 0\nmalloc 5 8\n"
+                         "free 1 0\nfree 2 8\nfree 3 0\nfree 4 0\nfree 5 8\n",
+                         alignments[i]);
+        memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+        void* live[5];
+        int round, k, j;
+        for (round = 0; round < 2; round++) {
+            CHECK_OK(memo_arena_begin(arena, &error));
+            for (k = 0; k < 5; k++) {
+                live[k] = take(arena, k == 1 || k == 4 ? 8 * !round : 0);
+                for (j = 0; j < k; j++) CHECK(live[j] != live[k]);
+            }
+            for (k = 4; k >= 0; k--) drop(arena, live[k]);
+            CHECK_OK(memo_arena_end(arena, &error));
+        }
+        memo_arena_destroy(arena);
+        memo_plan_destroy(plan);
+    }
+}
+
+static void an_empty_plan_replays(void) {
+    memo_plan* plan = planned_text("mark iteration begin\n", 0);
+    memo_arena* arena = replay(fresh_device(0), plan, MEMO_DIVERGENCE_ERROR);
+    void* address;
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK(memo_arena_alloc(arena, 0, 0, &address, &error) == MEMO_STATUS_DIVERGED);
+    CHECK_OK(memo_arena_end(arena, &error));
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+}
+
+static void temporaries_before_the_body_are_planned(void) {
+    memo_plan* plan = planned_text("malloc 0 8\nmalloc 1 100\nmalloc 2 8\nfree 1 100\nmalloc 3 50\n"
+                                   "mark iteration begin\nmalloc 4 100\nfree 4 100\nfree 3 50\n",
+                                   1);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+    char* base = (char*)the_device.addresses[0];
+    void *t, *u, *a;
+    int round;
+    CHECK((char*)take(arena, 8) == base + plan->buffers[0].offset_bytes);
+    t = take(arena, 100);
+    CHECK((char*)take(arena, 8) == base + plan->buffers[2].offset_bytes);
+    CHECK(memo_arena_begin(arena, &error) == MEMO_STATUS_INVALID_STATE); /* its place is needed */
+    drop(arena, t);
+    u = take(arena, 50);
+    for (round = 0; round < 2; round++) {
+        CHECK_OK(memo_arena_begin(arena, &error));
+        a = take(arena, 100);
+        CHECK((char*)a == base + plan->buffers[4].offset_bytes);
+        drop(arena, a);
+        if (round == 0) drop(arena, u);
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+}
+
+static void lifetimes_that_wait_for_streams_replay(void) {
+    memo_trace* trace;
+    memo_plan* plan;
+    memo_arena* arena;
+    memo_arena_desc desc = memo_arena_desc_default();
+    int pass, round;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    plan = NULL;
+    for (pass = 0; pass < 2; pass++) {
+        desc = memo_arena_desc_default();
+        if (pass == 0)
+            desc.trace = trace;
+        else {
+            desc.plan = plan = planned(trace, 0);
+            desc.device = fresh_device(1 << 20);
+        }
+        CHECK_OK(memo_arena_create(&desc, &arena, &error));
+        for (round = 0; round <= pass; round++) {
+            void *a, *b, *c;
+            CHECK_OK(memo_arena_begin(arena, &error));
+            a = take(arena, 512);
+            CHECK_OK(memo_arena_use(arena, a, 1, &error));
+            CHECK_OK(memo_arena_record(arena, 0, 1, &error));
+            drop(arena, a);
+            b = take(arena, 512); /* stream 1 may still use a */
+            CHECK_OK(memo_arena_wait(arena, 0, 0, &error));
+            c = take(arena, 512); /* now it cannot */
+            if (pass) CHECK(b != a && c == a);
+            drop(arena, b);
+            drop(arena, c);
+            CHECK_OK(memo_arena_end(arena, &error));
+        }
+        memo_arena_destroy(arena);
+    }
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
+/* --- divergence --- */
+
+static char last_log[512];
+static int n_logs;
+static void keep_log(void* user, const char* message) {
+    CHECK(user == &n_logs);
+    n_logs++;
+    snprintf(last_log, sizeof last_log, "%s", message);
+}
+
+static void divergence_is_an_error(void) {
+    memo_plan* plan = planned_text(small_trace, 256);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+    void *a, *b, *c, *d;
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK(memo_arena_alloc(arena, 101, 0, &a, &error) == MEMO_STATUS_DIVERGED); /* too large */
+    CHECK(strstr(error.message, "request 0 of the micro-batch asks for 101 bytes, but the plan has "
+                                "buffer 2 of 100 bytes (id 2) here"));
+    a = take(arena, 100); /* a refused request changes nothing */
+    b = take(arena, 2000);
+    c = take(arena, 300);
+    CHECK(memo_arena_alloc(arena, 700, 0, &d, &error) == MEMO_STATUS_DIVERGED); /* not its turn */
+    CHECK_CASE(strstr(error.message, "first frees buffer 3 of 2000 bytes"), "%s", error.message);
+    drop(arena, b);
+    d = take(arena, 700);
+    CHECK(memo_arena_alloc(arena, 0, 0, &b, &error) == MEMO_STATUS_DIVERGED); /* one more */
+    CHECK_CASE(strstr(error.message, "first frees buffer 2"), "%s", error.message);
+    drop(arena, a);
+    drop(arena, c);
+    drop(arena, d);
+    CHECK(memo_arena_alloc(arena, 0, 0, &b, &error) == MEMO_STATUS_DIVERGED);
+    CHECK_CASE(strstr(error.message, "no more requests"), "%s", error.message);
+    CHECK_OK(memo_arena_end(arena, &error));
+    CHECK(memo_arena_get_stats(arena).n_requests == 4);
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+}
+
+static void divergence_falls_back(void) {
+    memo_plan* plan = planned_text(small_trace, 256);
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena* arena;
+    void *a, *b, *c, *d, *x;
+    char* base;
+    desc.device = fresh_device(1 << 20);
+    desc.plan = plan;
+    desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
+    desc.log.write = keep_log;
+    desc.log.user = &n_logs;
+    n_logs = 0;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    base = (char*)the_device.addresses[0];
+    CHECK_OK(memo_arena_begin(arena, &error));
+    a = take(arena, 5000); /* larger than planned; the rest is as planned */
+    CHECK(n_logs == 1 && strstr(last_log, "request 0 of the micro-batch asks for 5000 bytes"));
+    b = take(arena, 2000);
+    CHECK((char*)b == base + plan->buffers[3].offset_bytes);
+    c = take(arena, 300);
+    CHECK((char*)c == base + plan->buffers[4].offset_bytes);
+    x = take(arena, 40); /* one more */
+    drop(arena, b);
+    d = take(arena, 700);
+    CHECK((char*)d == base + plan->buffers[5].offset_bytes);
+    CHECK(the_device.n_live == 3);
+    CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "4 buffers"));
+    drop(arena, x);
+    drop(arena, a);
+    drop(arena, c);
+    drop(arena, d);
+    CHECK(the_device.n_live == 1);
+    CHECK_OK(memo_arena_end(arena, &error));
+    CHECK(memo_arena_get_stats(arena).n_fallbacks == 2 && n_logs == 2);
+    CHECK(memo_arena_get_stats(arena).fallback_bytes == 5040);
+    CHECK(memo_arena_get_stats(arena).n_requests == 5);
+    CHECK_OK(memo_arena_begin(arena, &error));
+    x = take(arena, 0); /* fits, though smaller */
+    CHECK((char*)x == base + plan->buffers[2].offset_bytes);
+    a = take(arena, 4000);
+    b = take(arena, 0); /* of no bytes, and not planned so */
+    CHECK(a && b && memo_arena_get_stats(arena).n_fallbacks == 3);
+    drop(arena, b);
+    drop(arena, x);
+    memo_arena_destroy(arena); /* also with a fallback still live */
+    CHECK(the_device.n_live == 0);
+    memo_plan_destroy(plan);
+}
+
+/* --- random trainers, faithful and not: what is live never shares a byte --- */
+
+typedef struct request {
+    int64_t block; /* malloc of a block, or its free */
+    int is_free;
+} request;
+
+typedef struct batch {
+    request requests[200];
+    int64_t sizes[200];
+    int n;
+} batch;
+
+static batch random_batch(void) {
+    batch made;
+    int64_t live[200], n_live = 0, n_blocks = 0, n = memo_test_int(0, 60), k;
+    memset(&made, 0, sizeof made);
+    while (n_blocks < n || n_live) {
+        request* r = &made.requests[made.n++];
+        if (n_blocks < n && (n_live == 0 || memo_test_int(0, 8) < 5)) {
+            made.sizes[n_blocks] = memo_test_int(0, 9) ? memo_test_int(1, 3000) : 0;
+            r->block = n_blocks;
+            live[n_live++] = n_blocks++;
+        } else {
+            k = memo_test_int(0, n_live - 1);
+            r->block = live[k];
+            r->is_free = 1;
+            live[k] = live[--n_live];
+        }
+    }
+    return made;
+}
+
+/* The same requests a little differently: order swapped, sizes changed, some left out, some new. */
+static batch mutated(const batch* source) {
+    batch made = *source;
+    int i, n_changes = (int)memo_test_int(0, 6), n_blocks = 0;
+    for (i = 0; i < made.n; i++) n_blocks += !made.requests[i].is_free;
+    for (; n_changes > 0 && made.n > 0; n_changes--) {
+        int at = (int)memo_test_int(0, made.n - 1);
+        int64_t block = made.requests[at].block;
+        switch (memo_test_int(0, 3)) {
+        case 0:
+            if (at + 1 < made.n && made.requests[at + 1].block != block) {
+                request r = made.requests[at];
+                made.requests[at] = made.requests[at + 1];
+                made.requests[at + 1] = r;
+            }
+            break;
+        case 1: made.sizes[block] = memo_test_int(0, 4000); break;
+        case 2: { /* a block less */
+            int k = 0;
+            for (i = 0; i < made.n; i++)
+                if (made.requests[i].block != block) made.requests[k++] = made.requests[i];
+            made.n = k;
+            break;
+        }
+        default: /* a block more */
+            if (made.n > 190 || n_blocks > 190) break;
+            memmove(&made.requests[at + 1], &made.requests[at],
+                    (size_t)(made.n - at) * sizeof(request));
+            made.requests[at].block = n_blocks;
+            made.requests[at].is_free = 0;
+            made.sizes[n_blocks] = memo_test_int(0, 1000);
+            made.n++;
+            made.requests[made.n].block = n_blocks++;
+            made.requests[made.n++].is_free = 1;
+        }
+    }
+    return made;
+}
+
+/* Runs a batch; blocks are filled on arrival and inspected before they go.  Returns the fallbacks and
+ * refusals. */
+static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
+    void* address[200];
+    int64_t k, n_diverged = 0, before = memo_arena_get_stats(arena).n_fallbacks;
+    int i, j;
+    memset(address, 0, sizeof address);
+    CHECK_OK(memo_arena_begin(arena, &error));
+    for (i = 0; i < b->n; i++) {
+        int64_t block = b->requests[i].block, size_bytes = b->sizes[block];
+        if (b->requests[i].is_free) {
+            if (!address[block]) continue; /* was refused */
+            for (k = 0; touches && k < size_bytes; k++)
+                if (((unsigned char*)address[block])[k] != (unsigned char)(block + 1)) break;
+            CHECK(!touches || k == size_bytes);
+            drop(arena, address[block]);
+            address[block] = NULL;
+            continue;
+        }
+        if (memo_arena_alloc(arena, size_bytes, 0, &address[block], &error)) {
+            CHECK(error.status == MEMO_STATUS_DIVERGED && may_diverge);
+            address[block] = NULL;
+            n_diverged++;
+            continue;
+        }
+        for (j = 0; j < 200; j++) CHECK(j == block || address[j] != address[block]);
+        if (touches) memset(address[block], (int)(block + 1) & 255, (size_t)size_bytes);
+    }
+    CHECK_OK(memo_arena_end(arena, &error));
+    return (int)(n_diverged + memo_arena_get_stats(arena).n_fallbacks - before);
+}
+
+static void random_trainers_never_share_a_byte(void) {
+    int round, k, n_diverged = 0;
+    for (round = 0; round < 200; round++) {
+        batch b = random_batch();
+        memo_trace* trace;
+        memo_plan* plan;
+        memo_arena* arena;
+        memo_arena_desc desc = memo_arena_desc_default();
+        memo_divergence policy = round % 2 ? MEMO_DIVERGENCE_FALLBACK : MEMO_DIVERGENCE_ERROR;
+        CHECK_OK(memo_trace_create(&trace, &error));
+        desc.trace = trace;
+        if (round % 3 == 0) desc.device = fresh_device(1 << 30);
+        CHECK_OK(memo_arena_create(&desc, &arena, &error));
+        run_batch(arena, &b, desc.device != NULL, 0);
+        memo_arena_destroy(arena);
+        plan = planned(trace, (int64_t)1 << memo_test_int(0, 10));
+        arena = replay(fresh_device(1 << 30), plan, policy);
+        for (k = 0; k < 6; k++) {
+            batch changed = mutated(&b);
+            n_diverged += run_batch(arena, &changed, 1, 1);
+            if (k % 2) CHECK(run_batch(arena, &b, 1, 0) == 0); /* none is remembered */
+        }
+        memo_arena_destroy(arena);
+        CHECK(the_device.n_live == 0);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    CHECK(n_diverged > 200);
+}
+
+static void recorded_traces_replay(void) {
+    static const char* const names[] = {"gpt-h4096-n8-s64k-recompute", "llama-1b-s8k-store"};
+    int i, round;
+    for (i = 0; i < 2; i++) {
+        char path[128];
+        memo_trace* trace;
+        memo_plan* plan;
+        memo_arena* arena;
+        memo_arena_desc desc = memo_arena_desc_default();
+        void** addresses;
+        int64_t k, n;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[i]);
+        if (memo_trace_read(path, &trace, &error) == MEMO_STATUS_IO)
+            SKIP("../shared/traces is not here");
+        plan = planned(trace, 0);
+        desc.plan = plan;
+        desc.memory = (void*)(uintptr_t)((uint64_t)1 << 40); /* never touched */
+        desc.memory_bytes = plan->peak_bytes;
+        CHECK_OK(memo_arena_create(&desc, &arena, &error));
+        addresses = (void**)calloc((size_t)trace->n_requests, sizeof(void*));
+        for (round = 0; round < 3; round++) {
+            CHECK_OK(memo_arena_begin(arena, &error));
+            for (k = 0, n = 0; k < trace->n_requests; k++) {
+                if (trace->requests[k].kind == MEMO_REQUEST_MALLOC) {
+                    addresses[k] = take(arena, trace->requests[k].size_bytes);
+                    CHECK((char*)addresses[k] ==
+                          (char*)desc.memory + plan->buffers[n++].offset_bytes);
+                } else if (trace->requests[k].kind == MEMO_REQUEST_FREE) {
+                    drop(arena, addresses[memoi_origin(trace, k)]);
+                }
+            }
+            CHECK_OK(memo_arena_end(arena, &error));
+        }
+        free(addresses);
+        memo_arena_destroy(arena);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* --- abandoning --- */
+
+static void abandoned_batches_leave_nothing(void) {
+    memo_plan* plan = planned_text(small_trace, 256);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_FALLBACK);
+    void *w = take(arena, 1000), *a, *x;
+    memo_arena_abandon(arena); /* outside a micro-batch: nothing */
+    CHECK_OK(memo_arena_begin(arena, &error));
+    a = take(arena, 100);
+    x = take(arena, 9000);
+    CHECK(the_device.n_live == 2);
+    memo_arena_abandon(arena);
+    CHECK(the_device.n_live == 1);
+    CHECK(memo_arena_free(arena, a, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_free(arena, x, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_arena_alloc(arena, 8, 0, &x, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_arena_begin(arena, &error));
+    CHECK(take(arena, 100) == a);
+    memo_arena_abandon(arena);
+    drop(arena, w);
+    memo_arena_destroy(arena);
+    CHECK(the_device.n_live == 0);
+    memo_plan_destroy(plan);
+}
+
+static void an_abandoned_recording_starts_again(void) {
+    memo_trace* trace;
+    memo_trace* again;
+    memo_arena* arena;
+    memo_arena_desc desc = memo_arena_desc_default();
+    void *w, *v, *a;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/memo_test_arena_%ld", (long)getpid());
+    CHECK_OK(memo_trace_create(&trace, &error));
+    desc.trace = trace;
+    desc.device = fresh_device(1 << 20);
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    w = take(arena, 10);
+    v = take(arena, 20);
+    CHECK_OK(memo_arena_record(arena, 1, 0, &error));
+    CHECK_OK(memo_arena_begin(arena, &error));
+    a = take(arena, 30);
+    CHECK_OK(memo_arena_record(arena, 1, 0, &error));
+    CHECK_OK(memo_arena_record(arena, 2, 0, &error));
+    CHECK_OK(memo_arena_mark(arena, "given up", &error));
+    drop(arena, w);
+    take(arena, 40);
+    drop(arena, a);
+    memo_arena_abandon(arena);
+    CHECK(the_device.n_live == 1);
+    CHECK(trace->n_requests == 4 && trace->n_live == 1 && trace->n_buffers == 2);
+    CHECK(trace->requests[3].kind == MEMO_REQUEST_FREE && trace->requests[3].id == 0);
+    CHECK(memo_arena_wait(arena, 2, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_arena_wait(arena, 1, 0, &error));
+    CHECK_OK(memo_arena_begin(arena, &error));
+    a = take(arena, 50);
+    drop(arena, a);
+    CHECK_OK(memo_arena_end(arena, &error));
+    drop(arena, v);
+    CHECK(trace->n_requests == 9 && trace->requests[6].id == 2);
+    CHECK(strcmp(trace->text, "iteration begin") == 0 && trace->text_bytes == 16 + 14);
+    CHECK_OK(memo_trace_write(trace, path, &error));
+    CHECK_OK(memo_trace_read(path, &again, &error));
+    unlink(path);
+    memo_trace_destroy(again);
+    memo_arena_destroy(arena);
+    memo_trace_destroy(trace);
+}
+
+/* --- creation --- */
+
+static void refuses(const memo_arena_desc* desc, memo_status status, const char* reason) {
+    memo_arena* arena = (memo_arena*)&arena;
+    CHECK_CASE(memo_arena_create(desc, &arena, &error) == status && !arena, "%s", reason);
+    CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
+}
+
+static void bad_descs_are_named(void) {
+    const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_plan* plan = planned_text(small_trace, 256);
+    memo_device lame;
+    memo_trace* trace;
+    static double room[1024];
+    char* memory = (char*)room + (256 - (uintptr_t)room % 256);
+    memo_arena* arena;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    desc.device = fresh_device(1 << 20);
+    refuses(&desc, bad, "set either trace, to record, or plan, to replay");
+    desc.plan = plan;
+    desc.trace = trace;
+    refuses(&desc, bad, "set either");
+    desc.trace = NULL;
+    memset(&lame, 0, sizeof lame);
+    desc.device = &lame;
+    refuses(&desc, bad, "lacks device_alloc");
+    desc.device = NULL;
+    refuses(&desc, bad, "needs a device, or memory");
+    desc.memory = memory;
+    desc.memory_bytes = plan->peak_bytes - 1;
+    refuses(&desc, bad, "memory has");
+    desc.memory_bytes = plan->peak_bytes;
+    desc.memory = memory + 8;
+    refuses(&desc, bad, "multiple of the plan's alignment, 256");
+    desc.memory = memory;
+    desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
+    refuses(&desc, bad, "needs a device to fall back to");
+    desc.on_divergence = MEMO_DIVERGENCE_ERROR;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    CHECK((char*)take(arena, 1000) == memory + plan->buffers[0].offset_bytes);
+    memo_arena_destroy(arena);
+    plan->proof = MEMO_PROOF_NONE;
+    refuses(&desc, bad, "no planner");
+    plan->proof = MEMO_PROOF_FEASIBLE;
+    plan->peak_bytes++;
+    refuses(&desc, bad, "the peak says");
+    plan->peak_bytes--;
+    plan->buffers[2].begin = plan->buffers[3].begin = 2;
+    plan->buffers[2].offset_bytes = 8192;
+    plan->peak_bytes = 8192 + 256;
+    desc.memory_bytes = plan->peak_bytes;
+    plan->lower_bound_bytes = memoi_plan_bound(plan);
+    refuses(&desc, bad, "begin at the same time");
+    memo_plan_destroy(plan);
+
+    desc = memo_arena_desc_default();
+    desc.trace = trace;
+    desc.memory = memory;
+    refuses(&desc, bad, "memory is for replay");
+    desc.memory = NULL;
+    CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
+    refuses(&desc, bad, "has 1 requests already");
+    memo_trace_destroy(trace);
+}
+
+static void a_full_device_says_what_is_needed(void) {
+    memo_plan* plan = planned_text("malloc 1 1048576\nfree 1 1048576\n", 0);
+    memo_arena_desc desc = memo_arena_desc_default();
+    const memo_status full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
+    desc.plan = plan;
+    desc.device = fresh_device(2048);
+    refuses(&desc, full, "the plan needs 1.0 MiB (1048576 bytes) in one block: the test device");
+    the_device.table.memory_info = memory_info;
+    refuses(&desc, full, "1.0 MiB (1048576 bytes) in one block, 2.0 KiB (2048 bytes) are free");
+    memo_plan_destroy(plan);
+}
+
+static void large_alignments_are_kept(void) {
+    memo_plan* plan = planned_text(small_trace, 4096);
+    memo_arena* arena;
+    plan->buffers[1].alignment_bytes = 1 << 16;
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    first_fit(plan);
+    arena = replay(fresh_device(1 << 20), plan, MEMO_DIVERGENCE_ERROR);
+    CHECK((uintptr_t)take(arena, 1000) % 4096 == 0);
+    CHECK((uintptr_t)take(arena, 500) % (1 << 16) == 0);
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+}
+
+static void running_out_of_memory_is_reported(void) {
+    memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    memo_plan* plan = planned_text(small_trace, 256);
+    long k;
+    for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
+        memo_arena_desc desc = memo_arena_desc_default();
+        memo_trace* trace = NULL;
+        memo_arena* arena = NULL;
+        memo_arena* other = NULL;
+        void* address;
+        desc.device = fresh_device(1 << 20);
+        memory_left = k;
+        status = memo_trace_create(&trace, &error);
+        desc.trace = trace;
+        if (!status) status = memo_arena_create(&desc, &arena, &error);
+        if (!status) status = memo_arena_alloc(arena, 10, 0, &address, &error);
+        if (!status) status = memo_arena_begin(arena, &error);
+        if (!status) status = memo_arena_alloc(arena, 10, 0, &address, &error);
+        if (!status) status = memo_arena_free(arena, address, &error);
+        if (!status) status = memo_arena_end(arena, &error);
+        desc.trace = NULL;
+        desc.plan = plan;
+        desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
+        if (!status) status = memo_arena_create(&desc, &other, &error);
+        if (!status) status = memo_arena_alloc(other, 5000, 0, &address, &error);
+        memory_left = -1;
+        CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
+                   k, error.message);
+        memo_arena_destroy(arena);
+        memo_arena_destroy(other);
+        memo_trace_destroy(trace);
+        CHECK(the_device.n_live == 0);
+    }
+    CHECK(status == MEMO_STATUS_OK && k > 10);
+    memo_plan_destroy(plan);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(the_example_works);
+    TEST(recording_writes_the_requests_down);
+    TEST(misuse_is_named);
+    TEST(dry_addresses_never_meet);
+    TEST(replay_gives_the_planned_addresses);
+    TEST(frees_may_come_early_and_batches_stop_early);
+    TEST(requests_of_no_bytes_have_addresses);
+    TEST(an_empty_plan_replays);
+    TEST(temporaries_before_the_body_are_planned);
+    TEST(lifetimes_that_wait_for_streams_replay);
+    TEST(divergence_is_an_error);
+    TEST(divergence_falls_back);
+    TEST(random_trainers_never_share_a_byte);
+    TEST(recorded_traces_replay);
+    TEST(abandoned_batches_leave_nothing);
+    TEST(an_abandoned_recording_starts_again);
+    TEST(bad_descs_are_named);
+    TEST(a_full_device_says_what_is_needed);
+    TEST(large_alignments_are_kept);
+    TEST(running_out_of_memory_is_reported);
+    return memo_test_end();
+}

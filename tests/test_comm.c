@@ -1,0 +1,921 @@
+/* memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and what this back end promises
+ * beyond: bits, time-outs, failures, names of those who differ, links. */
+#include <stddef.h>
+
+/* Bookkeeping memory that runs out when a test says so. */
+static void* scarce_malloc(size_t size_bytes);
+#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
+#define MEMO_FREE(address)      free(address)
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+#include "memo_test.h"
+#include "comm_cases.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#define MAX_RANKS 16
+
+static int64_t mallocs_left = -1; /* -1: any number */
+
+static void* scarce_malloc(size_t size_bytes) {
+    if (__atomic_load_n(&mallocs_left, __ATOMIC_RELAXED) >= 0 &&
+        __atomic_fetch_sub(&mallocs_left, 1, __ATOMIC_RELAXED) <= 0) {
+        __atomic_store_n(&mallocs_left, 0, __ATOMIC_RELAXED);
+        return NULL;
+    }
+    return malloc(size_bytes);
+}
+
+static double now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static void pause_s(double duration_s) {
+    struct timespec time;
+    time.tv_sec = (time_t)duration_s;
+    time.tv_nsec = (long)((duration_s - (double)time.tv_sec) * 1e9);
+    nanosleep(&time, NULL);
+}
+
+/* --- a world --- */
+
+typedef struct {
+    int32_t n_ranks;
+    memo_device* devices[MAX_RANKS];
+    memo_comm* comms[MAX_RANKS];
+    rank_case cases[MAX_RANKS];
+    case_function function;
+} rig;
+
+static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc) {
+    memo_comm_threads_desc plain = memo_comm_threads_desc_default();
+    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_error error;
+    int32_t r;
+    int i;
+    memset(g, 0, sizeof *g);
+    g->n_ranks = n_ranks;
+    host.queue_operations = 256;
+    for (r = 0; r < n_ranks; r++) {
+        CHECK_OK(memo_host_device_create(&host, &g->devices[r], &error));
+        if (!g->devices[r]) return 0;
+        for (i = 0; i < CASE_STREAMS; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "r%d s%d", (int)r, i);
+            CHECK_OK(g->devices[r]->stream_create(g->devices[r]->context, name, 0,
+                                                  &g->cases[r].streams[i], &error));
+        }
+    }
+    if (desc) plain = *desc;
+    plain.n_ranks = n_ranks;
+    plain.devices = g->devices;
+    CHECK_OK(memo_comm_create_threads(&plain, g->comms, &error));
+    for (r = 0; r < n_ranks; r++) {
+        g->cases[r].comm = g->comms[r];
+        g->cases[r].device = g->devices[r];
+    }
+    return g->comms[0] != NULL;
+}
+
+static void* rig_rank(void* argument) {
+    rank_case* c = (rank_case*)argument;
+    const rig* g = (const rig*)(void*)((char*)(c - c->parameter) - offsetof(rig, cases));
+    g->function(c);
+    return NULL;
+}
+
+/* Every rank runs function in a thread of its own. */
+static void rig_run(rig* g, case_function function, const char* name, uint64_t seed) {
+    pthread_t threads[MAX_RANKS];
+    int32_t r;
+    g->function = function;
+    for (r = 0; r < g->n_ranks; r++) {
+        rank_case* c = &g->cases[r];
+        c->parameter = r;
+        c->seed = c->state = seed;
+        c->my_state = seed + (uint64_t)r + 1;
+        c->n_failed = 0;
+        CHECK(!pthread_create(&threads[r], NULL, rig_rank, c));
+    }
+    for (r = 0; r < g->n_ranks; r++) pthread_join(threads[r], NULL);
+    for (r = 0; r < g->n_ranks; r++)
+        CHECK_CASE(!g->cases[r].n_failed, "%s, %d ranks, seed %llu: %s", name, (int)g->n_ranks,
+                   (unsigned long long)seed, g->cases[r].message);
+}
+
+static void rig_synchronize(rig* g) {
+    int32_t r;
+    int i;
+    for (r = 0; r < g->n_ranks; r++)
+        for (i = 0; i < CASE_STREAMS; i++)
+            (void)g->devices[r]->stream_synchronize(g->devices[r]->context, g->cases[r].streams[i],
+                                                    NULL);
+}
+
+static void rig_end(rig* g) {
+    int32_t r;
+    rig_synchronize(g);
+    for (r = 0; r < g->n_ranks; r++)
+        if (g->comms[r]) g->comms[r]->destroy(g->comms[r]);
+    for (r = 0; r < g->n_ranks; r++) memo_host_device_destroy(g->devices[r]);
+}
+
+/* --- the common cases --- */
+
+static void run_case(const char* name) {
+    int32_t n;
+    int i;
+    for (i = 0; i < N_COMM_CASES; i++) {
+        if (strcmp(comm_cases[i].name, name) != 0) continue;
+        for (n = 1; n <= 8; n++) {
+            rig g;
+            if (!rig_begin(&g, n, NULL)) return;
+            rig_run(&g, comm_cases[i].function, name, memo_test_random());
+            rig_end(&g);
+        }
+    }
+}
+
+static void collectives_give_what_they_should(void) { run_case("collectives"); }
+static void collectives_can_be_enqueued_in_a_row(void) { run_case("collectives_in_a_row"); }
+static void groups_of_random_messages_arrive(void) { run_case("groups"); }
+static void exchange_of_all_with_all_does_not_deadlock(void) { run_case("exchange"); }
+static void single_messages_meet_grouped_ones(void) { run_case("single_messages"); }
+static void all_to_all_transposes(void) { run_case("all_to_all"); }
+static void all_to_all_v_takes_counts_and_offsets(void) { run_case("all_to_all_v"); }
+static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
+static void meshes_make_the_right_groups(void) { run_case("meshes"); }
+static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
+
+/* --- types --- */
+
+static void types_have_sizes_and_names(void) {
+    CHECK(memo_type_bytes(MEMO_TYPE_F32) == 4 && memo_type_bytes(MEMO_TYPE_F64) == 8 &&
+          memo_type_bytes(MEMO_TYPE_BF16) == 2 && memo_type_bytes(MEMO_TYPE_F16) == 2 &&
+          memo_type_bytes(MEMO_TYPE_I32) == 4 && memo_type_bytes(MEMO_TYPE_I64) == 8 &&
+          memo_type_bytes(MEMO_TYPE_U8) == 1 && memo_type_bytes((memo_type)7) == 0);
+    CHECK(!strcmp(memo_type_name(MEMO_TYPE_BF16), "bf16") && memo_type_name((memo_type)99) != NULL);
+}
+
+/* The nearest 16-bit number by looking at all of them; ties go to the even one. */
+static uint16_t nearest_half(double x, int exponent_bits, int fraction_bits) {
+    double best = -1;
+    uint16_t found = 0;
+    unsigned bits, bias = (1u << (exponent_bits - 1)) - 1, top = (1u << exponent_bits) - 1;
+    double magnitude = x < 0 ? -x : x;
+    for (bits = 0; bits <= top << fraction_bits; bits++) {
+        unsigned exponent = bits >> fraction_bits, fraction = bits & ((1u << fraction_bits) - 1);
+        double value = (double)(fraction + (exponent ? 1u << fraction_bits : 0)), distance;
+        int power = (int)(exponent ? exponent : 1) - (int)bias - fraction_bits;
+        for (; power > 0; power--) value *= 2;
+        for (; power < 0; power++) value /= 2;
+        distance = value > magnitude ? value - magnitude : magnitude - value;
+        if (best < 0 || distance < best || (distance == best && !(bits & 1))) {
+            best = distance;
+            found = (uint16_t)bits;
+        }
+    }
+    return (uint16_t)(found | (x < 0 ? 0x8000u : 0));
+}
+
+static void halves_round_to_nearest_even(void) {
+    uint32_t bits;
+    int i;
+    for (bits = 0; bits < 65536; bits++) { /* every half survives the way there and back */
+        uint16_t half = (uint16_t)bits;
+        float f = memoi_float_of_f16(half), b = memoi_float_of_bf16(half);
+        CHECK_CASE(f != f || memoi_f16_of_float(f) == half, "f16 %04x", (unsigned)bits);
+        CHECK_CASE(b != b || memoi_bf16_of_float(b) == half, "bf16 %04x", (unsigned)bits);
+        if (f != f) CHECK((memoi_f16_of_float(f) & 0x7fff) > 0x7c00);
+        if (b != b) CHECK((memoi_bf16_of_float(b) & 0x7fff) > 0x7f80);
+    }
+    for (i = 0; i < 200; i++) {
+        static const float scales[] = {1.0f, 1e-7f, 3e-5f, 60000.0f, 1000.0f};
+        float x = (float)(memo_test_real() * 2 - 1) * scales[i % 5];
+        CHECK_CASE(memoi_f16_of_float(x) == nearest_half((double)x, 5, 10), "f16 of %.9g", (double)x);
+        if (i < 60)
+            CHECK_CASE(memoi_bf16_of_float(x) == nearest_half((double)x, 8, 7), "bf16 of %.9g",
+                       (double)x);
+    }
+    CHECK(memoi_f16_of_float(65519.0f) == 0x7bff && memoi_f16_of_float(65520.0f) == 0x7c00);
+    CHECK(memoi_f16_of_float(-1e30f) == 0xfc00 && memoi_f16_of_float(1e-30f) == 0);
+}
+
+/* --- bits --- */
+
+#define BITS_COUNT 1531
+#define BITS_BYTES (BITS_COUNT * 8)
+
+/* Sums of numbers of very different sizes, in the order of ranks, by a loop written for this test. */
+static void expected_sum(char* to, const char (*from)[BITS_BYTES], int32_t n, memo_type type) {
+    int64_t i;
+    int32_t r;
+    for (i = 0; i < BITS_COUNT; i++) {
+        double wide = 0;
+        volatile float sum = 0, x = 0;
+        for (r = 0; r < n; r++) {
+            uint16_t half;
+            double d;
+            float f;
+            uint32_t bits;
+            switch (type) {
+            case MEMO_TYPE_F64:
+                memcpy(&d, from[r] + 8 * i, 8);
+                wide = r ? wide + d : d;
+                break;
+            case MEMO_TYPE_F32:
+                memcpy(&f, from[r] + 4 * i, 4);
+                x = f;
+                sum = r ? sum + x : x;
+                break;
+            default:
+                memcpy(&half, from[r] + 2 * i, 2);
+                bits = (uint32_t)half << 16;
+                memcpy(&f, &bits, 4);
+                x = f;
+                sum = r ? sum + x : x;
+            }
+        }
+        if (type == MEMO_TYPE_F64)
+            memcpy(to + 8 * i, &wide, 8);
+        else if (type == MEMO_TYPE_F32) {
+            float f = sum;
+            memcpy(to + 4 * i, &f, 4);
+        } else {
+            float f = sum;
+            uint16_t half = memoi_bf16_of_float(f);
+            memcpy(to + 2 * i, &half, 2);
+        }
+    }
+}
+
+static void sums_have_the_same_bits_whatever_the_timing(void) {
+    static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_F64, MEMO_TYPE_BF16};
+    static char from[8][BITS_BYTES], to[8][BITS_BYTES], part[8][BITS_BYTES], expected[BITS_BYTES];
+    int trial;
+    for (trial = 0; trial < 24; trial++) {
+        memo_type type = types[trial % 3];
+        int64_t bytes = memo_type_bytes(type), i;
+        int64_t count = trial % 2 ? BITS_COUNT : memo_test_int(1, 90); /* split among ranks, or not */
+        int32_t n = (int32_t)memo_test_int(2, 8), r;
+        rig g;
+        memo_error error;
+        if (!rig_begin(&g, n, NULL)) return;
+        for (r = 0; r < n; r++)
+            for (i = 0; i < BITS_COUNT; i++) {
+                double value = (memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6);
+                float f = (float)value;
+                uint16_t half = memoi_bf16_of_float(f);
+                if (bytes == 8) memcpy(from[r] + 8 * i, &value, 8);
+                if (bytes == 4) memcpy(from[r] + 4 * i, &f, 4);
+                if (bytes == 2) memcpy(from[r] + 2 * i, &half, 2);
+            }
+        expected_sum(expected, (const char(*)[BITS_BYTES])from, n, type);
+        for (r = 0; r < n; r++) {
+            memo_comm* comm = g.comms[r];
+            memo_stream stream = g.cases[r].streams[0];
+            CHECK_OK(memo_host_device_sleep(g.devices[r], stream, memo_test_real() * 2e-3, &error));
+            CHECK_OK(comm->all_reduce(comm, stream, from[r], to[r], count, type,
+                                      MEMO_REDUCTION_SUM, &error));
+            CHECK_OK(memo_host_device_sleep(g.devices[r], stream, memo_test_real() * 1e-3, &error));
+            CHECK_OK(comm->reduce_scatter(comm, stream, from[r], part[r], count / n, type,
+                                          MEMO_REDUCTION_SUM, &error));
+        }
+        rig_synchronize(&g);
+        for (r = 0; r < n; r++) {
+            CHECK_CASE(!memcmp(to[r], expected, (size_t)(count * bytes)), "%s, %d ranks, rank %d",
+                       memo_type_name(type), (int)n, (int)r);
+            CHECK(!memcmp(part[r], expected + r * (count / n) * bytes,
+                          (size_t)(count / n * bytes)));
+        }
+        rig_end(&g);
+    }
+}
+
+static void a_nan_is_the_largest_on_every_rank(void) {
+    rig g;
+    memo_error error;
+    float x[3][2], y[3][2];
+    double zero = 0;
+    int32_t r;
+    if (!rig_begin(&g, 3, NULL)) return;
+    for (r = 0; r < 3; r++) {
+        x[r][0] = (float)r;
+        x[r][1] = r == 1 ? (float)(zero / zero) : 5.0f;
+        CHECK_OK(g.comms[r]->all_reduce(g.comms[r], g.cases[r].streams[0], x[r], y[r], 2,
+                                        MEMO_TYPE_F32, MEMO_REDUCTION_MAX, &error));
+    }
+    rig_synchronize(&g);
+    for (r = 0; r < 3; r++) CHECK(y[r][0] == 2 && y[r][1] != y[r][1]);
+    rig_end(&g);
+}
+
+/* --- matching --- */
+
+/* Rank 1 waits for 2 before it sends to 0, and 2's send to 1 comes after the one to 0: a group that took its
+ * receives one after the other would never end. */
+static void a_group_takes_what_comes_first(void) {
+    rig g;
+    memo_error error;
+    float x = 1, y[3] = {0, 0, 0};
+    memo_stream s[3];
+    int32_t r;
+    int i;
+    for (i = 0; i < 20; i++) {
+        if (!rig_begin(&g, 3, NULL)) return;
+        for (r = 0; r < 3; r++) s[r] = g.cases[r].streams[0];
+        CHECK_OK(g.comms[0]->group_begin(g.comms[0], &error));
+        CHECK_OK(g.comms[0]->receive(g.comms[0], s[0], &y[0], 1, MEMO_TYPE_F32, 1, &error));
+        CHECK_OK(g.comms[0]->receive(g.comms[0], s[0], &y[1], 1, MEMO_TYPE_F32, 2, &error));
+        CHECK_OK(g.comms[0]->group_end(g.comms[0], s[0], &error));
+        CHECK_OK(g.comms[1]->receive(g.comms[1], s[1], &y[2], 1, MEMO_TYPE_F32, 2, &error));
+        CHECK_OK(g.comms[1]->send(g.comms[1], s[1], &x, 1, MEMO_TYPE_F32, 0, &error));
+        CHECK_OK(g.comms[2]->send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 0, &error));
+        CHECK_OK(g.comms[2]->send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 1, &error));
+        rig_synchronize(&g);
+        for (r = 0; r < 3; r++) CHECK_OK(g.comms[r]->status(g.comms[r], &error));
+        CHECK(y[0] == 1 && y[1] == 1 && y[2] == 1);
+        rig_end(&g);
+    }
+}
+
+/* More messages than fit wait for room; a group that never fits is refused. */
+static void messages_wait_for_room(void) {
+    enum { N = MEMOI_THREADS_MESSAGES + 100 };
+    static int32_t x[N], y[N];
+    rig g;
+    memo_error error;
+    memo_comm *a, *b;
+    int i;
+    if (!rig_begin(&g, 2, NULL)) return;
+    a = g.comms[0];
+    b = g.comms[1];
+    for (i = 0; i < N; i++) x[i] = i;
+    for (i = 0; i < N; i++) {
+        if (i % 4 == 0) {
+            CHECK_OK(a->group_begin(a, &error));
+            CHECK_OK(b->group_begin(b, &error));
+        }
+        CHECK_OK(a->send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
+        CHECK_OK(b->receive(b, g.cases[1].streams[0], &y[i], 1, MEMO_TYPE_I32, 0, &error));
+        if (i % 4 == 3) {
+            CHECK_OK(a->group_end(a, g.cases[0].streams[0], &error));
+            CHECK_OK(b->group_end(b, g.cases[1].streams[0], &error));
+        }
+    }
+    rig_synchronize(&g);
+    CHECK(!memcmp(x, y, sizeof x));
+    CHECK(a->sent_bytes == N * 4 && b->sent_bytes == 0);
+    CHECK_OK(a->group_begin(a, &error));
+    for (i = 0; i < MEMOI_THREADS_MESSAGES; i++)
+        CHECK_OK(a->send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
+    CHECK(a->send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "4096"), "%s", error.message);
+    rig_end(&g);
+}
+
+/* --- failures --- */
+
+/* What is left after a failure: every rank's status, its stream's and its next call's are COMM and say all the
+ * words, within bound_s from start_s on; and everything can be destroyed. */
+static void expect_failure(rig* g, double start_s, double bound_s, const char* words,
+                           const char* more_words) {
+    memo_error error;
+    int32_t r;
+    float x = 0;
+    rig_synchronize(g);
+    for (r = 0; r < g->n_ranks; r++) {
+        memo_comm* comm = g->comms[r];
+        memset(&error, 0, sizeof error);
+        CHECK_CASE(comm->status(comm, &error) == MEMO_STATUS_COMM &&
+                       strstr(error.message, words) && strstr(error.message, more_words),
+                   "rank %d: %s", (int)r, error.message);
+        CHECK(comm->all_reduce(comm, g->cases[r].streams[0], &x, &x, 1, MEMO_TYPE_F32,
+                               MEMO_REDUCTION_SUM, &error) != MEMO_STATUS_OK);
+        CHECK(comm->group_begin(comm, &error) == MEMO_STATUS_COMM);
+        CHECK(comm->send(comm, g->cases[r].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error) ==
+              MEMO_STATUS_COMM);
+    }
+    CHECK_CASE(now_s() - start_s < bound_s, "%g s", now_s() - start_s);
+}
+
+static memo_comm_threads_desc short_timeout(double timeout_s) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    desc.timeout_s = timeout_s;
+    return desc;
+}
+
+/* Generous: the machine may be busy. */
+#define BOUND_S 5.0
+
+static void a_rank_that_never_comes_is_named(void) {
+    memo_comm_threads_desc desc = short_timeout(0.3);
+    rig g;
+    memo_error error;
+    double start = now_s();
+    float x[4] = {0, 0, 0, 0};
+    int32_t r;
+    if (!rig_begin(&g, 4, &desc)) return;
+    for (r = 0; r < 4; r++)
+        CHECK_OK(g.comms[r]->barrier(g.comms[r], g.cases[r].streams[0], &error));
+    for (r = 0; r < 4; r++)
+        if (r != 2)
+            CHECK_OK(g.comms[r]->all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r], 1,
+                                            MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+    expect_failure(&g, start, BOUND_S, "rank 2 of 'threads world' did not come to all_reduce",
+                   "0.3 s");
+    CHECK(now_s() - start >= 0.3);
+    rig_end(&g);
+}
+
+static void a_peer_that_never_sends_is_named(void) {
+    memo_comm_threads_desc desc = short_timeout(0.2);
+    rig g;
+    memo_error error;
+    double start = now_s();
+    float x = 0;
+    if (!rig_begin(&g, 3, &desc)) return;
+    CHECK_OK(g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1,
+                                 &error));
+    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' did not send 1 f32 that rank 0",
+                   "0.2 s");
+    rig_end(&g);
+    start = now_s();
+    if (!rig_begin(&g, 3, &desc)) return;
+    CHECK_OK(g.comms[2]->send(g.comms[2], g.cases[2].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error));
+    expect_failure(&g, start, BOUND_S,
+                   "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
+    rig_end(&g);
+}
+
+static memo_status fail_with_message(void* args, memo_error* error) {
+    (void)args;
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "the cat sat on the GPU");
+}
+
+/* The device fails before, between and beside operations; nobody waits for the time-out. */
+static void a_failed_device_is_noticed_by_all(void) {
+    int variant;
+    for (variant = 0; variant < 3; variant++) {
+        memo_comm_threads_desc desc = short_timeout(60);
+        rig g;
+        memo_error error;
+        double start = now_s();
+        static float x[4][5000];
+        int32_t r;
+        if (!rig_begin(&g, 4, &desc)) return;
+        if (variant == 2) CHECK_OK(memo_host_device_sleep(g.devices[3], g.cases[3].streams[1], 0.05, &error));
+        CHECK_OK(memo_host_device_launch(g.devices[3], g.cases[3].streams[variant == 2],
+                                         fail_with_message, NULL, 0, &error));
+        for (r = 0; r < 4; r++) {
+            memo_stream stream = g.cases[r].streams[0];
+            memo_comm* comm = g.comms[r];
+            memo_status status;
+            if (variant == 2 && r == 3) pause_s(0.1); /* it cannot even enqueue */
+            status = variant == 1
+                         ? comm->receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
+                         : comm->all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
+                                            MEMO_REDUCTION_SUM, &error);
+            CHECK(status == MEMO_STATUS_OK || r == 3);
+        }
+        expect_failure(&g, start, BOUND_S, "rank 3", "the cat sat on the GPU");
+        rig_end(&g);
+    }
+}
+
+/* Rank 1 tidies up and goes, as after an error of its own. */
+static void a_rank_that_goes_is_noticed(void) {
+    memo_comm_threads_desc desc = short_timeout(60);
+    rig g;
+    memo_error error;
+    double start = now_s();
+    float x = 0;
+    if (!rig_begin(&g, 3, &desc)) return;
+    CHECK_OK(g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 2,
+                                 &error));
+    CHECK_OK(g.comms[2]->barrier(g.comms[2], g.cases[2].streams[0], &error));
+    g.comms[1]->destroy(g.comms[1]);
+    g.comms[1] = NULL;
+    memo_host_device_destroy(g.devices[1]);
+    g.n_ranks = 1;
+    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost to barrier",
+                   "has destroyed its communicator");
+    (void)g.devices[2]->stream_synchronize(g.devices[2]->context, g.cases[2].streams[0], NULL);
+    g.comms[2]->destroy(g.comms[2]);
+    memo_host_device_destroy(g.devices[2]);
+    rig_end(&g);
+}
+
+/* A rank that has done all its work may go while others still talk to each other. */
+static void a_rank_that_is_done_may_go(void) {
+    rig g;
+    memo_error error;
+    float x = 3, y = 0;
+    if (!rig_begin(&g, 3, NULL)) return;
+    g.comms[2]->destroy(g.comms[2]);
+    g.comms[2] = NULL;
+    CHECK_OK(g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &y, 1, MEMO_TYPE_F32, 1,
+                                 &error));
+    pause_s(0.05);
+    CHECK_OK(g.comms[1]->send(g.comms[1], g.cases[1].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error));
+    rig_synchronize(&g);
+    CHECK_OK(g.comms[0]->status(g.comms[0], &error));
+    CHECK(y == 3);
+    rig_end(&g);
+}
+
+typedef struct {
+    memo_comm* comm;
+} abort_args;
+
+static void* abort_later(void* argument) {
+    pause_s(0.05);
+    ((abort_args*)argument)->comm->abort(((abort_args*)argument)->comm);
+    return NULL;
+}
+
+static void abort_from_another_thread_ends_all(void) {
+    memo_comm_threads_desc desc = short_timeout(60);
+    rig g;
+    memo_error error;
+    pthread_t thread;
+    abort_args args;
+    double start = now_s();
+    float x = 0;
+    if (!rig_begin(&g, 4, &desc)) return;
+    args.comm = g.comms[1];
+    CHECK(!pthread_create(&thread, NULL, abort_later, &args));
+    CHECK_OK(g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 3,
+                                 &error));
+    CHECK_OK(g.comms[2]->barrier(g.comms[2], g.cases[2].streams[0], &error));
+    pthread_join(thread, NULL);
+    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world'", "aborted");
+    rig_end(&g);
+}
+
+/* A split that one rank never calls, and one whose other ranks are told by an abort. */
+static void split_with_missing(rank_case* c) {
+    memo_comm* part = c->comm;
+    memo_error error;
+    if (c->comm->rank == 1) return;
+    EXPECT(c, c->comm->split(c->comm, 0, 0, "x", &part, &error) == MEMO_STATUS_COMM, "split");
+    EXPECT(c, !part && strstr(error.message, "rank 1 of 'threads world' did not come to split"),
+           "%s", error.message);
+}
+
+static void a_split_times_out(void) {
+    memo_comm_threads_desc desc = short_timeout(0.2);
+    rig g;
+    double start = now_s();
+    if (!rig_begin(&g, 3, &desc)) return;
+    rig_run(&g, split_with_missing, "split_with_missing", 1);
+    CHECK(now_s() - start < BOUND_S);
+    rig_end(&g);
+}
+
+/* Failures at random moments of a random traffic: nothing hangs, nothing is touched after it was freed. */
+static void failing_traffic(rank_case* c) {
+    memo_comm* comm = c->comm;
+    memo_error error;
+    enum { COUNT = 20000 };
+    float* x = (float*)case_array(COUNT, MEMO_TYPE_F32);
+    float* y = (float*)case_array(COUNT, MEMO_TYPE_F32);
+    int i;
+    memset(x, 0, COUNT * sizeof(float));
+    for (i = 0; i < 1000; i++) {
+        int32_t peer = (comm->rank + 1) % comm->size;
+        int32_t other = (comm->rank + comm->size - 1) % comm->size;
+        if (comm->all_reduce(comm, c->streams[0], x, y, i % 2 ? 50 : COUNT, MEMO_TYPE_F32,
+                             MEMO_REDUCTION_SUM, &error) ||
+            comm->group_begin(comm, &error) ||
+            comm->send(comm, c->streams[0], x, COUNT, MEMO_TYPE_F32, peer, &error) ||
+            comm->receive(comm, c->streams[0], y, COUNT, MEMO_TYPE_F32, other, &error) ||
+            comm->group_end(comm, c->streams[0], &error))
+            break;
+        if (c->device->stream_synchronize(c->device->context, c->streams[0], &error)) break;
+        if (comm->rank == 0 && case_random(&c->my_state) % 8 == 0) {
+            if (case_random(&c->my_state) % 2)
+                comm->abort(comm);
+            else
+                (void)memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0,
+                                              &error);
+            if (case_random(&c->my_state) % 2) break;
+        }
+    }
+    comm->abort(comm);
+    (void)c->device->stream_synchronize(c->device->context, c->streams[0], NULL);
+    free(x);
+    free(y);
+}
+
+static void failures_at_random_moments_touch_nothing_freed(void) {
+    int trial;
+    for (trial = 0; trial < 12; trial++) {
+        rig g;
+        if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), NULL)) return;
+        rig_run(&g, failing_traffic, "failing_traffic", memo_test_random());
+        rig_end(&g);
+    }
+}
+
+/* --- who differs --- */
+
+static void expect_mismatch(int what, const char* words, const char* more_words) {
+    memo_comm_threads_desc desc = short_timeout(20);
+    rig g;
+    memo_error error;
+    double start = now_s();
+    static float x[4][64];
+    int32_t r;
+    if (!rig_begin(&g, 4, &desc)) return;
+    for (r = 0; r < 4; r++) {
+        memo_comm* comm = g.comms[r];
+        memo_stream s = g.cases[r].streams[0];
+        int differs = r == 3;
+        CHECK_OK(comm->barrier(comm, s, &error));
+        switch (what) {
+        case 0: /* count */
+            CHECK_OK(comm->all_reduce(comm, s, x[r], x[r], differs ? 31 : 32, MEMO_TYPE_F32,
+                                      MEMO_REDUCTION_SUM, &error));
+            break;
+        case 1: /* type */
+            CHECK_OK(comm->all_gather(comm, s, x[r], x[r] + 32, 1,
+                                      differs ? MEMO_TYPE_BF16 : MEMO_TYPE_F32, &error));
+            break;
+        case 2: /* reduction */
+            CHECK_OK(comm->all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
+                                      differs ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM, &error));
+            break;
+        case 3: /* root */
+            CHECK_OK(comm->broadcast(comm, s, x[r], 2, MEMO_TYPE_F32, differs ? 1 : 2, &error));
+            break;
+        case 4: /* order */
+            if (differs) CHECK_OK(comm->barrier(comm, s, &error));
+            CHECK_OK(comm->all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+                                      &error));
+            break;
+        default: /* a message's size and type */
+            if (r == 0) CHECK_OK(comm->send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error));
+            if (r == 3)
+                CHECK_OK(comm->receive(comm, s, x[3], what == 5 ? 32 : 64,
+                                       what == 5 ? MEMO_TYPE_F32 : MEMO_TYPE_I32, 0, &error));
+        }
+    }
+    expect_failure(&g, start, BOUND_S, words, more_words);
+    rig_end(&g);
+}
+
+static void ranks_that_differ_are_both_named(void) {
+    expect_mismatch(0, "rank 0 calls all_reduce(32 f32 sum) as collective 2 of 'threads world'",
+                    "rank 3 calls all_reduce(31 f32 sum)");
+    expect_mismatch(1, "rank 0 calls all_gather(1 f32)", "rank 3 calls all_gather(1 bf16)");
+    expect_mismatch(2, "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls all_reduce(2 f32 max)");
+    expect_mismatch(3, "rank 0 calls broadcast(2 f32 from rank 2)",
+                    "rank 3 calls broadcast(2 f32 from rank 1)");
+    expect_mismatch(4, "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls barrier");
+    expect_mismatch(5, "rank 0 sends 64 f32 to rank 3", "which receives 32 f32");
+    expect_mismatch(6, "rank 0 sends 64 f32 to rank 3", "which receives 64 i32");
+}
+
+/* --- links --- */
+
+/* The time of what enqueue does on all ranks, from the start of the slowest. */
+static double timed(rig* g, void (*enqueue)(rig*, int32_t rank, memo_error*)) {
+    memo_error error;
+    double start = now_s();
+    int32_t r;
+    for (r = 0; r < g->n_ranks; r++) {
+        memset(&error, 0, sizeof error);
+        enqueue(g, r, &error);
+        CHECK_CASE(!error.status, "%s", error.message);
+    }
+    rig_synchronize(g);
+    for (r = 0; r < g->n_ranks; r++) CHECK_OK(g->comms[r]->status(g->comms[r], &error));
+    return now_s() - start;
+}
+
+#define LINK_BYTES 20000
+static char link_from[4][4 * LINK_BYTES], link_to[4][4 * LINK_BYTES];
+
+static void enqueue_ring(rig* g, int32_t r, memo_error* e) {
+    memo_comm* comm = g->comms[r];
+    memo_stream s = g->cases[r].streams[0];
+    int i;
+    for (i = 0; i < 3; i++)
+        if (comm->group_begin(comm, e) ||
+            comm->send(comm, s, link_from[r], LINK_BYTES, MEMO_TYPE_U8, (r + 1) % 4, e) ||
+            comm->receive(comm, s, link_to[r], LINK_BYTES, MEMO_TYPE_U8, (r + 3) % 4, e) ||
+            comm->group_end(comm, s, e))
+            return;
+}
+static void enqueue_all_to_all(rig* g, int32_t r, memo_error* e) {
+    (void)memo_comm_all_to_all(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
+                               LINK_BYTES, MEMO_TYPE_U8, e);
+}
+static void enqueue_all_reduce(rig* g, int32_t r, memo_error* e) {
+    (void)g->comms[r]->all_reduce(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
+                                  4 * LINK_BYTES, MEMO_TYPE_U8, MEMO_REDUCTION_MAX, e);
+}
+static void enqueue_outer(rig* g, int32_t r, memo_error* e) { /* ranks 0 and 2 are on different nodes */
+    if (r == 0)
+        (void)g->comms[r]->send(g->comms[r], g->cases[r].streams[0], link_from[r], LINK_BYTES,
+                                MEMO_TYPE_U8, 2, e);
+    if (r == 2)
+        (void)g->comms[r]->receive(g->comms[r], g->cases[r].streams[0], link_to[r], LINK_BYTES,
+                                   MEMO_TYPE_U8, 0, e);
+}
+/* A transfer beside a computation that sleeps, on another stream. */
+static void enqueue_overlap(rig* g, int32_t r, memo_error* e) {
+    if (memo_host_device_sleep(g->devices[r], g->cases[r].streams[1], 0.07, e)) return;
+    enqueue_ring(g, r, e);
+}
+
+static void links_take_their_time_and_no_processor(void) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    const struct {
+        const char* name;
+        void (*enqueue)(rig*, int32_t, memo_error*);
+        double expected_s;
+    } runs[] = {
+        {"ring", enqueue_ring, 3 * (0.01 + 0.02)},
+        {"all_to_all", enqueue_all_to_all, 0},
+        {"all_reduce", enqueue_all_reduce, 0},
+        {"outer", enqueue_outer, 0.04 + 0.02},
+        {"overlap", enqueue_overlap, 0},
+    };
+    double slack = 3; /* upper bounds on a busy machine */
+    int i;
+    for (i = 0; i < 5; i++) {
+        rig g;
+        double expected = runs[i].expected_s, measured;
+        memset(&desc, 0, sizeof desc);
+        desc.bytes_per_s = 2e6; /* 0.01 s a piece */
+        if (i == 0) desc.latency_s = 0.02;
+        if (i == 1) expected = 3 * 0.01;
+        if (i == 2) expected = 6 * 0.01;
+        if (i == 3) {
+            desc.ranks_per_node = 2;
+            desc.outer_bytes_per_s = 5e5; /* 0.04 s a piece */
+            desc.outer_latency_s = 0.02;
+        }
+        if (i == 4) {
+            desc.bytes_per_s = 1e6; /* 0.02 s a piece: 0.06 beside 0.07 */
+            expected = 0.07;
+        }
+        if (!rig_begin(&g, 4, &desc)) return;
+        measured = timed(&g, runs[i].enqueue);
+        printf("# links: %s %.1f ms, model %.1f ms\n", runs[i].name, measured * 1e3, expected * 1e3);
+        CHECK_CASE(measured >= expected * 0.999, "%s: %g s, at least %g", runs[i].name, measured,
+                   expected);
+        CHECK_CASE(measured <= expected * slack + 0.2, "%s: %g s", runs[i].name, measured);
+        rig_end(&g);
+    }
+}
+
+/* --- making --- */
+
+static void descs_that_cannot_be_are_refused(void) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_device *device = NULL, other, *none = NULL;
+    memo_comm* comm = NULL;
+    memo_error error;
+    CHECK_OK(memo_host_device_create(&host, &device, &error));
+    desc.devices = &device;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_ranks = 1;
+    desc.timeout_s = -1;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.timeout_s = 0;
+    desc.bytes_per_s = 0.5;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.bytes_per_s = 0;
+    desc.latency_s = -1;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.latency_s = 0;
+    desc.devices = &none;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memset(&other, 0, sizeof other); /* a device of somebody else's */
+    other.context = &desc;
+    none = &other;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "rank 0"), "%s", error.message);
+    desc.devices = NULL;
+    CHECK(memo_comm_create_threads(&desc, &comm, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_host_device_destroy(device);
+}
+
+static void split_without_memory(rank_case* c) {
+    memo_comm* part = NULL;
+    memo_error error;
+    memo_status status = c->comm->split(c->comm, c->comm->rank % 2, 0, "x", &part, &error);
+    EXPECT(c, status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s",
+           error.message);
+    EXPECT(c, (status == MEMO_STATUS_OK) == (part != NULL), "status %d", (int)status);
+    if (part) part->destroy(part);
+}
+
+/* Memory that ends at every possible place is reported, and nothing is lost. */
+static void memory_that_ends_is_reported(void) {
+    rig g;
+    memo_comm* comms[3];
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_error error;
+    memo_status status = MEMO_STATUS_DEVICE;
+    int64_t n;
+    if (!rig_begin(&g, 3, NULL)) return;
+    desc.n_ranks = 3;
+    desc.devices = g.devices;
+    for (n = 0; n < 100 && status; n++) {
+        mallocs_left = n;
+        status = memo_comm_create_threads(&desc, comms, &error);
+        mallocs_left = -1;
+        CHECK(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    }
+    CHECK(!status && n > 10);
+    for (n = 0; n < 3 && !status; n++) comms[n]->destroy(comms[n]);
+    for (n = 0; n < 30; n++) {
+        mallocs_left = n;
+        rig_run(&g, split_without_memory, "split_without_memory", 1);
+        mallocs_left = -1;
+    }
+    rig_run(&g, case_splits, "splits", 1);
+    rig_end(&g);
+}
+
+/* --- mesh without ranks --- */
+
+static void mesh_says_what_would_fit(void) {
+    memo_mesh_desc desc = memo_mesh_desc_default();
+    memo_mesh mesh;
+    memo_error error;
+    char text[2000], small[20];
+    int64_t n;
+    desc.data = 2;
+    desc.ring = 3;
+    desc.ulysses = 2;
+    CHECK(memo_mesh_place(&desc, 24, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "24") && strstr(error.message, "ring 3") &&
+                   strstr(error.message, "ring 6") && strstr(error.message, "data 4"),
+               "%s", error.message);
+    CHECK(memo_mesh_place(&desc, 7, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "no change"), "%s", error.message);
+    desc.ring = 1 << 30;
+    desc.ulysses = 1 << 30;
+    CHECK(memo_mesh_place(&desc, 8, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.ring = -1;
+    CHECK(memo_mesh_place(&desc, 8, 0, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.ring = desc.ulysses = 2;
+    desc.data = 0;
+    CHECK(memo_mesh_place(&desc, 4, 4, &mesh, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_mesh_place(&desc, 4, 2, &mesh, &error));
+    CHECK(mesh.ring_rank == 1 && mesh.ulysses_rank == 0 && mesh.degrees.data == 1);
+    n = memo_mesh_print(&desc, 4, text, sizeof text);
+    CHECK(n == (int64_t)strlen(text));
+    CHECK_CASE(strstr(text, "rank 2: pipeline 0, data 0, ring 1, ulysses 0, tensor 0; sequence 2"),
+               "%s", text);
+    CHECK(memo_mesh_print(&desc, 4, NULL, 0) == n);
+    CHECK(memo_mesh_print(&desc, 4, small, sizeof small) == n && strlen(small) == 19 &&
+          !memcmp(small, text, 19));
+    (void)memo_mesh_print(&desc, 6, text, sizeof text);
+    CHECK_CASE(strstr(text, "not the world's size, 6"), "%s", text);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(types_have_sizes_and_names);
+    TEST(halves_round_to_nearest_even);
+    TEST(collectives_give_what_they_should);
+    TEST(collectives_can_be_enqueued_in_a_row);
+    TEST(groups_of_random_messages_arrive);
+    TEST(exchange_of_all_with_all_does_not_deadlock);
+    TEST(single_messages_meet_grouped_ones);
+    TEST(all_to_all_transposes);
+    TEST(all_to_all_v_takes_counts_and_offsets);
+    TEST(splits_make_the_right_groups_which_work_at_once);
+    TEST(meshes_make_the_right_groups);
+    TEST(refused_calls_harm_nobody);
+    TEST(sums_have_the_same_bits_whatever_the_timing);
+    TEST(a_nan_is_the_largest_on_every_rank);
+    TEST(a_group_takes_what_comes_first);
+    TEST(messages_wait_for_room);
+    TEST(a_rank_that_never_comes_is_named);
+    TEST(a_peer_that_never_sends_is_named);
+    TEST(a_failed_device_is_noticed_by_all);
+    TEST(a_rank_that_goes_is_noticed);
+    TEST(a_rank_that_is_done_may_go);
+    TEST(abort_from_another_thread_ends_all);
+    TEST(a_split_times_out);
+    TEST(failures_at_random_moments_touch_nothing_freed);
+    TEST(ranks_that_differ_are_both_named);
+    TEST(links_take_their_time_and_no_processor);
+    TEST(descs_that_cannot_be_are_refused);
+    TEST(memory_that_ends_is_reported);
+    TEST(mesh_says_what_would_fit);
+    return memo_test_end();
+}

@@ -1,0 +1,224 @@
+#!/bin/sh
+# test_compile.sh - the headers under every compiler here: alone, in every standard, in one program, warnings as errors.
+#
+# Sources in tests/compile.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+folder=build/tests/compile
+sources=tests/compile
+warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+implementations="-DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION"
+lp_cflags=$(sed -n 's/^LP_SOLVE_CFLAGS := //p' build/config.mk 2>/dev/null)
+lp_libs=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk 2>/dev/null)
+LC_ALL=C
+export LC_ALL
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+
+# ---- tools ----
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# Each command in turn until one fails, which is named.
+run() { "$@" || { echo "failed: $*"; return 1; }; }
+
+c_compilers= cxx_compilers=
+for c in gcc clang; do has $c && c_compilers="$c_compilers $c"; done
+for c in g++ clang++; do has $c && cxx_compilers="$cxx_compilers $c"; done
+: "${c_compilers:=${CC:-cc}}"
+[ -n "$cxx_compilers" ] || { has c++ && cxx_compilers=c++; }
+set -- $c_compilers
+first_c=$1
+set -- $cxx_compilers
+first_cxx=${1:-}
+
+# The standards of those named that the compiler knows.
+standards() { # COMPILER LANGUAGE STANDARD...
+    compiler=$1 language=$2 known=
+    shift 2
+    for standard; do
+        : | $compiler -x "$language" -std="$standard" -fsyntax-only - 2>/dev/null && known="$known $standard"
+    done
+    echo $known
+}
+
+# ---- what is tested ----
+
+# With the implementation and without, in each standard; memo_plan.h with lp_solve too where that is here.
+alone() { # HEADER COMPILER LANGUAGE STANDARDS
+    for standard in $4; do
+        check_alone "$1" "$2" "$3" $standard &&
+            check_alone "$1" "$2" "$3" $standard $implementations || return 1
+        if [ "$1" = memo_plan.h ] && [ -n "$lp_cflags" ]; then
+            check_alone "$1" "$2" "$3" $standard $implementations $lp_cflags || return 1
+        fi
+    done
+}
+check_alone() { # HEADER COMPILER LANGUAGE STANDARD MACROS...
+    header=$1 compiler=$2 language=$3 standard=$4
+    shift 4
+    run $compiler -x $language -std=$standard $warnings -I. "$@" "-DHEADER=\"$header\"" -fsyntax-only \
+        $sources/alone.c
+}
+
+# Optimisation is what lets compilers see uninitialised values and overruns.
+optimized() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" implementation.c optimized.o -O2 $lp_cflags
+}
+
+object() { # COMPILER LANGUAGE STANDARD SOURCE OBJECT FLAGS...
+    compiler=$1 language=$2 standard=$3 source=$4 object=$5
+    shift 5
+    run $compiler -x "$language" -std="$standard" $warnings -I. "$@" -c "$sources/$source" -o "$folder/$object"
+}
+
+# Two translation units, each in its own language, one program; it runs.
+two_units() { # COMPILER LANGUAGE STANDARD (of the implementation) COMPILER LANGUAGE STANDARD (of the user)
+    object "$1" "$2" "$3" implementation.c implementation.o $lp_cflags &&
+        object "$4" "$5" "$6" user.c user.o || return 1
+    linker=$1
+    [ "$5" = c++ ] && linker=$4
+    run $linker "$folder/user.o" "$folder/implementation.o" -o "$folder/two" $lp_libs -lpthread -lm &&
+        run "$folder/two"
+}
+
+two_static_units() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" static.c first.o $lp_cflags &&
+        object "$1" "$2" "$3" static.c second.o $lp_cflags -DSECOND &&
+        run $1 "$folder/first.o" "$folder/second.o" -o "$folder/static" $lp_libs -lpthread -lm &&
+        run "$folder/static" || return 1
+    defined "$folder/first.o" | grep memo && { echo "MEMO_STATIC exports these"; return 1; }
+    return 0
+}
+
+# Names an object defines for others, or takes from others; without the underscore that some systems put before.
+# Templates of the C++ library (std::pow and the like) leave weak copies of themselves everywhere: not ours.
+defined() { nm -g -P "$1" | awk '$2 != "U" && $2 != "w" && $2 != "v" && $1 !~ /^_?_ZSt/ { sub(/^_/, "", $1); print $1 }'; }
+undefined() { nm -g -P "$1" | awk '$2 == "U" { sub(/^_/, "", $1); print $1 }'; }
+
+exports() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" implementation.c exports.o $lp_cflags || return 1
+    defined "$folder/exports.o" >"$folder/names"
+    [ "$(grep -c '^memo_' "$folder/names")" -gt 50 ] || { echo "no names found"; return 1; }
+    grep -v '^memo_' "$folder/names" && { echo "exported without the prefix memo_"; return 1; }
+    return 0
+}
+
+# Every macro that a line of the headers themselves defines; _POSIX_C_SOURCE and _DEFAULT_SOURCE are asked for
+# by the implementation, as memo.h says.
+macros() { # COMPILER
+    run $1 -std=c99 -I. -dD -E $lp_cflags $sources/implementation.c >"$folder/macros" || return 1
+    awk '
+        /^# [0-9]+ "/ { file = $3; gsub(/"/, "", file); ours = file ~ /(^|\/)(memo[a-z_]*\.h|parts\/[^\/]*\.inc)$/ }
+        /^#define / && ours { n++; name = $2; sub(/\(.*/, "", name)
+            if (name !~ /^MEMO/ && name != "_POSIX_C_SOURCE" && name != "_DEFAULT_SOURCE") { print file ": " name; bad = 1 } }
+        END { if (n < 20) { print "no macros found"; bad = 1 } exit bad }' "$folder/macros"
+}
+
+# Tags and types in the public parts.
+types() {
+    awk '
+        /^#if defined\(MEMO.*_IMPLEMENTATION\) && !defined\(MEMO.*_DONE\)/ { nextfile }
+        /^(typedef )?(struct|enum|union) [A-Za-z_]+/ {
+            name = $0; sub(/^(typedef )?(struct|enum|union) /, "", name); sub(/[^A-Za-z0-9_].*/, "", name); check(name) }
+        /^} [A-Za-z_]+;/ { name = $2; sub(/;/, "", name); check(name) }
+        /^typedef .*;/ { name = $0; if (name ~ /\(\*/) { sub(/.*\(\*/, "", name); sub(/\).*/, "", name) }
+            else { sub(/;.*/, "", name); sub(/.*[ *]/, "", name) } check(name) }
+        function check(name) { n++; if (name !~ /^memo_/) { print FILENAME ": " name; bad = 1 } }
+        END { if (n < 20) { print "no types found"; bad = 1 } exit bad }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh
+}
+
+# The user's allocator is the only one, and without the host device there are no threads.
+options() { # COMPILER LANGUAGE STANDARD
+    object "$1" "$2" "$3" options.c options.o || return 1
+    undefined "$folder/options.o" >"$folder/names"
+    grep -qx user_malloc "$folder/names" || { echo "user_malloc is not used"; return 1; }
+    grep -Ex 'malloc|calloc|realloc|free|strdup|__assert_fail|pthread_.*|sem_.*' "$folder/names" &&
+        { echo "used in spite of MEMO_MALLOC, MEMO_FREE, MEMO_ASSERT or MEMO_NO_HOST_DEVICE"; return 1; }
+    return 0
+}
+
+late_header() { # COMPILER
+    if $1 -std=c99 -I. -fsyntax-only $sources/late.c >"$folder/late" 2>&1; then
+        echo "compiles although POSIX is not there"
+        return 1
+    fi
+    grep -q 'error.*memo\.h: a system header came before' "$folder/late" || { cat "$folder/late"; return 1; }
+    # What the message advises.
+    run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $warnings -I. -fsyntax-only $sources/late.c &&
+        run $1 -std=gnu99 $warnings -I. -fsyntax-only $sources/late.c
+}
+
+with_nvcc() { # HEADER ARCHITECTURES
+    generate=
+    for architecture in $2; do
+        generate="$generate -gencode arch=compute_$architecture,code=sm_$architecture"
+    done
+    for macros in "" "$implementations -DMEMO_CUDA_IMPLEMENTATION"; do
+        run nvcc -x cu $generate -std=c++17 -I. $macros "-DHEADER=\"$1\"" -Werror all-warnings \
+            -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -c $sources/alone.c -o "$folder/nvcc.o" || return 1
+    done
+}
+
+# ---- the tests ----
+
+for compiler in $c_compilers; do
+    known=$(standards $compiler c c99 c11 c17)
+    for header in memo.h memo_plan.h memo_sp.h; do
+        test_is "$header alone, $compiler: $known" alone $header $compiler c "$known"
+    done
+    test_is "implementation optimized, $compiler" optimized $compiler c c99
+done
+if [ -z "$cxx_compilers" ]; then
+    skip "headers alone, C++" "no C++ compiler here (g++ or clang++)"
+    skip "C and C++ in one program" "no C++ compiler here (g++ or clang++)"
+fi
+for compiler in $cxx_compilers; do
+    known=$(standards $compiler c++ c++11 c++17 c++20)
+    for header in memo.h memo_plan.h memo_sp.h; do
+        test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
+    done
+    test_is "implementation optimized, $compiler" optimized $compiler c++ c++11
+done
+
+for compiler in $c_compilers; do
+    test_is "two translation units, $compiler" two_units $compiler c c99 $compiler c c11
+done
+if [ -n "$first_cxx" ]; then
+    test_is "implementation in C, user in C++" two_units $first_c c c99 $first_cxx c++ c++11
+    test_is "implementation in C++, user in C" two_units $first_cxx c++ c++11 $first_c c c99
+    test_is "two translation units with MEMO_STATIC, C++" two_static_units $first_cxx c++ c++11
+    test_is "only memo_ is exported, C++" exports $first_cxx c++ c++11
+    test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed, C++" options $first_cxx c++ c++11
+fi
+test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
+test_is "only memo_ is exported" exports $first_c c c99
+test_is "only MEMO is defined by the preprocessor" macros $first_c
+test_is "public types begin with memo_" types
+test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+if echo '#include <stdio.h>
+__GLIBC__' | $first_c -E - 2>/dev/null | grep -qx __GLIBC__; then
+    skip "a system header too early is named" "this C library shows POSIX whether asked or not"
+else
+    for compiler in $c_compilers; do
+        test_is "a system header too early is named, $compiler" late_header $compiler
+    done
+fi
+
+if has nvcc; then
+    architectures=
+    for architecture in 80 90 100; do
+        nvcc --list-gpu-code 2>/dev/null | grep -qx "sm_$architecture" && architectures="$architectures $architecture"
+    done
+    test_is "memo_cuda.cuh alone, nvcc:$architectures" with_nvcc memo_cuda.cuh "$architectures"
+    for header in memo.h memo_plan.h memo_sp.h; do
+        # Host code: one architecture shows as much as three.
+        test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }"
+    done
+else
+    skip "headers alone, nvcc" "nvcc is not here"
+fi
+
+tap_end

@@ -1,0 +1,70 @@
+#!/bin/sh
+# test_examples.sh - what the short examples promise in their heads: the build line builds, the output is the one shown.
+#
+# In a head, "Build:", "Run:" (left out: the program alone) and "Expected output:" or "Prints:" are followed by indented
+# lines; "..." in the output stands for any text.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+folder=build/tests/examples
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+root=$(pwd)
+
+# The lines of a section of a head, without their indentation.
+section() { # FILE TITLES
+    awk -v titles="$2" '
+        { sub(/ *\*\/ *$/, "") }
+        inside && /^ \*  / {
+            text = substr($0, 3)
+            if (!indent) { match(text, /^ */); indent = RLENGTH }
+            print substr(text, indent + 1)
+            next
+        }
+        { inside = 0 }
+        $0 ~ "^ \\* (" titles "):" { inside = 1; indent = 0; sub(/^[^:]*: */, ""); if ($0 != "") print }
+        NR > 40 { exit }' "$1"
+}
+
+# Is the text the pattern, line by line, with "..." for anything?
+matches() { # PATTERN_FILE TEXT_FILE
+    sed -e 's/[][\.*^$]/\\&/g' -e 's/\\\.\\\.\\\./.*/g' -e 's/^/^/' -e 's/$/$/' "$1" >"$folder/patterns"
+    [ "$(wc -l <"$1")" -eq "$(wc -l <"$2")" ] || return 1
+    while IFS= read -r pattern <&3; do
+        IFS= read -r line <&4 || return 1
+        printf '%s\n' "$line" | grep -q -e "$pattern" || return 1
+    done 3<"$folder/patterns" 4<"$2"
+}
+
+# In a folder of its own, where the sources are seen at the same relative paths.
+example() { # FILE
+    name=$(basename "$1" .c)
+    place=$folder/$name
+    mkdir -p "$place"
+    for entry in "$root"/*.h "$root"/parts "$root"/examples; do
+        [ -e "$entry" ] && ln -s "$entry" "$place/"
+    done
+    section "$1" "Build" >"$place/build"
+    section "$1" "Run" >"$place/run"
+    section "$1" "Expected output|Prints" >"$place/expected"
+    [ -s "$place/build" ] || { echo "no build line in its head"; return 1; }
+    [ -s "$place/expected" ] || { echo "no expected output in its head"; return 1; }
+    [ -s "$place/run" ] || echo "./$name" >"$place/run"
+    # The head says cc; the compiler may be another.
+    sed -i.head "s|^cc |${CC:-cc} |" "$place/build" && rm -f "$place/build.head"
+    (cd "$place" && sh ./build >log 2>&1) || { cat "$place/log"; return 1; }
+    (cd "$place" && sh ./run >output 2>log) || { echo "exit status $?"; cat "$place/output" "$place/log"; return 1; }
+    matches "$place/expected" "$place/output" || {
+        echo "the output differs from the one in the head; expected:"
+        cat "$place/expected"
+        echo "got:"
+        cat "$place/output"
+        return 1
+    }
+}
+
+for file in examples/[0-9]*.c; do
+    test_is "$(basename "$file" .c)" example "$file"
+done
+tap_end

@@ -1,0 +1,1013 @@
+/* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
+ */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+
+#include "gpt_test.h"
+
+#ifdef GPT_DOUBLE
+static const double rounding = 1e-12;
+#else
+static const double rounding = 1e-4;
+#endif
+
+static void* allocate(int64_t n, size_t size) {
+    void* result = calloc((size_t)(n > 0 ? n : 1), size);
+    if (!result) abort();
+    return result;
+}
+static gpt_real* random_reals(int64_t n) {
+    gpt_real* result = (gpt_real*)allocate(n, sizeof(gpt_real));
+    const uint64_t key = memo_test_random();
+    int64_t i;
+    for (i = 0; i < n; i++) result[i] = (gpt_real)gpt_normal(key, (uint64_t)i);
+    return result;
+}
+static double largest_difference(const gpt_real* a, const double* b, int64_t n) {
+    double largest = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const double difference = fabs((double)a[i] - b[i]);
+        if (!(difference <= largest)) largest = difference; /* takes NaN */
+    }
+    return largest;
+}
+
+/* ---- the operations alone ------------------------------------------------------------------- */
+
+static void exponential_is_accurate(void) {
+    double worst = 0;
+    int i;
+    for (i = -86000; i <= 87000; i++) {
+        const gpt_real x = (gpt_real)(i * 1e-3 + 1e-4 * memo_test_real());
+        const double error = fabs((double)gpt_exp(x) / exp((double)x) - 1);
+        if (!(error <= worst)) worst = error;
+    }
+    CHECK_CASE(worst < 1.2e-7, "relative error %g", worst);
+    CHECK(gpt_exp(-(gpt_real)INFINITY) == 0);
+    CHECK(gpt_exp(0) == 1);
+}
+
+static void gemm_matches_three_loops(void) {
+    int trial;
+    for (trial = 0; trial < 200; trial++) {
+        const int64_t m = memo_test_int(1, trial % 4 ? 40 : 220);
+        const int64_t n = memo_test_int(1, trial % 5 ? 40 : 300);
+        const int64_t k = memo_test_int(1, trial % 3 ? 40 : 290);
+        const int ta = (int)memo_test_int(0, 1), tb = (int)memo_test_int(0, 1);
+        const int64_t lda = (ta ? m : k) + memo_test_int(0, 5);
+        const int64_t ldb = (tb ? k : n) + memo_test_int(0, 5), ldc = n + memo_test_int(0, 5);
+        const gpt_real alpha = (gpt_real)memo_test_int(-2, 2);
+        const gpt_real beta = (gpt_real)memo_test_int(0, 2) / 2;
+        gpt_real *a = random_reals((ta ? k : m) * lda), *b = random_reals((tb ? n : k) * ldb);
+        gpt_real* c = random_reals(m * ldc);
+        double* expected = (double*)allocate(m * ldc, sizeof(double));
+        int64_t i, j, p;
+        if (beta == 0) c[0] = (gpt_real)NAN; /* not read then */
+        for (i = 0; i < m * ldc; i++) expected[i] = (double)c[i];
+        for (i = 0; i < m; i++)
+            for (j = 0; j < n; j++) {
+                double sum = 0;
+                for (p = 0; p < k; p++)
+                    sum += (double)a[ta ? p * lda + i : i * lda + p] *
+                           (double)b[tb ? j * ldb + p : p * ldb + j];
+                expected[i * ldc + j] =
+                    (double)alpha * sum + (beta == 0 ? 0 : (double)beta * (double)c[i * ldc + j]);
+            }
+        gpt_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        CHECK_CASE(largest_difference(c, expected, m * ldc) < rounding, "%d %d %d", (int)m, (int)n,
+                   (int)k);
+        free(a);
+        free(b);
+        free(c);
+        free(expected);
+    }
+}
+
+/* Policies place the same tile at different addresses: the bits must not depend on them. */
+static void gemm_gives_the_same_bits_at_any_address(void) {
+    int trial;
+    for (trial = 0; trial < 60; trial++) {
+        const int64_t m = memo_test_int(1, 70), n = memo_test_int(1, 140),
+                      k = memo_test_int(1, 140);
+        const int ta = (int)memo_test_int(0, 1), tb = (int)memo_test_int(0, 1);
+        gpt_real *a = random_reals(m * k + 64), *b = random_reals(n * k + 64);
+        gpt_real *c = random_reals(m * n + 64), *moved_c = random_reals(m * n + 64);
+        const int64_t at[3] = {memo_test_int(0, 63), memo_test_int(0, 63), memo_test_int(0, 63)};
+        memcpy(moved_c + at[2], c, (size_t)(m * n) * sizeof *c);
+        gpt_gemm(ta, tb, m, n, k, 1, a, ta ? m : k, b, tb ? k : n, 1, c, n);
+        memmove(a + at[0], a, (size_t)(m * k) * sizeof *a);
+        memmove(b + at[1], b, (size_t)(n * k) * sizeof *b);
+        gpt_gemm(ta, tb, m, n, k, 1, a + at[0], ta ? m : k, b + at[1], tb ? k : n, 1,
+                 moved_c + at[2], n);
+        CHECK_CASE(!memcmp(c, moved_c + at[2], (size_t)(m * n) * sizeof *c), "%d %d %d", (int)m,
+                   (int)n, (int)k);
+        free(a);
+        free(b);
+        free(c);
+        free(moved_c);
+    }
+}
+
+static void dropout_keeps_its_rate(void) {
+    enum { N_ROWS = 400, N_COLUMNS = 256 };
+    const gpt_dropout dropout = gpt_dropout_make(0.3, 1, 2, 3, 4);
+    const gpt_dropout other_step = gpt_dropout_make(0.3, 1, 3, 3, 4);
+    const gpt_dropout other_layer = gpt_dropout_make(0.3, 1, 2, 4, 4);
+    const gpt_dropout other_site = gpt_dropout_make(0.3, 1, 2, 3, 3);
+    const double n = N_ROWS * N_COLUMNS, tolerance = 5 / sqrt(n); /* 10 standard deviations */
+    int64_t dropped = 0, below = 0, beside = 0, same[3] = {0, 0, 0}, row, column;
+    for (row = 0; row < N_ROWS; row++)
+        for (column = 0; column < N_COLUMNS; column++) {
+            const uint64_t key = gpt_token_key(&dropout, row);
+            const gpt_real mask = gpt_mask(&dropout, key, column);
+            CHECK(mask == 0 || mask == dropout.scale);
+            dropped += mask == 0;
+            below += mask == gpt_mask(&dropout, gpt_token_key(&dropout, row + 1), column);
+            beside += mask == gpt_mask(&dropout, key, column + 1);
+            same[0] += mask == gpt_mask(&other_step, gpt_token_key(&other_step, row), column);
+            same[1] += mask == gpt_mask(&other_layer, gpt_token_key(&other_layer, row), column);
+            same[2] += mask == gpt_mask(&other_site, gpt_token_key(&other_site, row), column);
+        }
+    CHECK(fabs((double)dropped / n - 0.3) < tolerance);
+    /* Independent masks agree with probability 0.3^2 + 0.7^2. */
+    CHECK(fabs((double)below / n - 0.58) < tolerance);
+    CHECK(fabs((double)beside / n - 0.58) < tolerance);
+    for (row = 0; row < 3; row++) CHECK(fabs((double)same[row] / n - 0.58) < tolerance);
+}
+
+/* Rows alone give the bits of all rows together, for everything that is not a GEMM. */
+static void rows_do_not_depend_on_their_company(void) {
+    enum { N_ROWS = 13, N_COLUMNS = 37 };
+    const gpt_dropout dropout = gpt_dropout_make(0.2, 1, 2, 3, 4);
+    gpt_real *x = random_reals(N_ROWS * N_COLUMNS), *z = random_reals(N_ROWS * N_COLUMNS);
+    gpt_real* weight = random_reals(N_COLUMNS);
+    gpt_real all[N_ROWS * N_COLUMNS], alone[N_COLUMNS], rstds[N_ROWS], rstd;
+    int64_t row;
+    for (row = 0; row < N_ROWS; row++) {
+        const gpt_real *xr = x + row * N_COLUMNS, *zr = z + row * N_COLUMNS;
+        const gpt_real* expected = all + row * N_COLUMNS;
+        gpt_norm_forward(all, rstds, x, weight, N_ROWS, N_COLUMNS);
+        gpt_norm_forward(alone, &rstd, xr, weight, 1, N_COLUMNS);
+        CHECK(rstd == rstds[row] && !memcmp(alone, expected, sizeof alone));
+        gpt_gelu_forward(all, x, N_ROWS, N_COLUMNS);
+        gpt_gelu_forward(alone, xr, 1, N_COLUMNS);
+        CHECK(!memcmp(alone, expected, sizeof alone));
+        gpt_residual_forward(all, x, z, &dropout, 5, N_ROWS, N_COLUMNS);
+        gpt_residual_forward(alone, xr, zr, &dropout, 5 + row, 1, N_COLUMNS);
+        CHECK(!memcmp(alone, expected, sizeof alone));
+    }
+    free(x);
+    free(z);
+    free(weight);
+}
+
+static void adamw_matches_its_paper(void) {
+    const gpt_adamw_desc desc = {0.01, 0.9, 0.99, 1e-8, 0.1, 3};
+    gpt_real p = 2, m = (gpt_real)0.5, v = (gpt_real)0.25;
+    const gpt_real g = -3;
+    double em = 0.9 * 0.5 + 0.1 * (-3 * 0.5), ev = 0.99 * 0.25 + 0.01 * 2.25, expected;
+    expected =
+        2 - 0.01 * (em / (1 - pow(0.9, 3)) / (sqrt(ev / (1 - pow(0.99, 3))) + 1e-8) + 0.1 * 2);
+    gpt_adamw(&p, &m, &v, &g, 0.5, &desc, 1);
+    CHECK(fabs((double)m - em) < 1e-6 && fabs((double)v - ev) < 1e-6);
+    CHECK_CASE(fabs((double)p - expected) < 1e-6, "%g instead of %g", (double)p, expected);
+}
+
+/* ---- the model, plainly ---------------------------------------------------------------------
+ *
+ * In double, all rows of one sequence at once, with the whole score matrix; nothing in common with
+ * gpt_ops.h but the function that draws a dropout mask. */
+
+static void plain_linear(double* y, const double* x, const double* w, int64_t rows, int64_t outputs,
+                         int64_t inputs) {
+    int64_t r, o, i;
+    for (r = 0; r < rows; r++)
+        for (o = 0; o < outputs; o++) {
+            double sum = 0;
+            for (i = 0; i < inputs; i++) sum += x[r * inputs + i] * w[o * inputs + i];
+            y[r * outputs + o] = sum;
+        }
+}
+/* Adds to dx and dw. */
+static void plain_linear_backward(double* dx, double* dw, const double* dy, const double* x,
+                                  const double* w, int64_t rows, int64_t outputs, int64_t inputs) {
+    int64_t r, o, i;
+    for (r = 0; r < rows; r++)
+        for (o = 0; o < outputs; o++)
+            for (i = 0; i < inputs; i++) {
+                dx[r * inputs + i] += dy[r * outputs + o] * w[o * inputs + i];
+                dw[o * inputs + i] += dy[r * outputs + o] * x[r * inputs + i];
+            }
+}
+
+static void plain_norm(double* y, const double* x, const double* w, int64_t rows, int64_t columns) {
+    int64_t r, c;
+    for (r = 0; r < rows; r++) {
+        double squares = 0;
+        for (c = 0; c < columns; c++) squares += x[r * columns + c] * x[r * columns + c];
+        for (c = 0; c < columns; c++)
+            y[r * columns + c] = x[r * columns + c] * w[c] / sqrt(squares / (double)columns + 1e-5);
+    }
+}
+static void plain_norm_backward(double* dx, double* dw, const double* dy, const double* x,
+                                const double* w, int64_t rows, int64_t columns) {
+    int64_t r, c;
+    for (r = 0; r < rows; r++) {
+        double squares = 0, along = 0, size;
+        for (c = 0; c < columns; c++) squares += x[r * columns + c] * x[r * columns + c];
+        size = sqrt(squares / (double)columns + 1e-5);
+        for (c = 0; c < columns; c++)
+            along += dy[r * columns + c] * w[c] * x[r * columns + c] / (double)columns;
+        for (c = 0; c < columns; c++) {
+            dw[c] += dy[r * columns + c] * x[r * columns + c] / size;
+            dx[r * columns + c] += dy[r * columns + c] * w[c] / size -
+                                   x[r * columns + c] * along / (size * size * size);
+        }
+    }
+}
+
+/* Turns every head's pairs (j, j + size / 2) by sign * position * 10000^(-2 j / size). */
+static void plain_rope(double* x, int64_t rows, int64_t heads, int64_t size, double sign) {
+    int64_t r, h, j;
+    for (r = 0; r < rows; r++)
+        for (h = 0; h < heads; h++)
+            for (j = 0; j < size / 2; j++) {
+                double* pair = x + (r * heads + h) * size + j;
+                const double angle = sign * (double)r * pow(10000, -2.0 * (double)j / (double)size);
+                const double a = pair[0], b = pair[size / 2];
+                pair[0] = a * cos(angle) - b * sin(angle);
+                pair[size / 2] = a * sin(angle) + b * cos(angle);
+            }
+}
+
+static double plain_gelu(double x) {
+    return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+static double plain_gelu_slope(double x) {
+    const double c = sqrt(2 / 3.14159265358979323846);
+    const double t = tanh(c * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_t layer, int site,
+                       int64_t first_token) {
+    const gpt_dropout dropout = gpt_dropout_make(config->dropout, config->seed, step, layer, site);
+    int64_t r, c;
+    if (config->dropout <= 0) return;
+    for (r = 0; r < config->sequence; r++)
+        for (c = 0; c < config->hidden; c++)
+            x[r * config->hidden + c] *=
+                (double)gpt_mask(&dropout, gpt_token_key(&dropout, first_token + r), c);
+}
+
+typedef struct plain_layer {
+    double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *gelu;
+} plain_layer;
+
+/* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
+ * row. */
+static double plain_sequence(const gpt_config* config, const double* w, double* dw,
+                             const uint8_t* tokens, const uint8_t* targets, int64_t step,
+                             int64_t first_token, double loss_scale, double* last_logits) {
+    const gpt_layout at = gpt_layout_make(config);
+    const int64_t T = config->sequence, C = config->hidden, H = config->n_heads, D = C / H;
+    const int64_t K = config->n_kv_heads, CK = K * D, V = 256;
+    plain_layer* layers = (plain_layer*)allocate(config->n_layers, sizeof *layers);
+    double *x = (double*)allocate(T * C, sizeof(double)), *y, *logits, *dx, *dy;
+    double loss = 0;
+    int64_t i, j, r, c, h, l;
+    for (r = 0; r < T; r++)
+        for (c = 0; c < C; c++) x[r * C + c] = w[at.embedding + tokens[r] * C + c];
+    plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
+    for (l = 0; l < config->n_layers; l++) {
+        plain_layer* a = &layers[l];
+        const double* lw = w + at.layers + l * at.layer_stride;
+        double** const tensors[11] = {&a->input,     &a->norm1,  &a->q,     &a->k,  &a->v,   &a->p,
+                                      &a->attention, &a->middle, &a->norm2, &a->up, &a->gelu};
+        const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, 4 * C, 4 * C};
+        for (i = 0; i < 11; i++) *tensors[i] = (double*)allocate(T * sizes[i], sizeof(double));
+        memcpy(a->input, x, (size_t)(T * C) * sizeof(double));
+        plain_norm(a->norm1, x, lw + at.norm1, T, C);
+        plain_linear(a->q, a->norm1, lw + at.query, T, C, C);
+        plain_linear(a->k, a->norm1, lw + at.key, T, CK, C);
+        plain_linear(a->v, a->norm1, lw + at.value, T, CK, C);
+        plain_rope(a->q, T, H, D, 1);
+        plain_rope(a->k, T, K, D, 1);
+        for (h = 0; h < H; h++) {
+            const int64_t kh = h / (H / K);
+            for (i = 0; i < T; i++) {
+                double* p = a->p + (h * T + i) * T;
+                double sum = 0;
+                for (j = 0; j <= i; j++) {
+                    double score = 0;
+                    for (c = 0; c < D; c++)
+                        score += a->q[i * C + h * D + c] * a->k[j * CK + kh * D + c];
+                    p[j] = exp(score / sqrt((double)D));
+                    sum += p[j];
+                }
+                for (j = 0; j <= i; j++) p[j] /= sum;
+                for (j = 0; j <= i; j++)
+                    for (c = 0; c < D; c++)
+                        a->attention[i * C + h * D + c] += p[j] * a->v[j * CK + kh * D + c];
+            }
+        }
+        plain_linear(a->middle, a->attention, lw + at.projection, T, C, C);
+        plain_mask(a->middle, config, step, l, GPT_SITE_PROJECTION, first_token);
+        for (i = 0; i < T * C; i++) a->middle[i] += a->input[i];
+        plain_norm(a->norm2, a->middle, lw + at.norm2, T, C);
+        plain_linear(a->up, a->norm2, lw + at.up, T, 4 * C, C);
+        for (i = 0; i < T * 4 * C; i++) a->gelu[i] = plain_gelu(a->up[i]);
+        plain_linear(x, a->gelu, lw + at.down, T, C, 4 * C);
+        plain_mask(x, config, step, l, GPT_SITE_MLP, first_token);
+        for (i = 0; i < T * C; i++) x[i] += a->middle[i];
+    }
+    y = (double*)allocate(T * C, sizeof(double));
+    logits = (double*)allocate(T * V, sizeof(double));
+    plain_norm(y, x, w + at.final_norm, T, C);
+    plain_linear(logits, y, w + at.classifier, T, V, C);
+    if (last_logits) memcpy(last_logits, logits + (T - 1) * V, (size_t)V * sizeof(double));
+    for (r = 0; r < T; r++) {
+        double sum = 0;
+        for (i = 0; i < V; i++) sum += exp(logits[r * V + i]);
+        loss += loss_scale * (log(sum) - logits[r * V + targets[r]]);
+        for (i = 0; i < V; i++)
+            logits[r * V + i] =
+                loss_scale * (exp(logits[r * V + i]) / sum - (i == targets[r] ? 1 : 0));
+    }
+
+    dx = (double*)allocate(T * C, sizeof(double));
+    dy = (double*)allocate(T * C, sizeof(double));
+    plain_linear_backward(dy, dw + at.classifier, logits, y, w + at.classifier, T, V, C);
+    plain_norm_backward(dx, dw + at.final_norm, dy, x, w + at.final_norm, T, C);
+    for (l = config->n_layers - 1; l >= 0; l--) {
+        plain_layer* a = &layers[l];
+        const double* lw = w + at.layers + l * at.layer_stride;
+        double* ldw = dw + at.layers + l * at.layer_stride;
+        double* branch = (double*)allocate(T * C, sizeof(double));
+        double* dup = (double*)allocate(T * 4 * C, sizeof(double));
+        double* dnorm2 = (double*)allocate(T * C, sizeof(double));
+        double* dattention = (double*)allocate(T * C, sizeof(double));
+        double* dq = (double*)allocate(T * C, sizeof(double));
+        double* dk = (double*)allocate(T * CK, sizeof(double));
+        double* dv = (double*)allocate(T * CK, sizeof(double));
+        double* dnorm1 = (double*)allocate(T * C, sizeof(double));
+        double* dp = (double*)allocate(T, sizeof(double));
+        memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
+        plain_mask(branch, config, step, l, GPT_SITE_MLP, first_token);
+        plain_linear_backward(dup, ldw + at.down, branch, a->gelu, lw + at.down, T, C, 4 * C);
+        for (i = 0; i < T * 4 * C; i++) dup[i] *= plain_gelu_slope(a->up[i]);
+        plain_linear_backward(dnorm2, ldw + at.up, dup, a->norm2, lw + at.up, T, 4 * C, C);
+        plain_norm_backward(dx, ldw + at.norm2, dnorm2, a->middle, lw + at.norm2, T, C);
+        memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
+        plain_mask(branch, config, step, l, GPT_SITE_PROJECTION, first_token);
+        plain_linear_backward(dattention, ldw + at.projection, branch, a->attention,
+                              lw + at.projection, T, C, C);
+        for (h = 0; h < H; h++) {
+            const int64_t kh = h / (H / K);
+            for (i = 0; i < T; i++) {
+                const double* p = a->p + (h * T + i) * T;
+                double along = 0;
+                for (j = 0; j <= i; j++) {
+                    dp[j] = 0;
+                    for (c = 0; c < D; c++) {
+                        dp[j] += dattention[i * C + h * D + c] * a->v[j * CK + kh * D + c];
+                        dv[j * CK + kh * D + c] += p[j] * dattention[i * C + h * D + c];
+                    }
+                    along += p[j] * dp[j];
+                }
+                for (j = 0; j <= i; j++)
+                    for (c = 0; c < D; c++) {
+                        const double ds = p[j] * (dp[j] - along) / sqrt((double)D);
+                        dq[i * C + h * D + c] += ds * a->k[j * CK + kh * D + c];
+                        dk[j * CK + kh * D + c] += ds * a->q[i * C + h * D + c];
+                    }
+            }
+        }
+        plain_rope(dq, T, H, D, -1);
+        plain_rope(dk, T, K, D, -1);
+        plain_linear_backward(dnorm1, ldw + at.query, dq, a->norm1, lw + at.query, T, C, C);
+        plain_linear_backward(dnorm1, ldw + at.key, dk, a->norm1, lw + at.key, T, CK, C);
+        plain_linear_backward(dnorm1, ldw + at.value, dv, a->norm1, lw + at.value, T, CK, C);
+        plain_norm_backward(dx, ldw + at.norm1, dnorm1, a->input, lw + at.norm1, T, C);
+        free(branch), free(dup), free(dnorm2), free(dattention), free(dq), free(dk), free(dv);
+        free(dnorm1), free(dp);
+        free(a->input), free(a->norm1), free(a->q), free(a->k), free(a->v), free(a->p);
+        free(a->attention), free(a->middle), free(a->norm2), free(a->up), free(a->gelu);
+    }
+    plain_mask(dx, config, step, 0, GPT_SITE_EMBEDDING, first_token);
+    for (r = 0; r < T; r++)
+        for (c = 0; c < C; c++) dw[at.embedding + tokens[r] * C + c] += dx[r * C + c];
+    free(layers), free(x), free(y), free(logits), free(dx), free(dy);
+    return loss;
+}
+
+static void check_against_plain(gpt_config config, gpt_policy policy, double alpha) {
+    enum { N_MICRO_BATCHES = 2, STEP = 5 };
+    const gpt_desc desc = gpt_test_desc(config, policy, alpha);
+    const int64_t n = gpt_n_parameters(&config), n_rows = config.batch * config.sequence;
+    const double scale = 1.0 / (double)(N_MICRO_BATCHES * n_rows);
+    gpt_real* parameters = (gpt_real*)allocate(n, sizeof(gpt_real));
+    gpt_real* gradients = (gpt_real*)allocate(n, sizeof(gpt_real));
+    double* w = (double*)allocate(n, sizeof(double));
+    double* dw = (double*)allocate(n, sizeof(double));
+    uint8_t* text = (uint8_t*)allocate(N_MICRO_BATCHES * n_rows + 1, 1);
+    double loss = 0, expected = 0;
+    gpt_test_run run;
+    memo_error error;
+    int64_t i, b, t;
+    gpt_test_text(text, N_MICRO_BATCHES * n_rows + 1);
+    for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+        const gpt_parameter p = gpt_parameter_at(&config, t);
+        for (i = 0; i < p.n; i++)
+            parameters[p.offset + i] = (gpt_real)((p.initial_std > 0 ? 0.0 : 1.0) +
+                                                  0.1 * gpt_normal((uint64_t)t, (uint64_t)i));
+    }
+    for (i = 0; i < n; i++) w[i] = (double)parameters[i];
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) {
+        CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
+        for (i = 0; i < N_MICRO_BATCHES; i++)
+            CHECK_OK(gpt_micro_batch(run.model, text + i * n_rows, text + i * n_rows + 1, STEP, i,
+                                     scale, &error));
+        CHECK_OK(gpt_get_gradients(run.model, gradients, &error));
+        CHECK_OK(gpt_discard(run.model, &loss, &error));
+        for (b = 0; b < N_MICRO_BATCHES * config.batch; b++)
+            expected += plain_sequence(&config, w, dw, text + b * config.sequence,
+                                       text + b * config.sequence + 1, STEP, b * config.sequence,
+                                       scale, NULL);
+        CHECK_CASE(fabs(loss - expected) < rounding * expected, "loss %.9g instead of %.9g", loss,
+                   expected);
+        for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+            const gpt_parameter p = gpt_parameter_at(&config, t);
+            double largest = 0, difference;
+            for (i = 0; i < p.n; i++)
+                if (fabs(dw[p.offset + i]) > largest) largest = fabs(dw[p.offset + i]);
+            difference = largest_difference(gradients + p.offset, dw + p.offset, p.n);
+            /* A query that sees one key has no gradient. */
+            CHECK_CASE(config.sequence == 1 ? difference < rounding
+                                            : largest > 0 && difference < rounding * largest,
+                       "%s (tensor %d): off by %g, largest gradient %g", p.name, (int)t, difference,
+                       largest);
+        }
+    }
+    gpt_test_close(&run);
+    free(parameters), free(gradients), free(w), free(dw), free(text);
+}
+
+static void model_matches_the_plain_one(void) {
+    check_against_plain(gpt_test_config(2, 32, 4, 4, 24, 1, 8, 0), GPT_POLICY_KEEP, 0);
+    check_against_plain(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2), GPT_POLICY_KEEP, 0);
+    check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), GPT_POLICY_MEMO, 0.5);
+    check_against_plain(gpt_test_config(1, 24, 2, 1, GPT_ATTENTION_TILE * 2 + 5, 1, 32, 0.1),
+                        GPT_POLICY_SWAP, 0);
+    check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
+    check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_MEMO, 0);
+}
+
+/* ---- every policy, bit by bit ------------------------------------------------------------------
+ */
+
+enum { N_STEPS = 3, N_ACCUMULATED = 2 };
+
+typedef struct history {
+    double loss[N_STEPS], gradient_norm[N_STEPS];
+    gpt_real* gradients;  /* (N_STEPS, n) */
+    gpt_real* parameters; /* (n), at the end */
+} history;
+
+static memo_status train(gpt_model* model, const gpt_config* config, const uint8_t* text,
+                         history* result, memo_error* error) {
+    const int64_t n = gpt_n_parameters(config), n_rows = config->batch * config->sequence;
+    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0};
+    memo_status status = MEMO_STATUS_OK;
+    int64_t step, i;
+    for (step = 0; step < N_STEPS && !status; step++) {
+        for (i = 0; i < N_ACCUMULATED && !status; i++) {
+            const uint8_t* tokens = text + (step * N_ACCUMULATED + i) * n_rows;
+            status = gpt_micro_batch(model, tokens, tokens + 1, step, i,
+                                     1.0 / (double)(N_ACCUMULATED * n_rows), error);
+        }
+        if (!status) status = gpt_get_gradients(model, result->gradients + step * n, error);
+        if (!status)
+            status = gpt_update(model, &update, &result->loss[step], &result->gradient_norm[step],
+                                error);
+    }
+    return status ? status : gpt_get_parameters(model, result->parameters, error);
+}
+
+static history history_make(const gpt_config* config) {
+    const int64_t n = gpt_n_parameters(config);
+    history result;
+    memset(&result, 0, sizeof result);
+    result.gradients = (gpt_real*)allocate(N_STEPS * n, sizeof(gpt_real));
+    result.parameters = (gpt_real*)allocate(n, sizeof(gpt_real));
+    return result;
+}
+static void history_free(history* result) {
+    free(result->gradients);
+    free(result->parameters);
+}
+
+static void check_policy(const gpt_desc* desc, const uint8_t* text, const history* expected) {
+    const int64_t n = gpt_n_parameters(&desc->config);
+    history result = history_make(&desc->config);
+    gpt_test_run run;
+    memo_error error;
+    char name[128];
+    snprintf(name, sizeof name, "policy %d, alpha %g, %d resident, %d layers", (int)desc->policy,
+             desc->alpha, desc->n_resident_layers, desc->config.n_layers);
+    CHECK_OK(gpt_test_open(desc, &run, &error));
+    if (run.model) {
+        CHECK_OK(train(run.model, &desc->config, text, &result, &error));
+        CHECK_CASE(!memcmp(result.loss, expected->loss, sizeof result.loss), "%s", name);
+        CHECK_CASE(
+            !memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm),
+            "%s", name);
+        CHECK_CASE(!memcmp(result.gradients, expected->gradients,
+                           (size_t)(N_STEPS * n) * sizeof(gpt_real)),
+                   "%s", name);
+        CHECK_CASE(!memcmp(result.parameters, expected->parameters, (size_t)n * sizeof(gpt_real)),
+                   "%s", name);
+    }
+    gpt_test_close(&run);
+    history_free(&result);
+}
+
+static void check_policies(gpt_config config) {
+    static const double alphas[5] = {0, 0.125, 0.25, 0.5, 1};
+    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
+    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
+    history expected = history_make(&config);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_test_run run;
+    memo_error error;
+    int i;
+    gpt_test_text(text, n_bytes);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) {
+        CHECK_OK(train(run.model, &config, text, &expected, &error));
+        CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
+        for (desc.n_resident_layers = 1; desc.n_resident_layers <= (config.n_layers > 4 ? 3 : 2);
+             desc.n_resident_layers++) {
+            desc.policy = GPT_POLICY_RECOMPUTE;
+            check_policy(&desc, text, &expected);
+            desc.policy = GPT_POLICY_SWAP;
+            check_policy(&desc, text, &expected);
+            desc.policy = GPT_POLICY_MEMO;
+            for (i = 0; i < 5; i++) {
+                desc.alpha = alphas[i];
+                check_policy(&desc, text, &expected);
+            }
+        }
+    }
+    gpt_test_close(&run);
+    history_free(&expected);
+    free(text);
+}
+
+static void policies_give_the_same_bits_with_1_layer(void) {
+    check_policies(gpt_test_config(1, 32, 4, 2, 50, 1, 8, 0.1));
+}
+static void policies_give_the_same_bits_with_2_layers(void) {
+    check_policies(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1));
+}
+static void policies_give_the_same_bits_with_3_layers(void) {
+    check_policies(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1));
+}
+static void policies_give_the_same_bits_with_5_layers(void) {
+    check_policies(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1));
+}
+/* Rows of a size that no alignment divides. */
+static void policies_give_the_same_bits_with_odd_rows(void) {
+    check_policies(gpt_test_config(4, 18, 3, 1, 29, 1, 3, 0.1));
+}
+/* Products large enough for a BLAS library to use its threads. */
+static void policies_give_the_same_bits_with_large_tiles(void) {
+    check_policies(gpt_test_config(3, 128, 4, 2, 100, 1, 64, 0.1));
+}
+
+/* ---- memory -------------------------------------------------------------------------------------
+ */
+
+/* Recording on a real device frees what is still in use, so its device_free must wait, as CUDA's
+ * does. */
+static struct {
+    memo_device original;
+    memo_stream streams[8];
+    int n_streams;
+} waiting;
+
+static memo_status waiting_stream_create(void* context, const char* name, int32_t priority,
+                                         memo_stream* stream, memo_error* error) {
+    memo_status status = waiting.original.stream_create(context, name, priority, stream, error);
+    if (!status && waiting.n_streams < 8) waiting.streams[waiting.n_streams++] = *stream;
+    return status;
+}
+static memo_status waiting_stream_destroy(void* context, memo_stream stream, memo_error* error) {
+    int i;
+    for (i = 0; i < waiting.n_streams; i++)
+        if (waiting.streams[i] == stream)
+            waiting.streams[i--] = waiting.streams[--waiting.n_streams];
+    return waiting.original.stream_destroy(context, stream, error);
+}
+static memo_status waiting_device_free(void* context, void* address, memo_error* error) {
+    int i;
+    for (i = 0; i < waiting.n_streams; i++)
+        waiting.original.stream_synchronize(context, waiting.streams[i], error);
+    return waiting.original.device_free(context, address, error);
+}
+
+static void dry_run_requests_what_a_real_run_does(void) {
+    static const gpt_policy policies[4] = {GPT_POLICY_KEEP, GPT_POLICY_RECOMPUTE, GPT_POLICY_SWAP,
+                                           GPT_POLICY_MEMO};
+    const gpt_config config = gpt_test_config(4, 32, 4, 2, 50, 1, 8, 0.1);
+    const memo_host_device_desc host = memo_host_device_desc_default();
+    uint8_t text[51];
+    int i;
+    gpt_test_text(text, 51);
+    for (i = 0; i < 4; i++) {
+        gpt_desc desc = gpt_test_desc(config, policies[i], 0.5);
+        gpt_test_run run;
+        gpt_model* model = NULL;
+        memo_trace* real = NULL;
+        memo_device table;
+        memo_error error;
+        int64_t r;
+        memset(&run, 0, sizeof run);
+        CHECK_OK(gpt_test_plan(&desc, &run, &error));
+        CHECK_OK(memo_plan_validate(run.plan, &error));
+        CHECK_OK(memo_trace_create(&real, &error));
+        CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+        memset(&waiting, 0, sizeof waiting);
+        table = waiting.original = *run.host;
+        table.stream_create = waiting_stream_create;
+        table.stream_destroy = waiting_stream_destroy;
+        table.device_free = waiting_device_free;
+        desc.host_device = run.host;
+        desc.device = &table;
+        desc.trace = real;
+        CHECK_OK(gpt_create(&desc, &model, &error)); /* records, on a device without a limit */
+        if (model) {
+            CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, 0, 1, &error));
+            CHECK_OK(gpt_discard(model, NULL, &error));
+        }
+        CHECK(real->n_requests == run.trace->n_requests && real->n_requests > 0);
+        for (r = 0; r < real->n_requests && r < run.trace->n_requests; r++) {
+            const memo_request *a = &real->requests[r], *b = &run.trace->requests[r];
+            CHECK(a->kind == b->kind && a->size_bytes == b->size_bytes && a->stream == b->stream &&
+                  a->id == b->id && a->memory_class == b->memory_class);
+        }
+        CHECK(real->text_bytes == run.trace->text_bytes &&
+              !memcmp(real->text, run.trace->text, (size_t)real->text_bytes));
+        gpt_destroy(model);
+        memo_trace_destroy(real);
+        gpt_test_close(&run);
+    }
+}
+
+/* Each policy below the one before; the sizes promised are the sizes used. */
+static void policies_save_memory(void) {
+    const gpt_config config = gpt_test_config(6, 64, 4, 4, 256, 1, 16, 0);
+    const struct {
+        gpt_policy policy;
+        double alpha;
+    } cases[4] = {
+        {GPT_POLICY_KEEP, 0}, {GPT_POLICY_SWAP, 0}, {GPT_POLICY_MEMO, 0.25}, {GPT_POLICY_MEMO, 0}};
+    int64_t peaks[4] = {0, 0, 0, 0};
+    int i;
+    for (i = 0; i < 4; i++) {
+        gpt_desc desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
+        gpt_test_run run;
+        memo_error error;
+        desc.n_resident_layers = 1; /* a second one would have a scratch of its own */
+        memset(&run, 0, sizeof run);
+        CHECK_OK(gpt_test_plan(&desc, &run, &error));
+        if (run.plan) peaks[i] = run.plan->peak_bytes;
+        gpt_test_close(&run);
+    }
+    for (i = 1; i < 4; i++)
+        CHECK_CASE(peaks[i] < peaks[i - 1], "case %d: %lld, %lld", i, (long long)peaks[i - 1],
+                   (long long)peaks[i]);
+}
+
+/* Every byte range that operations announce, and the engine's copies between them: no race. */
+static void recorded_steps_have_no_race(void) {
+    int64_t n_conflicts = 0;
+    int trial;
+    for (trial = 0; trial < 12; trial++) {
+        const gpt_config config =
+            gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
+                            memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
+        const int64_t n_rows = config.sequence * config.batch;
+        gpt_desc desc = gpt_test_desc(config, (gpt_policy)(trial % 4), memo_test_real());
+        const memo_host_device_desc host = memo_host_device_desc_default();
+        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        memo_recorder* recorder = NULL;
+        memo_schedule* schedule = NULL;
+        memo_check* check = NULL;
+        gpt_test_run run;
+        memo_error error;
+        uint8_t text[81];
+        int i;
+        gpt_test_text(text, 81);
+        desc.n_resident_layers = (int32_t)memo_test_int(0, 3);
+        memset(&run, 0, sizeof run);
+        CHECK_OK(gpt_test_plan(&desc, &run, &error));
+        CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+        recorder_desc.device = run.host;
+        CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+        desc.host_device = run.host;
+        desc.device = memo_recorder_device(recorder);
+        desc.plan = run.plan;
+        CHECK_OK(gpt_create(&desc, &run.model, &error));
+        for (i = 0; i < 4 && run.model; i++) {
+            CHECK_OK(gpt_micro_batch(run.model, text, text + 1, i / 2, i % 2, 0.5 / (double)n_rows,
+                                     &error));
+            if (i % 2) CHECK_OK(gpt_discard(run.model, NULL, &error));
+        }
+        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        if (check) {
+            n_conflicts += check->n_conflicts;
+            CHECK(check->n_unrecorded_waits == 0);
+            CHECK_CASE(check->n_races == 0, "%lld races, policy %d; the first between %s and %s",
+                       (long long)check->n_races, (int)desc.policy,
+                       memo_schedule_op_name(schedule, check->races[0].first),
+                       memo_schedule_op_name(schedule, check->races[0].second));
+        }
+        memo_check_destroy(check);
+        gpt_destroy(run.model);
+        run.model = NULL;
+        memo_recorder_destroy(recorder);
+        gpt_test_close(&run);
+    }
+    CHECK(n_conflicts > 0); /* there was something to order */
+}
+
+/* ---- failures -----------------------------------------------------------------------------------
+ */
+
+/* A host device whose n-th call fails. */
+static struct {
+    memo_device original;
+    int64_t calls, failing_call; /* from 1; 0: none */
+} faulty;
+
+static int faulty_fails(memo_error* error) {
+    if (++faulty.calls != faulty.failing_call) return 0;
+    memo_error_set(error, MEMO_STATUS_DEVICE, "call %lld fails on purpose",
+                   (long long)faulty.calls);
+    return 1;
+}
+static memo_status faulty_device_alloc(void* c, int64_t n, void** a, memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.device_alloc(c, n, a, e);
+}
+static memo_status faulty_host_alloc(void* c, int64_t n, void** a, memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.host_alloc(c, n, a, e);
+}
+static memo_status faulty_stream_create(void* c, const char* name, int32_t priority, memo_stream* s,
+                                        memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE
+                           : faulty.original.stream_create(c, name, priority, s, e);
+}
+static memo_status faulty_event_create(void* c, memo_event* event, memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.event_create(c, event, e);
+}
+static memo_status faulty_event_record(void* c, memo_event event, memo_stream s, memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.event_record(c, event, s, e);
+}
+static memo_status faulty_event_wait(void* c, memo_event event, memo_stream s, memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.event_wait(c, event, s, e);
+}
+static memo_status faulty_copy(void* c, memo_stream s, memo_copy_kind kind, void* to,
+                               const void* from, int64_t n, memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.copy(c, s, kind, to, from, n, e);
+}
+static memo_status faulty_fill(void* c, memo_stream s, void* a, int32_t value, int64_t n,
+                               memo_error* e) {
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : faulty.original.fill(c, s, a, value, n, e);
+}
+static memo_status faulty_annotate(void* c, memo_stream s, const memo_op_desc* op, memo_error* e) {
+    (void)c, (void)s, (void)op;
+    return faulty_fails(e) ? MEMO_STATUS_DEVICE : MEMO_STATUS_OK;
+}
+
+/* Whichever call fails: a status with a message, nothing left behind, and a model that was made
+ * works on. */
+static void any_failing_call_is_reported(void) {
+    const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0.5);
+    const int64_t n = gpt_n_parameters(&config);
+    uint8_t text[N_STEPS * N_ACCUMULATED * 20 + 1];
+    history expected = history_make(&config), result = history_make(&config);
+    memo_device table;
+    const memo_host_device_desc host = memo_host_device_desc_default();
+    gpt_test_run run;
+    memo_error error;
+    int64_t failing, n_recovered = 0;
+    int is_done = 0;
+    gpt_test_text(text, (int64_t)sizeof text);
+    memset(&run, 0, sizeof run);
+    CHECK_OK(gpt_test_plan(&desc, &run, &error));
+    CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+    if (!run.host || !run.plan) return;
+    desc.host_device = run.host;
+    desc.plan = run.plan;
+    CHECK_OK(gpt_create(&desc, &run.model, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, text, &expected, &error));
+    gpt_destroy(run.model);
+    run.model = NULL;
+
+    table = faulty.original = *run.host;
+    table.device_alloc = faulty_device_alloc;
+    table.host_alloc = faulty_host_alloc;
+    table.stream_create = faulty_stream_create;
+    table.event_create = faulty_event_create;
+    table.event_record = faulty_event_record;
+    table.event_wait = faulty_event_wait;
+    table.copy = faulty_copy;
+    table.fill = faulty_fill;
+    table.annotate = faulty_annotate;
+    desc.device = &table;
+    for (failing = 1; !is_done; failing++) {
+        gpt_model* model = NULL;
+        memo_status status;
+        faulty.calls = 0;
+        faulty.failing_call = failing;
+        memset(&error, 0, sizeof error);
+        status = gpt_create(&desc, &model, &error);
+        if (status) CHECK(!model);
+        if (!status) status = train(model, &config, text, &result, &error);
+        is_done = faulty.calls < failing;
+        CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld", (long long)failing);
+        if (model && status && failing % 7 == 0) {
+            /* The step is lost, the model is not: from the same start it gives the same numbers. */
+            gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
+            double loss = 0;
+            int64_t i;
+            gpt_initial_parameters(&config, start);
+            CHECK_OK(gpt_discard(model, NULL, &error));
+            CHECK_OK(gpt_set_parameters(model, start, &error));
+            for (i = 0; i < N_ACCUMULATED; i++)
+                CHECK_OK(gpt_micro_batch(model, text + i * 20, text + i * 20 + 1, 0, i,
+                                         1.0 / (N_ACCUMULATED * 20), &error));
+            CHECK_OK(gpt_get_gradients(model, result.gradients, &error));
+            CHECK_OK(gpt_discard(model, &loss, &error));
+            CHECK_CASE(loss == expected.loss[0] && !memcmp(result.gradients, expected.gradients,
+                                                           (size_t)n * sizeof(gpt_real)),
+                       "after call %lld", (long long)failing);
+            n_recovered++;
+            free(start);
+        }
+        gpt_destroy(model);
+        CHECK(memo_host_device_get_stats(run.host).device_bytes == 0);
+        CHECK(memo_host_device_get_stats(run.host).host_bytes == 0);
+        if (failing > 100000) break;
+    }
+    CHECK(is_done && failing > 100 && n_recovered > 10);
+    CHECK(!memcmp(result.parameters, expected.parameters, (size_t)n * sizeof(gpt_real)));
+    gpt_test_close(&run);
+    history_free(&expected);
+    history_free(&result);
+}
+
+static void impossible_configurations_are_refused(void) {
+    const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
+    gpt_desc cases[9];
+    int i;
+    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_MEMO, 0.5);
+    cases[0].config.hidden = 30;
+    cases[1].config.n_kv_heads = 3;
+    cases[2].config.hidden = 36; /* heads of an odd size */
+    cases[3].config.dropout = 1;
+    cases[4].config.sequence = 0;
+    cases[5].config.n_layers = 0;
+    cases[6].config.tile_rows = -1;
+    cases[7].alpha = 1.5;
+    cases[8].config.sequence = (int64_t)1 << 50;
+    for (i = 0; i < 9; i++) {
+        gpt_model* model = NULL;
+        memo_swap_sizes sizes;
+        memo_error error;
+        memset(&error, 0, sizeof error);
+        CHECK_CASE(gpt_create(&cases[i], &model, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+                       error.message[0] && !model,
+                   "case %d", i);
+        CHECK(gpt_swap_sizes(&cases[i], &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    }
+}
+
+static void too_small_a_device_is_refused(void) {
+    gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), GPT_POLICY_SWAP, 0);
+    memo_host_device_desc host = memo_host_device_desc_default();
+    memo_swap_sizes sizes;
+    gpt_test_run run;
+    memo_error error;
+    int i;
+    memset(&run, 0, sizeof run);
+    memset(&sizes, 0, sizeof sizes);
+    CHECK_OK(gpt_test_plan(&desc, &run, &error));
+    CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
+    if (!run.plan) return;
+    for (i = 0; i < 2; i++) {
+        const int64_t staging = gpt_staging_bytes(&desc.config);
+        host.device_memory_bytes = run.plan->peak_bytes - (i == 0 ? 512 : 0);
+        host.host_memory_bytes = sizes.host_bytes + staging - (i == 1 ? 512 : 0);
+        CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+        desc.host_device = run.host;
+        desc.plan = run.plan;
+        CHECK(gpt_create(&desc, &run.model, &error) ==
+              (i == 0 ? MEMO_STATUS_OUT_OF_DEVICE_MEMORY : MEMO_STATUS_OUT_OF_HOST_MEMORY));
+        CHECK(!run.model);
+        memo_host_device_destroy(run.host);
+        run.host = NULL;
+    }
+    gpt_test_close(&run);
+}
+
+/* ---- training and generating -------------------------------------------------------------------
+ */
+
+static void a_model_learns_and_recites(void) {
+    static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
+    enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
+    const gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
+    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0.5);
+    const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+    const int64_t n = gpt_n_parameters(&config);
+    uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
+    double first_loss = 0, loss = 0, norm = 0;
+    gpt_test_run run;
+    memo_error error;
+    int64_t i;
+    for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (!run.model) return;
+    for (i = 0; i < 150; i++) {
+        const int64_t at = memo_test_int(0, LENGTH - 1);
+        CHECK_OK(gpt_micro_batch(run.model, text + at, text + at + 1, i, 0, 1.0 / (2 * SEQUENCE),
+                                 &error));
+        CHECK_OK(gpt_update(run.model, &update, &loss, &norm, &error));
+        if (i == 0) first_loss = loss;
+    }
+    CHECK_CASE(fabs(first_loss - log(256)) < 0.1, "first loss %g", first_loss);
+    CHECK_CASE(loss < 0.5, "last loss %g", loss);
+    CHECK_OK(gpt_generate(run.model, text, LENGTH, 0, 1, recited, N_NEW, &error));
+    CHECK_CASE(!memcmp(recited, text, SEQUENCE), "%.*s", N_NEW, (const char*)recited);
+    CHECK_OK(gpt_generate(run.model, text, LENGTH, 0.8, 1, recited, N_NEW, &error));
+    CHECK_OK(gpt_generate(run.model, text, LENGTH, 0.8, 1, again, N_NEW, &error));
+    CHECK(!memcmp(recited, again, N_NEW));
+    CHECK(gpt_generate(run.model, text, 0, 0, 1, recited, N_NEW, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    {
+        /* The generator's logits are the model's. */
+        gpt_config plain = config;
+        gpt_real* parameters = (gpt_real*)allocate(n, sizeof(gpt_real));
+        double* w = (double*)allocate(n, sizeof(double));
+        double* dw = (double*)allocate(n, sizeof(double));
+        double logits[256];
+        gpt_generator generator;
+        CHECK_OK(gpt_get_parameters(run.model, parameters, &error));
+        for (i = 0; i < n; i++) w[i] = (double)parameters[i];
+        plain.dropout = 0;
+        plain_sequence(&plain, w, dw, text, text + 1, 0, 0, 1, logits);
+        CHECK(gpt_generator_create(&generator, &config, SEQUENCE));
+        memcpy(generator.parameters, parameters, (size_t)n * sizeof(gpt_real));
+        gpt_generator_read(&generator, text, 0, 16);
+        gpt_generator_read(&generator, text + 16, 16, 1);
+        gpt_generator_read(&generator, text + 17, 17, 7);
+        gpt_generator_read(&generator, text + 24, 24, 16);
+        CHECK(largest_difference(generator.logits, logits, 256) < 20 * rounding);
+        free(generator.memory);
+        free(parameters), free(w), free(dw);
+    }
+    gpt_test_close(&run);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(exponential_is_accurate);
+    TEST(gemm_matches_three_loops);
+    TEST(gemm_gives_the_same_bits_at_any_address);
+    TEST(dropout_keeps_its_rate);
+    TEST(rows_do_not_depend_on_their_company);
+    TEST(adamw_matches_its_paper);
+    TEST(model_matches_the_plain_one);
+    TEST(policies_give_the_same_bits_with_1_layer);
+    TEST(policies_give_the_same_bits_with_2_layers);
+    TEST(policies_give_the_same_bits_with_3_layers);
+    TEST(policies_give_the_same_bits_with_5_layers);
+    TEST(policies_give_the_same_bits_with_odd_rows);
+    TEST(policies_give_the_same_bits_with_large_tiles);
+    TEST(dry_run_requests_what_a_real_run_does);
+    TEST(policies_save_memory);
+    TEST(recorded_steps_have_no_race);
+    TEST(any_failing_call_is_reported);
+    TEST(impossible_configurations_are_refused);
+    TEST(too_small_a_device_is_refused);
+    TEST(a_model_learns_and_recites);
+    return memo_test_end();
+}

@@ -1,0 +1,109 @@
+/* The gradients of the whole model, dropout on, against central differences in double precision.
+ * Compile with -DGPT_DOUBLE. */
+#ifndef GPT_DOUBLE
+#define GPT_DOUBLE
+#endif
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+
+#include "gpt_test.h"
+
+enum { N_MICRO_BATCHES = 2, N_SAMPLES = 6 };
+
+/* The loss of one step; the gradients stay until gpt_discard, which returns it. */
+static double step_loss(gpt_model* model, const uint8_t* text, gpt_real* gradients,
+                        memo_error* error) {
+    const int64_t n_rows = model->n_rows;
+    double loss = 0;
+    int64_t i;
+    for (i = 0; i < N_MICRO_BATCHES; i++)
+        if (gpt_micro_batch(model, text + i * n_rows, text + i * n_rows + 1, 3, i,
+                            1.0 / (double)(N_MICRO_BATCHES * n_rows), error))
+            return NAN;
+    if (gradients && gpt_get_gradients(model, gradients, error)) return NAN;
+    return gpt_discard(model, &loss, error) ? NAN : loss;
+}
+
+static void check_gradients(gpt_config config, gpt_policy policy, double alpha) {
+    const int64_t n = gpt_n_parameters(&config), n_rows = config.sequence * config.batch;
+    const double step = 1e-5;
+    const gpt_desc desc = gpt_test_desc(config, policy, alpha);
+    gpt_test_run run;
+    memo_error error;
+    gpt_real* parameters = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    gpt_real* gradients = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    uint8_t* text = (uint8_t*)malloc((size_t)(N_MICRO_BATCHES * n_rows + 1));
+    double loss;
+    int64_t t, i;
+    memset(&error, 0, sizeof error);
+    gpt_test_text(text, N_MICRO_BATCHES * n_rows + 1);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) {
+        /* Larger than training starts with, so that no gradient is lost in rounding. */
+        for (i = 0; i < n; i++) parameters[i] = 0;
+        for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+            const gpt_parameter p = gpt_parameter_at(&config, t);
+            for (i = 0; i < p.n; i++)
+                parameters[p.offset + i] = (p.initial_std > 0 ? 0.0 : 1.0) +
+                                           0.3 * gpt_normal((uint64_t)t + 7, (uint64_t)i);
+        }
+        CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
+        loss = step_loss(run.model, text, gradients, &error);
+        CHECK_CASE(loss > 1 && loss < 20, "loss %g", loss);
+        for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+            const gpt_parameter p = gpt_parameter_at(&config, t);
+            int sample;
+            for (sample = 0; sample < N_SAMPLES; sample++) {
+                /* Of the embedding only rows of bytes that occur have a gradient. */
+                const int64_t at =
+                    p.offset + (t == 0 ? text[memo_test_int(0, n_rows - 1)] * config.hidden +
+                                             memo_test_int(0, config.hidden - 1)
+                                       : memo_test_int(0, p.n - 1));
+                const gpt_real kept = parameters[at];
+                double above, below, difference;
+                parameters[at] = kept + step;
+                CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
+                above = step_loss(run.model, text, NULL, &error);
+                parameters[at] = kept - step;
+                CHECK_OK(gpt_set_parameters(run.model, parameters, &error));
+                below = step_loss(run.model, text, NULL, &error);
+                parameters[at] = kept;
+                difference = (above - below) / (2 * step);
+                CHECK_CASE(fabs(difference - gradients[at]) <= 1e-8 + 1e-5 * fabs(difference),
+                           "%s (tensor %d), element %d: gradient %.10g, difference %.10g", p.name,
+                           (int)t, (int)(at - p.offset), gradients[at], difference);
+            }
+        }
+    }
+    gpt_test_close(&run);
+    free(parameters);
+    free(gradients);
+    free(text);
+}
+
+/* Two sequences of an odd length: tiles straddle their border, the last tile is short. */
+static void of_grouped_heads_and_a_short_tile(void) {
+    check_gradients(gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_KEEP, 0);
+}
+static void of_split_rows(void) {
+    check_gradients(gpt_test_config(3, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_MEMO, 0.5);
+}
+static void of_recomputed_layers(void) {
+    check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), GPT_POLICY_RECOMPUTE, 0);
+}
+/* Longer than a tile of attention. */
+static void of_several_attention_tiles(void) {
+    check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), GPT_POLICY_SWAP,
+                    0);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(of_grouped_heads_and_a_short_tile);
+    TEST(of_split_rows);
+    TEST(of_recomputed_layers);
+    TEST(of_several_attention_tiles);
+    return memo_test_end();
+}

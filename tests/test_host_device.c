@@ -1,0 +1,1090 @@
+/* The host device: what chapter 4 promises of any device, and chapter 6 of this one. */
+#include <stddef.h>
+
+/* Bookkeeping memory that runs out when a test says so. */
+static void* scarce_malloc(size_t size_bytes);
+#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
+#define MEMO_FREE(address)      free(address)
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+
+#include <time.h>
+
+#define MS          1e-3
+#define MAX_STREAMS 8
+
+static int64_t mallocs_left = -1; /* -1: any number */
+
+static void* scarce_malloc(size_t size_bytes) {
+    if (mallocs_left == 0) return NULL;
+    if (mallocs_left > 0) mallocs_left--;
+    return malloc(size_bytes);
+}
+
+static double now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* A device with streams; most tests need no more. */
+typedef struct {
+    memo_device* device;
+    const memo_device* d; /* the same, for calls through the table */
+    void* context;
+    memo_stream streams[MAX_STREAMS];
+} rig;
+
+static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
+    memo_error error;
+    memo_host_device_desc plain = memo_host_device_desc_default();
+    int i;
+    memset(r, 0, sizeof *r);
+    memset(&error, 0, sizeof error);
+    CHECK_OK(memo_host_device_create(desc ? desc : &plain, &r->device, &error));
+    if (!r->device) return 0;
+    r->d = r->device;
+    r->context = r->device->context;
+    for (i = 0; i < n_streams; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "s%d", i);
+        CHECK_OK(r->d->stream_create(r->context, name, 0, &r->streams[i], &error));
+        if (!r->streams[i]) return 0;
+    }
+    return 1;
+}
+
+/* --- functions for streams --- */
+
+static memo_status set_value(void* args, memo_error* error) {
+    int64_t* const* target = (int64_t* const*)args;
+    (void)error;
+    **target = 1;
+    return MEMO_STATUS_OK;
+}
+
+typedef struct {
+    int64_t* log;
+    int64_t* n_log;
+    int64_t value;
+} append_args;
+
+static memo_status append(void* args, memo_error* error) {
+    const append_args* a = (const append_args*)args;
+    (void)error;
+    a->log[(*a->n_log)++] = a->value;
+    return MEMO_STATUS_OK;
+}
+
+static memo_status fail_with_message(void* args, memo_error* error) {
+    (void)args;
+    return memo_error_set(error, MEMO_STATUS_DIVERGED, "the cat sat on layer %d", 7);
+}
+
+static memo_status fail_silently(void* args, memo_error* error) {
+    (void)args;
+    (void)error;
+    return MEMO_STATUS_DEVICE;
+}
+
+/* Runs until the test opens the gate, so that what is enqueued behind it stays there. */
+static memo_status pass_gate(void* args, memo_error* error) {
+    int32_t* const* gate = (int32_t* const*)args;
+    struct timespec nap;
+    (void)error;
+    nap.tv_sec = 0;
+    nap.tv_nsec = 50000;
+    while (!__atomic_load_n(*gate, __ATOMIC_ACQUIRE)) nanosleep(&nap, NULL);
+    return MEMO_STATUS_OK;
+}
+
+static void close_with_gate(rig* r, int stream, int32_t* gate) {
+    memo_error error;
+    CHECK_OK(memo_host_device_launch(r->device, r->streams[stream], pass_gate, &gate, sizeof gate,
+                                     &error));
+}
+
+/* --- memory --- */
+
+static void memory_is_counted_and_capped(void) {
+    rig r;
+    memo_error error;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_host_device_stats stats;
+    int64_t free_bytes = -1, total_bytes = -1;
+    void *a = NULL, *b = NULL, *c = NULL, *h = NULL;
+    desc.device_memory_bytes = 4096;
+    desc.host_memory_bytes = 1024;
+    if (!rig_begin(&r, &desc, 0)) return;
+    CHECK_OK(r.d->device_alloc(r.context, 1, &a, &error));
+    CHECK_OK(r.d->device_alloc(r.context, 513, &b, &error));
+    CHECK(a && b && (uintptr_t)a % 512 == 0 && (uintptr_t)b % 512 == 0);
+    CHECK_OK(r.d->memory_info(r.context, &free_bytes, &total_bytes, &error));
+    CHECK(total_bytes == 4096 && free_bytes == 4096 - 1536);
+
+    c = &r;
+    CHECK(r.d->device_alloc(r.context, 2561, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK(c == NULL && error.status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_CASE(strstr(error.message, "2561 bytes") && strstr(error.message, "2560 bytes") &&
+                   strstr(error.message, "4.0 KiB"),
+               "%s", error.message);
+    CHECK_OK(r.d->device_alloc(r.context, 2560, &c, &error));
+    CHECK_OK(r.d->device_free(r.context, b, &error));
+    CHECK(r.d->device_free(r.context, b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(r.d->device_free(r.context, (char*)c + 512, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(r.d->host_free(r.context, c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(r.d->device_free(r.context, NULL, NULL));
+
+    CHECK(r.d->host_alloc(r.context, 1025, &h, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_OK(r.d->host_alloc(r.context, 1024, &h, &error));
+    stats = memo_host_device_get_stats(r.device);
+    CHECK(stats.device_bytes == 512 + 2560 && stats.device_peak_bytes == 4096);
+    CHECK(stats.host_bytes == 1024 && stats.host_peak_bytes == 1024);
+    CHECK_OK(r.d->host_free(r.context, h, &error));
+    CHECK(r.d->device_alloc(r.context, -1, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(r.d->device_alloc(r.context, INT64_MAX, &b, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    /* Nothing but c and a is left, and destroy frees them. */
+    memo_host_device_destroy(r.device);
+}
+
+static void empty_allocations_are_distinct(void) {
+    rig r;
+    memo_error error;
+    void* addresses[3];
+    int i;
+    if (!rig_begin(&r, NULL, 0)) return;
+    for (i = 0; i < 3; i++) CHECK_OK(r.d->device_alloc(r.context, 0, &addresses[i], &error));
+    CHECK(addresses[0] && addresses[0] != addresses[1] && addresses[1] != addresses[2] &&
+          addresses[0] != addresses[2]);
+    for (i = 0; i < 3; i++) CHECK_OK(r.d->device_free(r.context, addresses[i], &error));
+    CHECK(memo_host_device_get_stats(r.device).device_bytes == 0);
+    memo_host_device_destroy(r.device);
+}
+
+static void many_allocations_come_and_go(void) {
+    enum { N = 64 };
+    rig r;
+    memo_error error;
+    void* addresses[N];
+    int64_t sizes[N], sum = 0, peak = 0;
+    int i, round;
+    memset(addresses, 0, sizeof addresses);
+    memset(sizes, 0, sizeof sizes);
+    if (!rig_begin(&r, NULL, 0)) return;
+    for (round = 0; round < 3000; round++) {
+        i = (int)memo_test_int(0, N - 1);
+        if (addresses[i]) {
+            CHECK_OK(r.d->device_free(r.context, addresses[i], &error));
+            addresses[i] = NULL;
+            sum -= sizes[i];
+        } else {
+            int64_t size = memo_test_int(0, 5000);
+            CHECK_OK(r.d->device_alloc(r.context, size, &addresses[i], &error));
+            sizes[i] = (size + 511) / 512 * 512;
+            sum += sizes[i];
+            if (sum > peak) peak = sum;
+        }
+    }
+    CHECK(memo_host_device_get_stats(r.device).device_bytes == sum);
+    CHECK(memo_host_device_get_stats(r.device).device_peak_bytes == peak);
+    memo_host_device_destroy(r.device);
+}
+
+/* --- copies --- */
+
+static void copies_go_both_ways(void) {
+    enum { N = 100000 };
+    rig r;
+    memo_error error;
+    void *on_host = NULL, *on_device = NULL, *twin = NULL, *back = NULL;
+    memo_host_device_stats stats;
+    int i, n_wrong = 0;
+    if (!rig_begin(&r, NULL, 1)) return;
+    CHECK_OK(r.d->host_alloc(r.context, N, &on_host, &error));
+    CHECK_OK(r.d->host_alloc(r.context, N, &back, &error));
+    CHECK_OK(r.d->device_alloc(r.context, N, &on_device, &error));
+    CHECK_OK(r.d->device_alloc(r.context, N, &twin, &error));
+    for (i = 0; i < N; i++) ((char*)on_host)[i] = (char)(i * 31);
+    CHECK_OK(
+        r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_DEVICE, on_device, on_host, N, &error));
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_ON_DEVICE, twin, on_device, N, &error));
+    CHECK_OK(r.d->fill(r.context, r.streams[0], twin, 0x5a, 10, &error));
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, back, twin, N, &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    for (i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
+    CHECK(n_wrong == 0);
+    stats = memo_host_device_get_stats(r.device);
+    CHECK(stats.to_device_bytes == N && stats.to_host_bytes == N);
+    memo_host_device_destroy(r.device);
+}
+
+static void rows_keep_their_strides(void) {
+    rig r;
+    memo_error error;
+    int round;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    desc.to_host_bytes_per_s = 1e9; /* slow enough to be cut into chunks */
+    if (!rig_begin(&r, &desc, 1)) return;
+    for (round = 0; round < 60; round++) {
+        int64_t n_rows = memo_test_int(0, 40), row = memo_test_int(0, round % 20 ? 300 : 60000);
+        int64_t to_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50);
+        int64_t from_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50), i, k, n_wrong = 0;
+        char* to = (char*)calloc((size_t)(n_rows * to_stride) + 1, 1);
+        char* from = (char*)malloc((size_t)(n_rows * from_stride) + 1);
+        for (i = 0; i < n_rows * from_stride; i++) from[i] = (char)(memo_test_random() | 1);
+        CHECK_OK(r.d->copy_rows(r.context, r.streams[0], (memo_copy_kind)(round % 3), to, to_stride,
+                                from, from_stride, row, n_rows, &error));
+        CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+        for (i = 0; i < n_rows; i++)
+            for (k = 0; k < to_stride; k++)
+                n_wrong += to[i * to_stride + k] != (k < row ? from[i * from_stride + k] : 0);
+        CHECK_CASE(n_wrong == 0, "%lld bytes wrong", (long long)n_wrong);
+        free(to);
+        free(from);
+    }
+    memo_host_device_destroy(r.device);
+}
+
+/* --- streams and events --- */
+
+static void a_stream_keeps_order(void) {
+    enum { N = 20000 };
+    rig r;
+    memo_error error;
+    int64_t* log = (int64_t*)calloc(N, sizeof *log);
+    int64_t n_log = 0, i, n_wrong = 0;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    desc.queue_operations = 37; /* wraps often, and is full often */
+    if (!rig_begin(&r, &desc, 1)) return;
+    for (i = 0; i < N; i++) {
+        append_args args;
+        args.log = log;
+        args.n_log = &n_log;
+        args.value = i;
+        CHECK_OK(
+            memo_host_device_launch(r.device, r.streams[0], append, &args, sizeof args, &error));
+    }
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK(n_log == N);
+    for (i = 0; i < N; i++) n_wrong += log[i] != i;
+    CHECK(n_wrong == 0);
+    memo_host_device_destroy(r.device);
+    free(log);
+}
+
+static memo_status check_args(void* args, memo_error* error) {
+    int i;
+    for (i = 0; i < MEMO_HOST_ARGS_BYTES; i++)
+        if (((unsigned char*)args)[i] != i % 251)
+            return memo_error_set(error, MEMO_STATUS_DEVICE, "byte %d of args", i);
+    return MEMO_STATUS_OK;
+}
+
+static void args_are_copied_at_launch(void) {
+    rig r;
+    memo_error error;
+    unsigned char args[MEMO_HOST_ARGS_BYTES];
+    int32_t gate = 0;
+    int i;
+    if (!rig_begin(&r, NULL, 1)) return;
+    for (i = 0; i < MEMO_HOST_ARGS_BYTES; i++) args[i] = (unsigned char)(i % 251);
+    close_with_gate(&r, 0, &gate);
+    CHECK_OK(
+        memo_host_device_launch(r.device, r.streams[0], check_args, args, sizeof args, &error));
+    memset(args, 0, sizeof args);
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    memo_host_device_destroy(r.device);
+}
+
+static memo_status expect_value(void* args, memo_error* error) {
+    int64_t* const* target = (int64_t* const*)args;
+    return **target == 1
+               ? MEMO_STATUS_OK
+               : memo_error_set(error, MEMO_STATUS_DEVICE, "ran before what it waits for");
+}
+
+static void a_wait_orders_two_streams(void) {
+    rig r;
+    memo_error error;
+    memo_event event;
+    int64_t value = 0;
+    int64_t* target = &value;
+    if (!rig_begin(&r, NULL, 2)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
+    CHECK_OK(
+        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
+                                     &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+    CHECK(value == 1);
+    memo_host_device_destroy(r.device);
+}
+
+static void an_event_never_recorded_holds_nobody(void) {
+    rig r;
+    memo_error error;
+    memo_event event;
+    int32_t is_done = 0;
+    double elapsed_s;
+    if (!rig_begin(&r, NULL, 1)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK(is_done == 1);
+    CHECK_OK(r.d->event_synchronize(r.context, event, &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK(r.d->event_elapsed(r.context, event, event, &elapsed_s, &error) ==
+          MEMO_STATUS_INVALID_STATE);
+    memo_host_device_destroy(r.device);
+}
+
+/* A wait means the latest record before it, whatever is recorded later and wherever. */
+static void a_wait_means_the_record_before_it(void) {
+    rig r;
+    memo_error error;
+    memo_event event, other;
+    int32_t gate0 = 0, gate1 = 0, is_done = -1;
+    if (!rig_begin(&r, NULL, 4)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(r.d->event_create(r.context, &other, &error));
+
+    /* A later record that is not reached does not hold an earlier wait. */
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[2], &error));
+    close_with_gate(&r, 0, &gate0);
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[2], &error));
+    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK(is_done == 0);
+
+    /* A later record on another stream, reached first, does not satisfy it. */
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[2], &error));
+    CHECK_OK(r.d->event_record(r.context, other, r.streams[2], &error));
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[1], &error));
+    CHECK_OK(r.d->event_synchronize(r.context, event, &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[3], &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[3], &error));
+    CHECK_OK(r.d->event_query(r.context, other, &is_done, &error));
+    CHECK(is_done == 0);
+    __atomic_store_n(&gate0, 1, __ATOMIC_RELEASE);
+    CHECK_OK(r.d->event_synchronize(r.context, other, &error));
+
+    /* Back on a stream where it has been: the latest record is what counts. */
+    close_with_gate(&r, 0, &gate1);
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK(is_done == 0);
+    __atomic_store_n(&gate1, 1, __ATOMIC_RELEASE);
+    CHECK_OK(r.d->event_synchronize(r.context, event, &error));
+    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK(is_done == 1);
+    memo_host_device_destroy(r.device);
+}
+
+static void a_destroyed_event_still_orders(void) {
+    rig r;
+    memo_error error;
+    memo_event event, next;
+    int64_t value = 0;
+    int64_t* target = &value;
+    int32_t gate = 0, is_done = -1;
+    if (!rig_begin(&r, NULL, 2)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    close_with_gate(&r, 0, &gate);
+    CHECK_OK(
+        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
+                                     &error));
+    CHECK_OK(r.d->event_destroy(r.context, event, &error));
+    CHECK(r.d->event_record(r.context, event, r.streams[0], &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(r.d->event_create(r.context, &next, &error));
+    CHECK_OK(r.d->event_query(r.context, next, &is_done, &error));
+    CHECK(is_done == 1); /* new, though it may be the old one's place */
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+    memo_host_device_destroy(r.device);
+}
+
+static void time_passes_between_events(void) {
+    rig r;
+    memo_error error;
+    memo_event a, b;
+    int32_t gate = 0;
+    double elapsed_s = -1;
+    if (!rig_begin(&r, NULL, 1)) return;
+    CHECK_OK(r.d->event_create(r.context, &a, &error));
+    CHECK_OK(r.d->event_create(r.context, &b, &error));
+    CHECK_OK(r.d->event_record(r.context, a, r.streams[0], &error));
+    close_with_gate(&r, 0, &gate);
+    CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
+    CHECK_OK(r.d->event_record(r.context, b, r.streams[0], &error));
+    CHECK(r.d->event_elapsed(r.context, a, b, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    CHECK_OK(r.d->event_synchronize(r.context, b, &error));
+    CHECK_OK(r.d->event_elapsed(r.context, a, b, &elapsed_s, &error));
+    CHECK_CASE(elapsed_s >= 20 * MS && elapsed_s < 2, "%g s", elapsed_s);
+    CHECK_OK(r.d->event_elapsed(r.context, b, a, &elapsed_s, &error));
+    CHECK(elapsed_s <= -20 * MS);
+    memo_host_device_destroy(r.device);
+}
+
+static void a_full_queue_holds_the_caller(void) {
+    int64_t capacity;
+    for (capacity = 1; capacity <= 3; capacity++) {
+        rig r;
+        memo_error error;
+        memo_host_device_desc desc = memo_host_device_desc_default();
+        int64_t i;
+        double start_s = now_s();
+        desc.queue_operations = capacity;
+        if (!rig_begin(&r, &desc, 1)) return;
+        for (i = 0; i < 8; i++)
+            CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 4 * MS, &error));
+        CHECK(now_s() - start_s >= (double)(8 - capacity) * 4 * MS);
+        memo_host_device_destroy(r.device); /* also where the queue is full */
+        CHECK(now_s() - start_s >= 8 * 4 * MS);
+    }
+}
+
+static void many_short_streams(void) {
+    rig r;
+    memo_error error;
+    memo_event event;
+    int64_t value = 0, i;
+    int64_t* target = &value;
+    if (!rig_begin(&r, NULL, 1)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    for (i = 0; i < 100; i++) {
+        memo_stream stream = NULL;
+        char name[64];
+        value = 0;
+        snprintf(name, sizeof name, "short stream %lld with a long name", (long long)i);
+        CHECK_OK(r.d->stream_create(r.context, i % 3 ? name : NULL, (int32_t)i, &stream, &error));
+        CHECK_OK(
+            memo_host_device_launch(r.device, stream, set_value, &target, sizeof target, &error));
+        CHECK_OK(r.d->event_record(r.context, event, stream, &error));
+        CHECK_OK(r.d->event_wait(r.context, event, r.streams[0], &error));
+        CHECK_OK(memo_host_device_launch(r.device, r.streams[0], expect_value, &target,
+                                         sizeof target, &error));
+        if (i % 10) { /* some are left to the device */
+            CHECK_OK(r.d->stream_destroy(r.context, stream, &error));
+            CHECK(value == 1);
+            CHECK(r.d->stream_synchronize(r.context, stream, &error) ==
+                  MEMO_STATUS_INVALID_ARGUMENT);
+        }
+        CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    }
+    memo_host_device_destroy(r.device);
+}
+
+/* --- held start --- */
+
+static void nothing_runs_before_the_start(void) {
+    rig r;
+    memo_error error;
+    memo_event event;
+    memo_stream late = NULL;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    int64_t value = 0;
+    int64_t* target = &value;
+    int32_t is_done = -1;
+    desc.start_held = 1;
+    desc.queue_operations = 4;
+    if (!rig_begin(&r, &desc, 2)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error)); /* nothing to wait for */
+    CHECK_OK(
+        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK(r.d->stream_synchronize(r.context, r.streams[0], &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "memo_host_device_start") != NULL);
+    CHECK(r.d->event_synchronize(r.context, event, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK(is_done == 0);
+    CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
+    CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
+    CHECK(memo_host_device_sleep(r.device, r.streams[0], 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_CASE(strstr(error.message, "queue_operations above 4") != NULL, "%s", error.message);
+    CHECK(value == 0); /* a race detector would object if anything ran */
+    CHECK_OK(memo_host_device_start(r.device, &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+    CHECK(value == 1);
+    CHECK_OK(memo_host_device_start(r.device, &error)); /* again: nothing */
+    CHECK_OK(r.d->stream_create(r.context, "late", 0, &late, &error));
+    value = 0;
+    CHECK_OK(memo_host_device_launch(r.device, late, set_value, &target, sizeof target, &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, late, &error));
+    CHECK(value == 1);
+    memo_host_device_destroy(r.device);
+}
+
+static void destroyed_before_the_start(void) {
+    int also_a_stream;
+    for (also_a_stream = 0; also_a_stream < 2; also_a_stream++) {
+        rig r;
+        memo_error error;
+        memo_event event;
+        memo_host_device_desc desc = memo_host_device_desc_default();
+        int64_t value = 0;
+        int64_t* target = &value;
+        desc.start_held = 1;
+        desc.queue_operations = 3;
+        if (!rig_begin(&r, &desc, 2)) return;
+        CHECK_OK(r.d->event_create(r.context, &event, &error));
+        CHECK_OK(memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target,
+                                         &error));
+        CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+        CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+        CHECK_OK(r.d->event_record(r.context, event, r.streams[1], &error));
+        CHECK_OK(r.d->event_wait(r.context, event, r.streams[0], &error));
+        if (also_a_stream) { /* what waits for it must not hang */
+            CHECK_OK(r.d->stream_destroy(r.context, r.streams[0], &error));
+            CHECK_OK(memo_host_device_start(r.device, &error));
+            CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+        }
+        memo_host_device_destroy(r.device);
+        CHECK(value == 0);
+    }
+}
+
+/* --- errors --- */
+
+static void a_failure_surfaces_and_nothing_hangs(void) {
+    rig r;
+    memo_error error;
+    memo_event event, unused;
+    memo_stream stream;
+    void* memory = NULL;
+    int64_t value = 0;
+    int64_t* target = &value;
+    int32_t gate = 0, is_done = 0;
+    int64_t a, b;
+    double elapsed_s;
+    if (!rig_begin(&r, NULL, 3)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(r.d->status(r.context, &error));
+    close_with_gate(&r, 0, &gate);
+    CHECK_OK(memo_host_device_launch(r.device, r.streams[0], fail_with_message, NULL, 0, &error));
+    CHECK_OK(
+        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
+    CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 1000, &error));
+    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
+    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK_OK(memo_host_device_launch(r.device, r.streams[1], fail_silently, NULL, 0, &error));
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    CHECK(r.d->stream_synchronize(r.context, r.streams[1], &error) == MEMO_STATUS_DIVERGED);
+    CHECK_CASE(strcmp(error.message, "stream s0: the cat sat on layer 7") == 0, "%s",
+               error.message);
+    CHECK(error.status == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->stream_synchronize(r.context, r.streams[0], NULL) == MEMO_STATUS_DIVERGED);
+    CHECK(value == 0);
+
+    /* Everything says so from now on, */
+    CHECK(r.d->status(r.context, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->event_synchronize(r.context, event, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->event_query(r.context, event, &is_done, &error) == MEMO_STATUS_DIVERGED && is_done);
+    CHECK(r.d->event_elapsed(r.context, event, event, &elapsed_s, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->event_record(r.context, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->event_wait(r.context, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->event_create(r.context, &unused, &error) == MEMO_STATUS_DIVERGED && !unused);
+    CHECK(r.d->stream_create(r.context, "x", 0, &stream, &error) == MEMO_STATUS_DIVERGED &&
+          !stream);
+    CHECK(r.d->fill(r.context, r.streams[2], &a, 0, 8, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(r.d->copy(r.context, r.streams[2], MEMO_COPY_TO_HOST, &a, &b, 8, &error) ==
+          MEMO_STATUS_DIVERGED);
+    CHECK(r.d->memory_info(r.context, &a, &b, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_host_device_sleep(r.device, r.streams[2], 0, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_host_device_launch(r.device, r.streams[2], set_value, &target, sizeof target,
+                                  &error) == MEMO_STATUS_DIVERGED);
+    /* but for what cleans up. */
+    CHECK_OK(r.d->device_alloc(r.context, 100, &memory, &error));
+    CHECK_OK(r.d->device_free(r.context, memory, &error));
+    CHECK_OK(r.d->event_destroy(r.context, event, &error));
+    CHECK_OK(r.d->stream_destroy(r.context, r.streams[0], &error));
+    memo_host_device_destroy(r.device);
+}
+
+/* Whoever fails first: synchronising any stream that failed returns an error. */
+static void several_streams_fail_at_once(void) {
+    int round, i;
+    for (round = 0; round < 20; round++) {
+        rig r;
+        memo_error error;
+        memo_host_device_desc desc = memo_host_device_desc_default();
+        desc.start_held = 1;
+        if (!rig_begin(&r, &desc, 3)) return;
+        for (i = 0; i < 3; i++)
+            CHECK_OK(
+                memo_host_device_launch(r.device, r.streams[i], fail_silently, NULL, 0, &error));
+        CHECK_OK(memo_host_device_start(r.device, &error));
+        for (i = 2; i >= 0; i--)
+            CHECK(r.d->stream_synchronize(r.context, r.streams[i], &error) == MEMO_STATUS_DEVICE);
+        CHECK(strstr(error.message, "device error") != NULL);
+        memo_host_device_destroy(r.device);
+    }
+}
+
+/* Everything that asks for bookkeeping memory, with none left from the n-th time on.  Leaks are for
+ * a leak checker to find. */
+static memo_status build_something(memo_error* error) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* device;
+    memo_stream streams[2];
+    memo_event event;
+    void* address;
+    memo_status status = memo_host_device_create(&desc, &device, error);
+    if (status) return status;
+    if ((status = device->stream_create(device->context, "a", 0, &streams[0], error)) == 0 &&
+        (status = device->stream_create(device->context, "b", 0, &streams[1], error)) == 0 &&
+        (status = device->event_create(device->context, &event, error)) == 0 &&
+        (status = device->event_record(device->context, event, streams[0], error)) == 0 &&
+        (status = device->event_record(device->context, event, streams[1], error)) == 0)
+        status = device->device_alloc(device->context, 100, &address, error);
+    memo_host_device_destroy(device);
+    return status;
+}
+
+static void running_out_of_bookkeeping_memory(void) {
+    memo_error error;
+    int n;
+    for (n = 0; n < 50; n++) {
+        memo_status status;
+        mallocs_left = n;
+        status = build_something(&error);
+        mallocs_left = -1;
+        if (!status) break;
+        CHECK_CASE(status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s", error.message);
+    }
+    CHECK_CASE(n > 5 && n < 50, "%d mallocs", n);
+}
+
+/* Positions and generations pass 2^32 where a stream lives long. */
+static void counters_wrap(void) {
+    uint32_t counter = 0xfffffffcu;
+    CHECK(memoi_counter_reached(&counter, 0xfffffffcu));
+    CHECK(memoi_counter_reached(&counter, 0xfffffff0u));
+    CHECK(!memoi_counter_reached(&counter, 0xfffffffeu));
+    CHECK(!memoi_counter_reached(&counter, 2));
+    memoi_counter_set(&counter, 2);
+    CHECK(memoi_counter_reached(&counter, 0xfffffffeu));
+    CHECK(memoi_counter_reached(&counter, 2));
+    counter |= 1; /* somebody sleeps: the same count */
+    CHECK(memoi_counter_reached(&counter, 2));
+    CHECK(!memoi_counter_reached(&counter, 4));
+}
+
+static void arguments_are_checked(void) {
+    rig r, other;
+    memo_error error;
+    memo_host_device_desc desc;
+    memo_device* device;
+    memo_device foreign;
+    memo_event event, foreign_event;
+    uint64_t no_context[8];
+    char bytes[16];
+    int32_t is_done;
+    memset(no_context, 0, sizeof no_context);
+    if (!rig_begin(&r, NULL, 1) || !rig_begin(&other, NULL, 1)) return;
+    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(other.d->event_create(other.context, &foreign_event, &error));
+#define INVALID(call) CHECK((call) == MEMO_STATUS_INVALID_ARGUMENT)
+    desc = memo_host_device_desc_default();
+    desc.device_memory_bytes = -1;
+    INVALID(memo_host_device_create(&desc, &device, &error));
+    CHECK(device == NULL);
+    desc = memo_host_device_desc_default();
+    desc.to_host_bytes_per_s = -1;
+    INVALID(memo_host_device_create(&desc, &device, &error));
+    desc = memo_host_device_desc_default();
+    desc.both_ways_bytes_per_s = NAN;
+    INVALID(memo_host_device_create(&desc, &device, &error));
+    desc = memo_host_device_desc_default();
+    desc.queue_operations = -1;
+    INVALID(memo_host_device_create(&desc, &device, &error));
+    INVALID(memo_host_device_create(NULL, &device, &error));
+
+    memset(&foreign, 0, sizeof foreign);
+    INVALID(memo_host_device_launch(&foreign, r.streams[0], set_value, NULL, 0, &error));
+    foreign.context = no_context;
+    INVALID(memo_host_device_launch(&foreign, r.streams[0], set_value, NULL, 0, &error));
+    INVALID(memo_host_device_sleep(&foreign, r.streams[0], 0, &error));
+    INVALID(memo_host_device_start(&foreign, &error));
+    INVALID(memo_host_device_start(NULL, &error));
+    CHECK(memo_host_device_get_stats(&foreign).device_bytes == 0);
+    memo_host_device_destroy(&foreign);
+    memo_host_device_destroy(NULL);
+
+    INVALID(memo_host_device_launch(r.device, NULL, set_value, NULL, 0, &error));
+    INVALID(memo_host_device_launch(r.device, other.streams[0], set_value, NULL, 0, &error));
+    INVALID(memo_host_device_launch(r.device, r.streams[0], NULL, NULL, 0, &error));
+    INVALID(memo_host_device_launch(r.device, r.streams[0], set_value, NULL, 8, &error));
+    INVALID(memo_host_device_launch(r.device, r.streams[0], set_value, bytes, -1, &error));
+    INVALID(memo_host_device_launch(r.device, r.streams[0], set_value, bytes,
+                                    MEMO_HOST_ARGS_BYTES + 1, &error));
+    INVALID(memo_host_device_sleep(r.device, r.streams[0], -1, &error));
+    INVALID(memo_host_device_sleep(r.device, r.streams[0], NAN, &error));
+    INVALID(r.d->event_record(r.context, NULL, r.streams[0], &error));
+    INVALID(r.d->event_record(r.context, event, NULL, &error));
+    INVALID(r.d->event_record(r.context, foreign_event, r.streams[0], &error));
+    INVALID(r.d->event_wait(r.context, foreign_event, r.streams[0], &error));
+    INVALID(r.d->event_query(r.context, foreign_event, &is_done, &error));
+    INVALID(r.d->stream_synchronize(r.context, other.streams[0], &error));
+    INVALID(r.d->stream_destroy(r.context, other.streams[0], &error));
+    INVALID(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, NULL, 1, &error));
+    INVALID(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, bytes + 8, -1, &error));
+    INVALID(r.d->copy(r.context, r.streams[0], (memo_copy_kind)3, bytes, bytes + 8, 1, &error));
+    INVALID(r.d->copy_rows(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, 2, bytes + 8, 4, 4, 2,
+                           &error));
+    INVALID(r.d->copy_rows(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, INT64_MAX, bytes,
+                           INT64_MAX, INT64_MAX, 3, &error));
+    INVALID(r.d->fill(r.context, r.streams[0], NULL, 0, 1, &error));
+    INVALID(r.d->fill(r.context, r.streams[0], bytes, 0, -1, &error));
+#undef INVALID
+    /* None of it made the device fail, and nothing at all is fine. */
+    CHECK_OK(r.d->fill(r.context, r.streams[0], NULL, 0, 0, &error));
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, NULL, NULL, 0, &error));
+    CHECK_OK(r.d->stream_destroy(r.context, NULL, &error));
+    CHECK_OK(r.d->event_destroy(r.context, NULL, &error));
+    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK(r.d->struct_bytes == (int64_t)sizeof(memo_device) && strcmp(r.d->name, "host") == 0);
+    CHECK(r.d->annotate == NULL);
+    memo_host_device_destroy(r.device);
+    memo_host_device_destroy(other.device);
+}
+
+/* --- time --- */
+
+/* Time from the start until stream is done. */
+static double finish(rig* r, double start_s, int stream) {
+    memo_error error;
+    CHECK_OK(r->d->stream_synchronize(r->context, r->streams[stream], &error));
+    return now_s() - start_s;
+}
+
+static void sleeps_overlap_on_streams(void) {
+    rig r;
+    memo_error error;
+    int i;
+    double start_s, elapsed_s;
+    if (!rig_begin(&r, NULL, 8)) return;
+    start_s = now_s();
+    for (i = 0; i < 8; i++) {
+        CHECK_OK(memo_host_device_sleep(r.device, r.streams[i], 150 * MS, &error));
+        CHECK_OK(memo_host_device_sleep(r.device, r.streams[i], 50 * MS, &error));
+    }
+    for (i = 0; i < 8; i++) elapsed_s = finish(&r, start_s, i);
+    CHECK_CASE(elapsed_s >= 200 * MS && elapsed_s < 1.2, "%g s", elapsed_s); /* in a row: 1.6 */
+    memo_host_device_destroy(r.device);
+}
+
+static void copies_take_their_time(void) {
+    enum { N = 4000000 };
+    rig r;
+    memo_error error;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    char* a = (char*)calloc(N, 1);
+    char* b = (char*)calloc(N, 1);
+    char* c = (char*)calloc(N, 1);
+    double start_s, elapsed_s;
+    desc.to_host_bytes_per_s = 100e6; /* 40 ms */
+    desc.to_device_bytes_per_s = 50e6;
+    if (!rig_begin(&r, &desc, 3)) return;
+    start_s = now_s();
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    elapsed_s = finish(&r, start_s, 0);
+    CHECK_CASE(elapsed_s >= 40 * MS && elapsed_s < 2, "to host: %g s", elapsed_s);
+
+    start_s = now_s();
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_DEVICE, b, a, N, &error));
+    elapsed_s = finish(&r, start_s, 0);
+    CHECK_CASE(elapsed_s >= 80 * MS && elapsed_s < 2, "to device: %g s", elapsed_s);
+
+    /* Rows cost their own bytes, not their strides'. */
+    start_s = now_s();
+    CHECK_OK(r.d->copy_rows(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, 4000, b, 4000, 1000,
+                            1000, &error));
+    elapsed_s = finish(&r, start_s, 0);
+    CHECK_CASE(elapsed_s >= 10 * MS && elapsed_s < 2, "rows: %g s", elapsed_s);
+
+    /* Two streams in one direction share it: a copy by the rate takes 80 ms for both. */
+    start_s = now_s();
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    CHECK_OK(r.d->copy(r.context, r.streams[1], MEMO_COPY_TO_HOST, c, b, N, &error));
+    finish(&r, start_s, 0);
+    elapsed_s = finish(&r, start_s, 1);
+    CHECK_CASE(elapsed_s >= 70 * MS && elapsed_s < 2, "shared: %g s", elapsed_s);
+    CHECK(memo_host_device_get_stats(r.device).to_host_bytes == 3 * (int64_t)N + 1000000);
+    memo_host_device_destroy(r.device);
+    free(a);
+    free(b);
+    free(c);
+}
+
+static void both_ways_share_their_rate(void) {
+    enum { N = 5000000 };
+    rig r;
+    memo_error error;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    char* a = (char*)calloc(N, 1);
+    char* b = (char*)calloc(N, 1);
+    char* c = (char*)calloc(N, 1);
+    char* e = (char*)calloc(N, 1);
+    double start_s, elapsed_s;
+    desc.to_host_bytes_per_s = 100e6; /* alone: 50 ms */
+    desc.to_device_bytes_per_s = 100e6;
+    desc.both_ways_bytes_per_s = 100e6; /* together: 100 ms */
+    if (!rig_begin(&r, &desc, 2)) return;
+    start_s = now_s();
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    elapsed_s = finish(&r, start_s, 0);
+    CHECK_CASE(elapsed_s >= 50 * MS && elapsed_s < 2, "alone: %g s", elapsed_s);
+    start_s = now_s();
+    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    CHECK_OK(r.d->copy(r.context, r.streams[1], MEMO_COPY_TO_DEVICE, c, e, N, &error));
+    finish(&r, start_s, 0);
+    elapsed_s = finish(&r, start_s, 1);
+    /* Less than 100 ms by what they do not overlap, if a worker starts late. */
+    CHECK_CASE(elapsed_s >= 60 * MS && elapsed_s < 2, "together: %g s", elapsed_s);
+    memo_host_device_destroy(r.device);
+    free(a);
+    free(b);
+    free(c);
+    free(e);
+}
+
+/* --- several devices --- */
+
+static void devices_do_not_know_each_other(void) {
+    rig a, b;
+    memo_error error;
+    void* memory = NULL;
+    int64_t value = 0;
+    int64_t* target = &value;
+    if (!rig_begin(&a, NULL, 2) || !rig_begin(&b, NULL, 2)) return;
+    CHECK_OK(memo_host_device_launch(a.device, a.streams[0], fail_silently, NULL, 0, &error));
+    CHECK(a.d->stream_synchronize(a.context, a.streams[0], &error) == MEMO_STATUS_DEVICE);
+    CHECK_OK(
+        memo_host_device_launch(b.device, b.streams[0], set_value, &target, sizeof target, &error));
+    CHECK_OK(b.d->stream_synchronize(b.context, b.streams[0], &error));
+    CHECK(value == 1);
+    CHECK_OK(a.d->device_alloc(a.context, 512, &memory, &error));
+    CHECK(b.d->device_free(b.context, memory, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_host_device_get_stats(b.device).device_bytes == 0);
+    memo_host_device_destroy(a.device);
+    CHECK_OK(
+        memo_host_device_launch(b.device, b.streams[1], set_value, &target, sizeof target, &error));
+    CHECK_OK(b.d->stream_synchronize(b.context, b.streams[1], &error));
+    memo_host_device_destroy(b.device);
+}
+
+/* --- random work ---
+ *
+ * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so
+ * that an operation that runs too early or too late is found by value, and by a race detector in
+ * any case. Clocks: a stream knows of every stream how many of its operations come before what it
+ * does next. A wait is made where an operation needs one that its stream does not know of, and
+ * sometimes anyway. */
+
+enum { N_STREAMS = 4, N_CELLS = 10, N_EVENTS = 3, N_WORDS = 24, MAX_READS = 3 };
+
+typedef struct {
+    int64_t words[N_WORDS];
+} cell;
+
+typedef struct {
+    const cell* reads[MAX_READS];
+    int64_t versions[MAX_READS];
+    cell* write;
+    int64_t version;
+    int32_t n_reads;
+    int32_t nap_us;
+} work;
+
+static memo_status do_work(void* args, memo_error* error) {
+    const work* w = (const work*)args;
+    int i, k;
+    if (w->nap_us) {
+        struct timespec nap;
+        nap.tv_sec = 0;
+        nap.tv_nsec = 1000L * w->nap_us;
+        nanosleep(&nap, NULL);
+    }
+    for (i = 0; i < w->n_reads; i++)
+        for (k = 0; k < N_WORDS; k++)
+            if (w->reads[i]->words[k] != w->versions[i])
+                return memo_error_set(error, MEMO_STATUS_DEVICE, "version %lld where %lld was due",
+                                      (long long)w->reads[i]->words[k], (long long)w->versions[i]);
+    for (k = 0; k < N_WORDS; k++) w->write->words[k] = w->version;
+    return MEMO_STATUS_OK;
+}
+
+typedef struct {
+    int64_t of[N_STREAMS];
+} vector_clock;
+
+static void join(vector_clock* into, const vector_clock* from) {
+    int i;
+    for (i = 0; i < N_STREAMS; i++)
+        if (from->of[i] > into->of[i]) into->of[i] = from->of[i];
+}
+
+typedef struct {
+    rig r;
+    memo_event events[N_EVENTS];
+    int32_t recorded[N_EVENTS];
+    vector_clock at_record[N_EVENTS], knows[N_STREAMS];
+} world;
+
+static void record(world* w, int event, int stream) {
+    memo_error error;
+    CHECK_OK(w->r.d->event_record(w->r.context, w->events[event], w->r.streams[stream], &error));
+    w->recorded[event] = 1;
+    w->at_record[event] = w->knows[stream];
+}
+
+static void wait_for(world* w, int event, int stream) {
+    memo_error error;
+    CHECK_OK(w->r.d->event_wait(w->r.context, w->events[event], w->r.streams[stream], &error));
+    if (w->recorded[event]) join(&w->knows[stream], &w->at_record[event]);
+}
+
+/* stream must come after operation number n of another. */
+static void need(world* w, int stream, int other, int64_t n) {
+    int event;
+    if (w->knows[stream].of[other] >= n) return;
+    for (event = 0; event < N_EVENTS; event++)
+        if (w->recorded[event] && w->at_record[event].of[other] >= n && memo_test_int(0, 3)) break;
+    if (event == N_EVENTS) {
+        event = (int)memo_test_int(0, N_EVENTS - 1);
+        record(w, event, other);
+    }
+    wait_for(w, event, stream);
+}
+
+static void random_work(int64_t n_operations, int64_t queue_operations, int32_t start_held) {
+    world w;
+    memo_error error;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    cell cells[N_CELLS];
+    int64_t version[N_CELLS], last_write[N_CELLS], last_read[N_CELLS][N_STREAMS], n;
+    int writer[N_CELLS], i, k;
+    memset(&w, 0, sizeof w);
+    memset(cells, 0, sizeof cells);
+    memset(version, 0, sizeof version);
+    memset(writer, 0, sizeof writer);
+    memset(last_write, 0, sizeof last_write);
+    memset(last_read, 0, sizeof last_read);
+    desc.queue_operations = queue_operations;
+    desc.start_held = start_held;
+    if (!rig_begin(&w.r, &desc, N_STREAMS)) return;
+    for (i = 0; i < N_EVENTS; i++) CHECK_OK(w.r.d->event_create(w.r.context, &w.events[i], &error));
+    for (n = 1; n <= n_operations; n++) {
+        int s = (int)memo_test_int(0, N_STREAMS - 1), target = (int)memo_test_int(0, N_CELLS - 1);
+        int is_copy = memo_test_int(0, 4) == 0;
+        int reads[MAX_READS];
+        work args;
+        memset(&args, 0, sizeof args);
+        args.n_reads = is_copy ? 1 : (int32_t)memo_test_int(0, MAX_READS);
+        for (i = 0; i < args.n_reads; i++) {
+            do reads[i] = (int)memo_test_int(0, N_CELLS - 1);
+            while (is_copy && reads[i] == target);
+            need(&w, s, writer[reads[i]], last_write[reads[i]]);
+            args.reads[i] = &cells[reads[i]];
+            args.versions[i] = version[reads[i]];
+        }
+        need(&w, s, writer[target], last_write[target]);
+        for (k = 0; k < N_STREAMS; k++) need(&w, s, k, last_read[target][k]);
+        if (is_copy) {
+            version[target] = version[reads[0]];
+            CHECK_OK(w.r.d->copy(w.r.context, w.r.streams[s], (memo_copy_kind)memo_test_int(0, 2),
+                                 &cells[target], &cells[reads[0]], sizeof(cell), &error));
+        } else {
+            version[target] = args.version = n;
+            args.write = &cells[target];
+            args.nap_us = memo_test_int(0, 15) ? 0 : (int32_t)memo_test_int(1, 60);
+            CHECK_OK(memo_host_device_launch(w.r.device, w.r.streams[s], do_work, &args,
+                                             sizeof args, &error));
+        }
+        w.knows[s].of[s] = n; /* n grows on every stream, so it serves as each stream's own count */
+        writer[target] = s;
+        last_write[target] = n;
+        for (k = 0; k < N_STREAMS; k++) last_read[target][k] = 0;
+        for (i = 0; i < args.n_reads; i++) last_read[reads[i]][s] = n;
+
+        if (memo_test_int(0, 9) == 0)
+            record(&w, (int)memo_test_int(0, N_EVENTS - 1), (int)memo_test_int(0, N_STREAMS - 1));
+        if (memo_test_int(0, 19) == 0)
+            wait_for(&w, (int)memo_test_int(0, N_EVENTS - 1), (int)memo_test_int(0, N_STREAMS - 1));
+        if (!start_held && memo_test_int(0, 199) == 0) {
+            int event = (int)memo_test_int(0, N_EVENTS - 1);
+            int32_t is_done = 0;
+            CHECK_OK(w.r.d->event_synchronize(w.r.context, w.events[event], &error));
+            CHECK_OK(w.r.d->event_query(w.r.context, w.events[event], &is_done, &error));
+            CHECK(is_done == 1);
+        }
+        if (memo_test_int(0, 49) == 0) { /* its place may serve the next one at once */
+            int event = (int)memo_test_int(0, N_EVENTS - 1);
+            CHECK_OK(w.r.d->event_destroy(w.r.context, w.events[event], &error));
+            CHECK_OK(w.r.d->event_create(w.r.context, &w.events[event], &error));
+            w.recorded[event] = 0;
+        }
+    }
+    CHECK_OK(memo_host_device_start(w.r.device, &error));
+    for (i = 0; i < N_STREAMS; i++)
+        CHECK_OK(w.r.d->stream_synchronize(w.r.context, w.r.streams[i], &error));
+    for (i = 0; i < N_CELLS; i++)
+        for (k = 0; k < N_WORDS; k++) CHECK(cells[i].words[k] == version[i]);
+    memo_host_device_destroy(w.r.device);
+}
+
+static void random_work_keeps_order(void) {
+    int round;
+    for (round = 0; round < 8; round++) random_work(1500, round % 2 ? 0 : memo_test_int(1, 40), 0);
+}
+
+static void random_work_keeps_order_when_held(void) {
+    int round;
+    for (round = 0; round < 8; round++) random_work(500, 0, 1);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(memory_is_counted_and_capped);
+    TEST(empty_allocations_are_distinct);
+    TEST(many_allocations_come_and_go);
+    TEST(copies_go_both_ways);
+    TEST(rows_keep_their_strides);
+    TEST(a_stream_keeps_order);
+    TEST(args_are_copied_at_launch);
+    TEST(a_wait_orders_two_streams);
+    TEST(an_event_never_recorded_holds_nobody);
+    TEST(a_wait_means_the_record_before_it);
+    TEST(a_destroyed_event_still_orders);
+    TEST(time_passes_between_events);
+    TEST(a_full_queue_holds_the_caller);
+    TEST(many_short_streams);
+    TEST(nothing_runs_before_the_start);
+    TEST(destroyed_before_the_start);
+    TEST(a_failure_surfaces_and_nothing_hangs);
+    TEST(several_streams_fail_at_once);
+    TEST(running_out_of_bookkeeping_memory);
+    TEST(counters_wrap);
+    TEST(arguments_are_checked);
+    TEST(sleeps_overlap_on_streams);
+    TEST(copies_take_their_time);
+    TEST(both_ways_share_their_rate);
+    TEST(devices_do_not_know_each_other);
+    TEST(random_work_keeps_order);
+    TEST(random_work_keeps_order_when_held);
+    return memo_test_end();
+}

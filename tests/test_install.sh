@@ -1,0 +1,55 @@
+#!/bin/sh
+# test_install.sh - make install puts headers and memo.pc where they belong, and a program builds with them.
+#
+# Output: TAP.
+set -u
+
+. tests/tap.sh
+
+folder=$(pwd)/build/tests/install
+cc=${CC:-cc}
+make=${MAKE:-make}
+rm -rf "$folder"
+mkdir -p "$folder/empty" || exit 1
+
+installs() {
+    $make install PREFIX="$folder/prefix" DESTDIR= || return 1
+    for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h share/pkgconfig/memo.pc; do
+        [ -f "$folder/prefix/$file" ] || { echo "missing: $file"; return 1; }
+    done
+    ! grep -n '@' "$folder/prefix/share/pkgconfig/memo.pc"
+}
+
+# From an empty folder, so that only the installed headers are found.
+builds() { # FLAGS...
+    cp tests/compile/implementation.c tests/compile/user.c "$folder/empty/" &&
+        (cd "$folder/empty" && $cc -std=c99 implementation.c user.c -o user "$@" && ./user)
+}
+
+with_include_path() { builds "-I$folder/prefix/include" -lpthread -lm; }
+
+with_pkg_config() {
+    PKG_CONFIG_PATH=$folder/prefix/share/pkgconfig
+    export PKG_CONFIG_PATH
+    version=$(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | tr '\n' '.')
+    [ "$(pkg-config --modversion memo)." = "$version" ] || { echo "version is $(pkg-config --modversion memo)"; return 1; }
+    builds $(pkg-config --cflags --libs memo)
+}
+
+stages_and_uninstalls() {
+    $make install PREFIX=/usr DESTDIR="$folder/stage" || return 1
+    grep -qx 'prefix=/usr' "$folder/stage/usr/share/pkgconfig/memo.pc" || { echo "DESTDIR is in memo.pc"; return 1; }
+    $make uninstall PREFIX=/usr DESTDIR="$folder/stage" || return 1
+    left=$(find "$folder/stage" -type f)
+    [ -z "$left" ] || { echo "left behind: $left"; return 1; }
+}
+
+test_is install installs
+test_is "a program builds with the installed headers" with_include_path
+if command -v pkg-config >/dev/null 2>&1; then
+    test_is "a program builds with pkg-config" with_pkg_config
+else
+    skip "a program builds with pkg-config" "pkg-config is not here"
+fi
+test_is "DESTDIR and uninstall" stages_and_uninstalls
+tap_end

@@ -1,0 +1,422 @@
+/* The published tables of three papers, reproduced: every threshold that is promised, and the small
+ * machinery below them (simulators, planner, optimiser, scores) against slow obvious twins. */
+#include "bench/paper_common.h"
+#include "bench/paper_memo.h"
+#include "bench/paper_sp.h"
+#include "bench/paper_oases.h"
+
+#include "memo_test.h"
+
+/* ---- the promises ---------------------------------------------------------------------------- */
+
+static swap_hardware a800, h200;
+static swap_results memo;
+static sp_results sp;
+static oases_results oases;
+static paper_criteria criteria;
+static char printed[200000];
+
+static void print_everything(void) {
+    size_t n;
+    paper_output = tmpfile();
+    if (!paper_output) return;
+    a800 = swap_a800();
+    h200 = swap_h200();
+    swap_fit(&a800);
+    swap_print_constants(&a800, &h200);
+    sp_print_constants();
+    oases_print_constants();
+    memo = swap_report(&a800, &h200, &criteria);
+    sp = sp_report(&criteria);
+    oases = oases_report(&criteria);
+    rewind(paper_output);
+    n = fread(printed, 1, sizeof printed - 1, paper_output);
+    printed[n] = 0;
+    (void)fclose(paper_output);
+    paper_output = NULL;
+}
+
+static void memo_verdicts(void) {
+    CHECK(memo.n_right_ablation == 24);
+    CHECK(memo.n_right_7b == 12);
+}
+
+static void memo_intervals_contain_the_constants(void) {
+    CHECK(memo.reserve_gib.low < 4 && 4 < memo.reserve_gib.high);
+    CHECK(memo.logit_bytes.low < 6 && 6 < memo.logit_bytes.high);
+    CHECK(memo.host_fraction.low < 0.6 && 0.6 < memo.host_fraction.high);
+    /* 1.03 TB must fit, 1.546 TB must not. */
+    CHECK_CASE(fabs(memo.host_fraction.low - 0.516) < 0.002, "%.4f", memo.host_fraction.low);
+    CHECK_CASE(fabs(memo.host_fraction.high - 0.773) < 0.002, "%.4f", memo.host_fraction.high);
+    CHECK(memo.host_fraction_rounded.low < 1 && 1 < memo.host_fraction_rounded.high);
+}
+
+static void memo_mfu_of_the_fitted_rows(void) {
+    CHECK(memo.n_fitted == 16);
+    CHECK_CASE(memo.ablation_error <= 0.75, "%.3f", memo.ablation_error);
+}
+
+static void memo_mfu_without_refitting(void) {
+    int i;
+    CHECK(memo.n_cells == 44);
+    CHECK_CASE(memo.cells_error <= 1.25, "%.3f", memo.cells_error);
+    for (i = 0; i < SWAP_N_MODELS; i++)
+        CHECK_CASE(memo.model_error[i] <= 2, "%s: %.3f", swap_models[i].name, memo.model_error[i]);
+}
+
+static void memo_stated_pcie_cannot_explain_the_swap_row(void) {
+    CHECK(fabs(memo.swap_64k_fitted_pcie - 37.40) < 2);
+    CHECK(memo.swap_64k_stated_pcie > 50);
+}
+
+static void memo_figure_1b(void) {
+    CHECK_CASE(fabs(memo.hidden_from_k / 192 - 1) <= 0.25, "%.0fK", memo.hidden_from_k);
+}
+
+static void memo_plan_is_no_longer_than_the_published_alpha(void) {
+    CHECK(memo.n_plan_compared >= 40);
+    CHECK(memo.n_plan_longer == 0);
+}
+
+static void sp_attention_alone(void) {
+    CHECK_CASE(sp.attention_mean >= 0.7, "%.3f", sp.attention_mean);
+}
+
+static void sp_end_to_end_tables(void) {
+    CHECK_CASE(sp.table5.spearman >= 0.8, "%.3f", sp.table5.spearman);
+    CHECK_CASE(sp.table6.spearman >= 0.85, "%.3f", sp.table6.spearman);
+    CHECK_CASE(sp.table6_64k.spearman >= 0.7, "%.3f", sp.table6_64k.spearman);
+    CHECK_CASE(sp.table6_80k.spearman >= 0.7, "%.3f", sp.table6_80k.spearman);
+    CHECK(sp.table5.spearman > sp.table5.by_length);
+    CHECK(sp.table6.spearman > sp.table6.by_length);
+}
+
+static void sp_memory(void) {
+    CHECK(sp.n_ran == 40 && sp.n_ran_right == sp.n_ran);
+    CHECK(sp.n_oom_right == SP_N_OOM);
+}
+
+static void sp_seven_tips(void) {
+    int i;
+    for (i = 0; i < 7; i++) CHECK_CASE(sp.is_tip[i], "tip %d", i + 1);
+}
+
+static void sp_longest_lengths(void) {
+    layout_cluster c = sp_a800(16);
+    layout_4d sequence = {1, 1, 1, 8, 2, 1}, tensor = {1, 1, 8, 1, 2, 1};
+    CHECK(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 94) < 0.5);
+    CHECK(fabs(layout_longest_k(&sp_llama3_8b, &c, tensor) - 220) < 0.5);
+    sequence.zero_stage = 3;
+    CHECK(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 227) < 0.5);
+}
+
+static void oases_order_of_the_schedules(void) {
+    int i, j;
+    for (i = 0; i < 2; i++)
+        for (j = 0; j < 2; j++) CHECK_CASE(oases.n_ordered[i][j] == 6, "%d", oases.n_ordered[i][j]);
+}
+
+static void oases_calibration_meets_the_megatron_row(void) {
+    int i;
+    for (i = 0; i < OASES_N_ROWS; i++) {
+        oases_hardware hw = oases_calibrated(&oases_rows[i]);
+        double got = oases_throughput(&oases_rows[i], &hw, OASES_DEFAULT, 1);
+        CHECK_CASE(fabs(got / oases_rows[i].throughput[OASES_DEFAULT] - 1) < 1e-6, "row %d: %g", i,
+                   got);
+    }
+}
+
+static void oases_plans(void) {
+    CHECK(oases.n_equal_plans[0] >= 5);
+    CHECK(oases.n_equal_plans[1] >= 5);
+    CHECK(oases.n_slower_than_uniform == 0);
+}
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+static void lines_fit_a_terminal_of_120_columns(void) {
+    const char* line = printed;
+    while (*line) {
+        size_t n = strcspn(line, "\n");
+        CHECK_CASE(n <= 120, "%.60s", line);
+        line += n + (line[n] == '\n');
+    }
+}
+
+static void constants_come_first_and_each_says_where_from(void) {
+    const char* end = strstr(printed, "Table 4: MFU");
+    const char* line = printed;
+    int n_constants = 0, n_fitted_memo = 0;
+    CHECK(end != NULL);
+    while (end && line < end) {
+        size_t n = strcspn(line, "\n");
+        if (n > 4 && strncmp(line, "    ", 4) == 0) {
+            char text[160];
+            (void)snprintf(text, sizeof text, "%.*s", (int)(n < 159 ? n : 159), line);
+            n_constants++;
+            CHECK_CASE(strstr(text, "stated by the paper") || strstr(text, "fitted") ||
+                           strstr(text, "assumed") || strstr(text, "measured"),
+                       "%s", text);
+            n_fitted_memo += strstr(text, "Table 4's planned rows") != NULL;
+        }
+        line += n + (n > 0 || *line == '\n');
+    }
+    CHECK(n_constants > 40);
+    CHECK(n_fitted_memo == 4);
+}
+
+static void misses_are_printed_as_misses(void) {
+    int n = 0;
+    const char* at = printed;
+    while ((at = strstr(at, "[MISS]")) != NULL) {
+        n++;
+        at++;
+    }
+    CHECK(n == criteria.n_missed);
+    CHECK(criteria.n_met + criteria.n_missed >= 30);
+    CHECK(strstr(printed, "30B at 1408K, published oohm, predicted runs") != NULL);
+    CHECK(strstr(printed, "65B at 128K, published runs, predicted oom") != NULL);
+}
+
+/* ---- the machinery --------------------------------------------------------------------------- */
+
+static void fit_is_reproducible_and_a_minimum(void) {
+    swap_hardware again = swap_a800(), trial;
+    double fitted, v[4];
+    int i, sign;
+    swap_fit(&again);
+    CHECK(fabs(again.gemm_efficiency - a800.gemm_efficiency) < 1e-12);
+    CHECK(fabs(again.attention[0].forward_flops / a800.attention[0].forward_flops - 1) < 1e-12);
+    CHECK(fabs(again.attention[0].backward_flops / a800.attention[0].backward_flops - 1) < 1e-12);
+    CHECK(fabs(again.pcie_bytes_per_s / a800.pcie_bytes_per_s - 1) < 1e-12);
+    v[0] = a800.gemm_efficiency;
+    v[1] = a800.attention[0].forward_flops / a800.peak_flops;
+    v[2] = a800.attention[0].backward_flops / a800.peak_flops;
+    v[3] = a800.pcie_bytes_per_s / PAPER_GB;
+    trial = a800;
+    fitted = swap_fit_objective(v, &trial);
+    for (i = 0; i < 4; i++)
+        for (sign = -1; sign <= 1; sign += 2) {
+            double old = v[i];
+            v[i] *= 1 + 0.005 * sign;
+            CHECK_CASE(swap_fit_objective(v, &trial) >= fitted, "variable %d", i);
+            v[i] = old;
+        }
+}
+
+static double rosenbrock(const double* v, void* user) {
+    (void)user;
+    return 100 * (v[1] - v[0] * v[0]) * (v[1] - v[0] * v[0]) + (1 - v[0]) * (1 - v[0]);
+}
+static void optimiser_finds_a_known_minimum(void) {
+    double v[2] = {-1.2, 1};
+    paper_minimise(v, 2, rosenbrock, NULL);
+    CHECK_CASE(fabs(v[0] - 1) < 1e-3 && fabs(v[1] - 1) < 1e-3, "%g %g", v[0], v[1]);
+}
+
+static void spearman_of_known_rankings(void) {
+    double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 50}, c[5] = {5, 4, 3, 2, 1};
+    double d[5] = {1, 1, 2, 3, 3}, e[5] = {7, 7, 7, 7, 7}, f[5] = {2, 1, 4, 3, 5};
+    CHECK(fabs(paper_spearman(a, b, 5) - 1) < 1e-12);
+    CHECK(fabs(paper_spearman(a, c, 5) + 1) < 1e-12);
+    CHECK(fabs(paper_spearman(a, f, 5) - 0.8) < 1e-12); /* 1 - 6 * 4 / (5 * 24) */
+    CHECK(fabs(paper_spearman(a, d, 5) - 9 / sqrt(90)) < 1e-12);
+    CHECK(fabs(paper_spearman(a, e, 5)) < 1e-12);
+}
+
+/* The swap schedule once more, as operations with dependencies, by relaxation until nothing moves. */
+typedef struct operation {
+    double duration, end;
+    int n_before, before[4];
+} operation;
+
+static double relax(operation* operations, int n) {
+    int i, j, has_moved = 1;
+    double makespan = 0;
+    for (i = 0; i < n; i++) operations[i].end = operations[i].duration;
+    while (has_moved) {
+        has_moved = 0;
+        for (i = n - 1; i >= 0; i--) { /* against the order, so that order cannot help */
+            double end = operations[i].duration;
+            for (j = 0; j < operations[i].n_before; j++) {
+                double candidate = operations[operations[i].before[j]].end + operations[i].duration;
+                if (candidate > end) end = candidate;
+            }
+            if (end > operations[i].end) {
+                operations[i].end = end;
+                has_moved = 1;
+            }
+        }
+    }
+    for (i = 0; i < n; i++)
+        if (operations[i].end > makespan) makespan = operations[i].end;
+    return makespan;
+}
+
+static void after(operation* o, int before) {
+    if (before >= 0) o->before[o->n_before++] = before;
+}
+
+static void swap_simulation_against_relaxation(void) {
+    int round;
+    for (round = 0; round < 200; round++) {
+        enum { MAX = 12 };
+        operation o[5 * MAX + 1];
+        swap_schedule s;
+        int n = (int)memo_test_int(3, MAX), i, head = 5 * n;
+        double got, expected;
+        s.n_layers = n;
+        s.forward = memo_test_real();
+        s.backward = 2 * memo_test_real();
+        s.recompute = memo_test_real();
+        s.head = memo_test_real();
+        s.offload = 2 * memo_test_real();
+        s.fetch = 2 * memo_test_real();
+        s.n_resident = (int)memo_test_int(1, 2);
+        memset(o, 0, sizeof o);
+        /* forward i, offload n + i, fetch 2n + i, recompute 3n + i, backward 4n + i */
+        o[head].duration = s.head;
+        after(&o[head], n - 1);
+        for (i = 0; i < n; i++) {
+            o[i].duration = s.forward;
+            after(&o[i], i - 1);
+            if (i >= 2) after(&o[i], n + i - 2);
+            if (i < n - 2) {
+                o[n + i].duration = s.offload;
+                after(&o[n + i], i);
+                if (i > 0) after(&o[n + i], n + i - 1);
+                o[2 * n + i].duration = s.fetch;
+                after(&o[2 * n + i], n + i);
+                after(&o[2 * n + i], 4 * n + i + 2);
+                if (i < n - 3) after(&o[2 * n + i], 2 * n + i + 1);
+            }
+            o[3 * n + i].duration = i < n - s.n_resident ? s.recompute : 0;
+            after(&o[3 * n + i], i == n - 1 ? head : 4 * n + i + 1);
+            if (i < n - 2) after(&o[3 * n + i], 2 * n + i);
+            o[4 * n + i].duration = s.backward;
+            after(&o[4 * n + i], 3 * n + i);
+        }
+        got = swap_simulate(&s);
+        expected = relax(o, 5 * n + 1);
+        CHECK_CASE(fabs(got - expected) < 1e-9, "%d layers: %g, not %g", n, got, expected);
+    }
+}
+
+static void swap_without_a_bottleneck_costs_nothing(void) {
+    swap_schedule s = {32, 1, 2, 0, 0.5, 0.99, 0.99, 2};
+    CHECK(fabs(swap_simulate(&s) - (32 * 3 + 0.5)) < 1e-9);
+}
+
+static void oases_makespans(void) {
+    int round, i;
+    CHECK(oases_n_right_makespans() == 12);
+    for (round = 0; round < 20000; round++) {
+        oases_blocks k;
+        double pipelined, cross, fine, compute = 0, comm = 0;
+        k.n = 2 * (int)memo_test_int(1, 6);
+        for (i = 0; i < k.n; i++) {
+            k.f[i] = memo_test_real();
+            k.r[i] = memo_test_real();
+            k.b[i] = memo_test_real();
+            k.c[i] = 2 * memo_test_real();
+            compute += 2 * (k.r[i] + k.b[i]);
+            comm += 2 * k.c[i];
+        }
+        pipelined = oases_backward_pipelined(&k);
+        cross = oases_backward_cross(&k);
+        fine = oases_backward_fine(&k);
+        CHECK(oases_forward_pipelined(&k) <= oases_forward_default(&k) + 1e-9);
+        CHECK(cross <= pipelined + 1e-9);
+        CHECK(pipelined <= oases_backward_default(&k) + 1e-9);
+        CHECK(fine >= compute + k.c[0] - 1e-9);
+        CHECK(fine >= k.r[k.n - 1] + k.b[k.n - 1] + comm - 1e-9);
+    }
+}
+
+static void oases_planner_against_brute_force(void) {
+    int round;
+    for (round = 0; round < 60; round++) {
+        oases_row row = oases_rows[memo_test_int(0, OASES_N_ROWS - 1)];
+        oases_hardware hw = oases_3090(row.is_nvlink);
+        oases_plan_problem problem;
+        oases_plan plan;
+        int n_blocks, n_choices = 1, choice, i;
+        double best = -1, least = -1, most = 0;
+        row.n_layers = (int)memo_test_int(1, 3);
+        n_blocks = 2 * row.n_layers;
+        for (i = 0; i < OASES_N_DEGREES; i++) hw.bus_bytes_per_s[i] *= 0.2 + 2 * memo_test_real();
+        problem = oases_plan_setup(&row, &hw, 0, (int)memo_test_int(0, 1));
+        for (i = 0; i < n_blocks; i++) n_choices *= OASES_N_DEGREES;
+        for (choice = 0; choice < 2 * n_choices; choice++) {
+            int degree[OASES_MAX_BLOCKS], rest = choice % n_choices;
+            double memory;
+            for (i = 0; i < n_blocks; i++, rest /= OASES_N_DEGREES)
+                degree[i] = rest % OASES_N_DEGREES;
+            memory = oases_plan_memory(&problem, degree);
+            if (choice < n_choices) { /* first the range of memories, then a limit within it */
+                if (least < 0 || memory < least) least = memory;
+                if (memory > most) most = memory;
+                if (choice == n_choices - 1)
+                    problem.memory_bytes = least + memo_test_real() * (most - least);
+            } else if (memory <= problem.memory_bytes) {
+                double cost = oases_plan_cost(&problem, degree);
+                if (best < 0 || cost < best) best = cost;
+            }
+        }
+        plan = oases_plan_solve(&problem);
+        CHECK_CASE(plan.is_feasible == (best >= 0), "round %d", round);
+        if (!plan.is_feasible) continue;
+        CHECK_CASE(fabs(plan.cost_s - best) < 1e-9, "round %d: %g, not %g", round, plan.cost_s,
+                   best);
+        CHECK(fabs(oases_plan_cost(&problem, plan.degree) - plan.cost_s) < 1e-9);
+        CHECK(plan.memory_bytes <= problem.memory_bytes * (1 + 1e-9));
+    }
+}
+
+static void layouts_are_refused_in_words(void) {
+    layout_cluster c = sp_a800(16);
+    layout_4d l = {1, 1, 16, 1, 1, 1};
+    char text[128];
+    const char* reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
+    CHECK(reason && strstr(reason, "key/value heads"));
+    l.tensor = 2;
+    reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
+    CHECK(reason && strstr(reason, "16 GPUs"));
+    l.tensor = 1;
+    l.data = 16;
+    reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
+    CHECK(reason && strstr(reason, "batch of 1"));
+    CHECK(layout_refusal(&sp_llama3_8b, &c, l, 16, text, sizeof text) == NULL);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    print_everything();
+    TEST(memo_verdicts);
+    TEST(memo_intervals_contain_the_constants);
+    TEST(memo_mfu_of_the_fitted_rows);
+    TEST(memo_mfu_without_refitting);
+    TEST(memo_stated_pcie_cannot_explain_the_swap_row);
+    TEST(memo_figure_1b);
+    TEST(memo_plan_is_no_longer_than_the_published_alpha);
+    TEST(sp_attention_alone);
+    TEST(sp_end_to_end_tables);
+    TEST(sp_memory);
+    TEST(sp_seven_tips);
+    TEST(sp_longest_lengths);
+    TEST(oases_order_of_the_schedules);
+    TEST(oases_calibration_meets_the_megatron_row);
+    TEST(oases_plans);
+    TEST(lines_fit_a_terminal_of_120_columns);
+    TEST(constants_come_first_and_each_says_where_from);
+    TEST(misses_are_printed_as_misses);
+    TEST(fit_is_reproducible_and_a_minimum);
+    TEST(optimiser_finds_a_known_minimum);
+    TEST(spearman_of_known_rankings);
+    TEST(swap_simulation_against_relaxation);
+    TEST(swap_without_a_bottleneck_costs_nothing);
+    TEST(oases_makespans);
+    TEST(oases_planner_against_brute_force);
+    TEST(layouts_are_refused_in_words);
+    return memo_test_end();
+}

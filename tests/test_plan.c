@@ -1,0 +1,435 @@
+/* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_test.h"
+
+/* ---- random problems and a slow, obvious reference
+ * ------------------------------------------------ */
+
+typedef struct features {
+    int has_fixed, has_gaps, has_alignment;
+} features;
+
+/* n buffers in about 2n times; fixed ones get places that a greedy plan without them would use, or
+ * high ones, so that they never overlap each other. */
+static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
+    static const int64_t alignments[] = {1, 2, 4, 8, 16};
+    memo_plan* plan = NULL;
+    memo_error error;
+    int64_t i, n_gaps = with.has_gaps ? memo_test_int(0, n) : 0, gap = 0;
+    CHECK_OK(memo_plan_create(n, n_gaps, with.has_alignment ? alignments[memo_test_int(0, 3)] : 1,
+                              &plan, &error));
+    for (i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = 100 + i;
+        buffer->size_bytes = memo_test_int(memo_test_int(0, 9) ? 1 : 0, largest);
+        buffer->begin = memo_test_int(0, 2 * n - 1);
+        buffer->end = buffer->begin + memo_test_int(1, n);
+        if (with.has_alignment && memo_test_int(0, 1))
+            buffer->alignment_bytes = plan->alignment_bytes * alignments[memo_test_int(0, 2)];
+    }
+    for (i = 0; i < n && gap < n_gaps; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        if (buffer->end - buffer->begin < 3) continue;
+        plan->gaps[gap].buffer = i;
+        plan->gaps[gap].begin = memo_test_int(buffer->begin + 1, buffer->end - 2);
+        plan->gaps[gap].end = memo_test_int(plan->gaps[gap].begin + 1, buffer->end - 1);
+        gap++;
+    }
+    plan->n_gaps = gap;
+    if (with.has_fixed) {
+        memo_plan_desc desc = memo_plan_desc_default();
+        int64_t raised = memo_test_int(0, 1) * 64 * memo_test_int(0, largest);
+        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++) {
+            plan->buffers[i].is_fixed = memo_test_int(0, 3) == 0;
+            plan->buffers[i].offset_bytes += raised;
+        }
+    }
+    return plan;
+}
+
+static int lives(const memo_plan* plan, int64_t i, int64_t time) {
+    int64_t k;
+    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return 0;
+    for (k = 0; k < plan->n_gaps; k++)
+        if (plan->gaps[k].buffer == i && plan->gaps[k].begin <= time && time < plan->gaps[k].end)
+            return 0;
+    return 1;
+}
+
+static int64_t rounded(int64_t value, int64_t alignment) {
+    if (alignment < 2) return value;
+    return (value + alignment - 1) / alignment * alignment;
+}
+
+static int meet(const memo_plan* plan, int64_t i, int64_t j) {
+    int64_t time;
+    for (time = 0; time < plan->n_times; time++)
+        if (lives(plan, i, time) && lives(plan, j, time)) return 1;
+    return 0;
+}
+
+/* The least peak: in every order put each buffer on top of what is there already.  Of an optimal
+ * plan the order by offset gives its peak or less. */
+typedef struct brute {
+    const memo_plan* plan;
+    int meets[16][16];
+    int64_t offsets[16];
+    int is_placed[16];
+    int64_t best;
+} brute;
+
+static void brute_place(brute* b, int64_t n_placed, int64_t peak) {
+    int64_t i, j, n = b->plan->n_buffers;
+    if (peak >= b->best) return;
+    if (n_placed == n) {
+        b->best = peak;
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        const memo_buffer* buffer = &b->plan->buffers[i];
+        int64_t size = rounded(buffer->size_bytes, b->plan->alignment_bytes), offset = 0;
+        if (b->is_placed[i]) continue;
+        for (j = 0; j < n && size; j++) {
+            int64_t top =
+                b->offsets[j] + rounded(b->plan->buffers[j].size_bytes, b->plan->alignment_bytes);
+            if (b->is_placed[j] && b->plan->buffers[j].size_bytes && b->meets[i][j] && top > offset)
+                offset = top;
+        }
+        while (offset % (buffer->alignment_bytes ? buffer->alignment_bytes : 1) ||
+               offset % b->plan->alignment_bytes)
+            offset++;
+        if (buffer->is_fixed && offset > buffer->offset_bytes && size) continue;
+        if (buffer->is_fixed) offset = buffer->offset_bytes;
+        b->is_placed[i] = 1;
+        b->offsets[i] = offset;
+        brute_place(b, n_placed + 1, offset + size > peak ? offset + size : peak);
+        b->is_placed[i] = 0;
+    }
+}
+
+static int64_t brute_force(const memo_plan* plan) {
+    brute b;
+    int64_t i, j;
+    memset(&b, 0, sizeof b);
+    b.plan = plan;
+    b.best = INT64_MAX;
+    for (i = 0; i < plan->n_buffers; i++)
+        for (j = 0; j < plan->n_buffers; j++) b.meets[i][j] = i != j && meet(plan, i, j);
+    brute_place(&b, 0, 0);
+    return b.best;
+}
+
+/* ---- memory plans
+ * ----------------------------------------------------------------------------------- */
+
+static void greedy_is_valid(void) {
+    int k;
+    for (k = 0; k < 2000; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(memo_test_int(1, 30), memo_test_int(1, 100), with);
+        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        CHECK(plan->peak_bytes >= plan->lower_bound_bytes);
+        CHECK(plan->proof == MEMO_PROOF_OPTIMAL || plan->peak_bytes > plan->lower_bound_bytes);
+        memo_plan_destroy(plan);
+    }
+}
+
+static void search_meets_brute_force(void) {
+    int k;
+    for (k = 0; k < 2000; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t least;
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
+        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        least = brute_force(plan);
+        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == least,
+                   "case %d: search %lld, brute force %lld", k, (long long)plan->peak_bytes,
+                   (long long)least);
+        desc.capacity_bytes = least - 1;
+        if (least > 1) CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INFEASIBLE);
+        memo_plan_destroy(plan);
+    }
+}
+
+static void search_is_valid_and_deterministic(void) {
+    int k;
+    for (k = 0; k < 300; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t i, peak, n;
+        int64_t offsets[60];
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        n = memo_test_int(8, 60);
+        plan = random_plan(n, memo_test_int(1, 1000), with);
+        desc.node_limit = 3000;
+        desc.time_limit_s = 1000;
+        desc.seed = (uint64_t)k;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        peak = plan->peak_bytes;
+        for (i = 0; i < n; i++) {
+            offsets[i] = plan->buffers[i].offset_bytes;
+            if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = -7;
+        }
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
+        for (i = 0; i < n; i++) CHECK(plan->buffers[i].offset_bytes == offsets[i]);
+        memo_plan_destroy(plan);
+    }
+}
+
+static void mip_meets_brute_force(void) {
+#ifdef MEMO_LP_SOLVE
+    int k, n_proven = 0, n = 150;
+    for (k = 0; k < n; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        memo_status status;
+        with.has_fixed = k % 3 == 1;
+        with.has_gaps = k / 3 % 2;
+        with.has_alignment = k % 10 == 9;
+        plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
+        desc.engine = MEMO_PLAN_ENGINE_MIP;
+        status = memo_plan_solve(plan, &desc, &error);
+        if (status == MEMO_STATUS_UNSUPPORTED) {
+            n_proven++; /* alignments that one unit does not settle */
+        } else {
+            CHECK_CASE(status == MEMO_STATUS_OK, "case %d: %s", k, error.message);
+            CHECK_OK(memo_plan_validate(plan, &error));
+            n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
+            CHECK_CASE(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes == brute_force(plan),
+                       "case %d: mip %lld, brute force %lld", k, (long long)plan->peak_bytes,
+                       (long long)brute_force(plan));
+        }
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_proven >= n - 2, "%d of %d proven", n_proven,
+               n); /* lp_solve may give up, not err */
+#else
+    memo_plan* plan;
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_error error;
+    int64_t i;
+    /* greedy needs 5 here, the bound is 4: were it at the bound, no MIP would be asked */
+    static const int64_t rows[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1}, {3, 4, 3}};
+    CHECK_OK(memo_plan_create(5, 0, 1, &plan, &error));
+    for (i = 0; i < 5; i++) {
+        plan->buffers[i].begin = rows[i][0];
+        plan->buffers[i].end = rows[i][1];
+        plan->buffers[i].size_bytes = rows[i][2];
+    }
+    desc.engine = MEMO_PLAN_ENGINE_MIP;
+    i = (int64_t)memo_plan_solve(plan, &desc, &error);
+    CHECK(i == MEMO_STATUS_OK || i == MEMO_STATUS_UNSUPPORTED);
+    memo_plan_destroy(plan);
+#endif
+}
+
+static void odd_problems_are_answered(void) {
+    memo_plan* plan;
+    memo_error error;
+    memo_plan_desc desc = memo_plan_desc_default();
+    CHECK_OK(memo_plan_create(0, 0, 0, &plan, &error));
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    CHECK(plan->peak_bytes == 0 && plan->proof == MEMO_PROOF_OPTIMAL);
+    memo_plan_destroy(plan);
+
+    CHECK_OK(memo_plan_create(2, 0, 16, &plan, &error));
+    plan->buffers[0].id = 7;
+    plan->buffers[0].size_bytes = 20;
+    plan->buffers[0].end = 2;
+    plan->buffers[0].is_fixed = 1;
+    plan->buffers[0].offset_bytes = 16;
+    plan->buffers[1] = plan->buffers[0];
+    plan->buffers[1].id = 8;
+    plan->buffers[1].begin = 1;
+    plan->buffers[1].offset_bytes = 32;
+    CHECK(memo_plan_solve(plan, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "7") && strstr(error.message, "8"), "%s", error.message);
+    plan->buffers[1].offset_bytes = 48;
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    CHECK(plan->peak_bytes == 80);
+    desc.capacity_bytes = 79;
+    CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_OK(memo_plan_validate(plan, &error));
+    desc.capacity_bytes = 80;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    desc.time_limit_s = -1;
+    CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_plan_destroy(plan);
+
+    /* Sizes beyond what a double holds. */
+    CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
+    plan->buffers[0].size_bytes = ((int64_t)1 << 60) + 1;
+    plan->buffers[1].size_bytes = ((int64_t)1 << 60) + 2;
+    plan->buffers[2].size_bytes = 3;
+    plan->buffers[0].end = plan->buffers[1].end = plan->buffers[2].end = 1;
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    CHECK_OK(memo_plan_validate(plan, &error));
+    CHECK(plan->peak_bytes == ((int64_t)1 << 61) + 6);
+    memo_plan_destroy(plan);
+}
+
+/* ---- alpha
+ * ------------------------------------------------------------------------------------------- */
+
+static memo_alpha_desc random_alpha(void) {
+    memo_alpha_desc desc = memo_alpha_desc_default();
+    int64_t unit = (int64_t)1 << memo_test_int(0, 30);
+    desc.whole_bytes = memo_test_int(0, 9) * unit;
+    desc.others_bytes = memo_test_int(0, 9) * unit;
+    desc.bandwidth_bytes_per_s = (double)memo_test_int(0, 3) * (double)unit;
+    desc.layer_forward_s = (double)memo_test_int(0, 40) / 8;
+    desc.n_layers = (int32_t)memo_test_int(0, 6);
+    desc.host_bytes = memo_test_int(0, 70) * unit;
+    desc.device_base_bytes = memo_test_int(0, 4) * unit;
+    desc.device_slope_bytes = memo_test_int(0, 9) * unit;
+    desc.device_bytes = memo_test_int(0, 14) * unit;
+    if (memo_test_int(0, 1)) {
+        desc.n_rows = memo_test_int(1, 100);
+        desc.tile_rows = memo_test_int(0, 40);
+    }
+    return desc;
+}
+
+static void alpha_is_the_largest(void) {
+    int k;
+    for (k = 0; k < 20000; k++) {
+        memo_alpha_desc desc = random_alpha();
+        memo_alpha alpha;
+        memo_error error;
+        double swapped, layers = desc.n_layers > 2 ? desc.n_layers - 2 : 0;
+        memo_status status = memo_plan_alpha(&desc, &alpha, &error);
+        int fits_host =
+            desc.host_bytes == 0 || layers * (double)desc.whole_bytes <= (double)desc.host_bytes;
+        int fits_device = desc.device_bytes == 0 || desc.device_base_bytes <= desc.device_bytes;
+        CHECK_CASE((status == MEMO_STATUS_OK) == (fits_host && fits_device), "case %d", k);
+        if (status) {
+            CHECK(status == MEMO_STATUS_INFEASIBLE);
+            CHECK(strstr(error.message, fits_host ? "device memory" : "host memory") != NULL);
+            continue;
+        }
+        swapped = (double)desc.whole_bytes + alpha.alpha * (double)desc.others_bytes;
+        CHECK(alpha.alpha >= 0 && alpha.alpha <= 1);
+        CHECK_CASE(desc.host_bytes == 0 ||
+                       layers * swapped <= (double)desc.host_bytes * (1 + 1e-12),
+                   "case %d", k);
+        CHECK_CASE(desc.device_bytes == 0 ||
+                       (double)desc.device_base_bytes +
+                               alpha.alpha * (double)desc.device_slope_bytes <=
+                           (double)desc.device_bytes * (1 + 1e-12),
+                   "case %d", k);
+        if (alpha.is_hidden)
+            CHECK_CASE(desc.bandwidth_bytes_per_s <= 0 || swapped <= desc.bandwidth_bytes_per_s *
+                                                                             desc.layer_forward_s *
+                                                                             (1 + 2e-9) +
+                                                                         1e-9,
+                       "case %d", k);
+        else
+            CHECK(alpha.alpha <= 0 && alpha.limit == MEMO_ALPHA_LIMIT_BANDWIDTH);
+        CHECK_CASE((alpha.limit == MEMO_ALPHA_LIMIT_NONE) == (alpha.exact_alpha > 1 - 1e-12),
+                   "case %d: alpha %g, limit %s", k, alpha.exact_alpha,
+                   memo_alpha_limit_name(alpha.limit));
+        if (desc.n_rows > 0) { /* whole tiles, and the next would be too much */
+            int64_t tile = desc.tile_rows > 0 ? desc.tile_rows : 1;
+            int64_t n_kept = (int64_t)(alpha.alpha * (double)desc.n_rows + 0.5);
+            CHECK_CASE(n_kept % tile == 0 || n_kept == desc.n_rows, "case %d", k);
+            CHECK_CASE(n_kept == desc.n_rows ||
+                           (double)(n_kept + tile) / (double)desc.n_rows > alpha.exact_alpha - 1e-6,
+                       "case %d: %lld of %lld rows, alpha %.17g", k, (long long)n_kept,
+                       (long long)desc.n_rows, alpha.exact_alpha);
+        }
+    }
+}
+
+static void alpha_by_lp_solve_and_closed_form_agree(void) {
+#ifdef MEMO_LP_SOLVE
+    int k;
+    for (k = 0; k < 5000; k++) {
+        memo_alpha_desc desc = random_alpha();
+        memoi_alpha_row rows[3];
+        memo_alpha alpha;
+        memo_error error;
+        int n;
+        if (memo_plan_alpha(&desc, &alpha, &error)) continue;
+        n = memoi_alpha_rows(&desc, rows);
+        CHECK_CASE(fabs(memoi_alpha_lp(rows, n) - memoi_alpha_closed(rows, n)) < 1e-8,
+                   "case %d: lp_solve %.12g, closed form %.12g", k, memoi_alpha_lp(rows, n),
+                   memoi_alpha_closed(rows, n));
+    }
+#else
+    SKIP("built without lp_solve");
+#endif
+}
+
+static void alpha_refuses_nonsense(void) {
+    memo_alpha_desc desc = memo_alpha_desc_default();
+    memo_alpha alpha;
+    memo_error error;
+    CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
+    CHECK(alpha.alpha >= 1 && alpha.limit == MEMO_ALPHA_LIMIT_NONE && alpha.is_hidden);
+    desc.others_bytes = -1;
+    CHECK(memo_plan_alpha(&desc, &alpha, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.others_bytes = 1;
+    desc.layer_forward_s = NAN;
+    CHECK(memo_plan_alpha(&desc, &alpha, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    /* The paper's setting in kind: half the rows hide behind the layer; the last tile is short. */
+    desc = memo_alpha_desc_default();
+    desc.whole_bytes = 2000;
+    desc.others_bytes = 14000;
+    desc.bandwidth_bytes_per_s = 9000;
+    desc.layer_forward_s = 1;
+    desc.n_layers = 4;
+    desc.n_rows = 10;
+    desc.tile_rows = 3;
+    CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
+    CHECK(fabs(alpha.exact_alpha - 0.5) < 1e-9 && fabs(alpha.alpha - 0.3) < 1e-12);
+    CHECK(alpha.limit == MEMO_ALPHA_LIMIT_BANDWIDTH);
+    desc.bandwidth_bytes_per_s = 0;
+    CHECK_OK(memo_plan_alpha(&desc, &alpha, &error));
+    CHECK(alpha.alpha >= 1);
+    desc.host_bytes = 2 * 2000 - 1;
+    CHECK(memo_plan_alpha(&desc, &alpha, &error) == MEMO_STATUS_INFEASIBLE);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(greedy_is_valid);
+    TEST(search_meets_brute_force);
+    TEST(search_is_valid_and_deterministic);
+    TEST(mip_meets_brute_force);
+    TEST(odd_problems_are_answered);
+    TEST(alpha_is_the_largest);
+    TEST(alpha_by_lp_solve_and_closed_form_agree);
+    TEST(alpha_refuses_nonsense);
+    return memo_test_end();
+}

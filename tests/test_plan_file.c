@@ -1,0 +1,761 @@
+/* test_plan_file.c - chapter 3 of memo.h: the problem of a trace, preparing, validating, files,
+ * pictures. */
+#include <stddef.h>
+static void* test_malloc(size_t n_bytes);
+#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
+#define MEMO_FREE(address)   free(address)
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+#include <time.h>
+
+static memo_error error;
+
+/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
+static long memory_left = -1;
+static void* test_malloc(size_t n_bytes) {
+    if (memory_left == 0) return NULL;
+    if (memory_left > 0) memory_left--;
+    return malloc(n_bytes);
+}
+
+static char path_of_test[64];
+static const char* temporary_path(void) {
+    snprintf(path_of_test, sizeof path_of_test, "/tmp/memo_test_plan_%ld", (long)getpid());
+    return path_of_test;
+}
+
+static char* file_text(const char* path) {
+    char* text = NULL;
+    int64_t n = 0;
+    CHECK_OK(memoi_read_file(path, &text, &n, &error));
+    return text;
+}
+
+static memo_trace* parsed(const char* text) {
+    memo_trace* trace = NULL;
+    CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
+    return trace;
+}
+
+/* --- slow and obvious twins --- */
+
+static int64_t rounded(const memo_plan* plan, int64_t i) {
+    return (plan->buffers[i].size_bytes + plan->alignment_bytes - 1) / plan->alignment_bytes *
+           plan->alignment_bytes;
+}
+
+static int lives(const memo_plan* plan, int64_t i, int64_t time) {
+    int64_t g;
+    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return 0;
+    for (g = 0; g < plan->n_gaps; g++)
+        if (plan->gaps[g].buffer == i && time >= plan->gaps[g].begin && time < plan->gaps[g].end)
+            return 0;
+    return 1;
+}
+
+static int64_t slow_bound(const memo_plan* plan) {
+    int64_t bound = 0, t, i;
+    for (t = 0; t < plan->n_times; t++) {
+        int64_t sum = 0;
+        for (i = 0; i < plan->n_buffers; i++)
+            if (lives(plan, i, t)) sum += rounded(plan, i);
+        if (sum > bound) bound = sum;
+    }
+    for (i = 0; i < plan->n_buffers; i++)
+        if (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes + rounded(plan, i) > bound)
+            bound = plan->buffers[i].offset_bytes + rounded(plan, i);
+    return bound;
+}
+
+static int share_bytes(const memo_plan* plan, int64_t i, int64_t k) {
+    return rounded(plan, i) && rounded(plan, k) &&
+           plan->buffers[i].offset_bytes < plan->buffers[k].offset_bytes + rounded(plan, k) &&
+           plan->buffers[k].offset_bytes < plan->buffers[i].offset_bytes + rounded(plan, i);
+}
+
+static int live_together(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t t;
+    for (t = plan->buffers[i].begin; t < plan->buffers[i].end; t++)
+        if (lives(plan, i, t) && lives(plan, k, t)) return 1;
+    return 0;
+}
+
+static int slow_is_valid(const memo_plan* plan) {
+    int64_t i, k, peak = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t alignment =
+            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment) return 0;
+        if (buffer->offset_bytes + rounded(plan, i) > peak)
+            peak = buffer->offset_bytes + rounded(plan, i);
+        for (k = 0; k < i; k++)
+            if (share_bytes(plan, i, k) && live_together(plan, i, k)) return 0;
+    }
+    return peak == plan->peak_bytes && slow_bound(plan) == plan->lower_bound_bytes;
+}
+
+static void set_peak(memo_plan* plan) {
+    int64_t i;
+    plan->peak_bytes = 0;
+    for (i = 0; i < plan->n_buffers; i++)
+        if (plan->buffers[i].offset_bytes + rounded(plan, i) > plan->peak_bytes)
+            plan->peak_bytes = plan->buffers[i].offset_bytes + rounded(plan, i);
+    plan->proof = MEMO_PROOF_FEASIBLE;
+    strcpy(plan->engine, "test");
+}
+
+/* Lowest offset at which buffer i meets none of those before it. */
+static void first_fit(memo_plan* plan) {
+    int64_t i, k;
+    for (i = 0; i < plan->n_buffers; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        int64_t alignment =
+            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        if (buffer->is_fixed) continue;
+        buffer->offset_bytes = 0;
+        for (k = 0; k < plan->n_buffers; k++) {
+            if (k == i || (k > i && !plan->buffers[k].is_fixed) || !share_bytes(plan, i, k) ||
+                !live_together(plan, i, k))
+                continue;
+            buffer->offset_bytes =
+                (plan->buffers[k].offset_bytes + rounded(plan, k) + alignment - 1) / alignment *
+                alignment;
+            k = -1; /* again from the start */
+        }
+    }
+    set_peak(plan);
+}
+
+/* A valid plan: alignments, gaps, empty buffers, sometimes a fixed one. */
+static memo_plan* random_plan(int64_t n) {
+    static const int64_t alignments[] = {1, 2, 8, 64};
+    int64_t i, k, n_gaps = n ? memo_test_int(0, n) : 0;
+    memo_plan* plan;
+    CHECK_OK(memo_plan_create(n, n_gaps, alignments[memo_test_int(0, 3)], &plan, &error));
+    for (i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = 100 - i;
+        buffer->size_bytes = memo_test_int(0, 4) ? memo_test_int(0, 200) : 0;
+        buffer->begin = memo_test_int(0, 30);
+        buffer->end = buffer->begin + memo_test_int(1, 12);
+        buffer->alignment_bytes =
+            memo_test_int(0, 3) ? 0 : plan->alignment_bytes << memo_test_int(0, 2);
+        buffer->stream = (int32_t)memo_test_int(0, 3);
+        buffer->memory_class = (memo_class)memo_test_int(0, 2);
+    }
+    if (n && memo_test_int(0, 2) == 0) {
+        plan->buffers[0].is_fixed = 1;
+        plan->buffers[0].offset_bytes = 256 * memo_test_int(0, 4);
+    }
+    for (i = 0, k = 0; i < n && k < n_gaps; i++) { /* two gaps in some, none in others */
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t middle = (buffer->begin + buffer->end) / 2;
+        if (middle == buffer->begin) continue;
+        plan->gaps[k].buffer = i;
+        plan->gaps[k].begin = middle;
+        plan->gaps[k++].end = buffer->end;
+        if (k == n_gaps || memo_test_int(0, 1)) continue;
+        plan->gaps[k].buffer = i;
+        plan->gaps[k].begin = buffer->begin;
+        plan->gaps[k++].end = middle - memo_test_int(0, middle - buffer->begin - 1);
+    }
+    plan->n_gaps = k;
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    first_fit(plan);
+    return plan;
+}
+
+/* --- from a trace --- */
+
+static void lifetimes_are_those_of_the_trace(void) {
+    memo_trace* trace = parsed("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
+                               "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
+                               "free 13 513\nmark iteration end\n");
+    static const int64_t begins[] = {0, 1, 3, 4, 6}, ends[] = {8, 2, 5, 7, 8};
+    memo_plan* plan;
+    int64_t i;
+    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    CHECK(plan->n_buffers == 5 && plan->n_times == 8 && plan->body_begin == 3);
+    CHECK(plan->alignment_bytes == 512 && plan->proof == MEMO_PROOF_NONE);
+    CHECK(plan->lower_bound_bytes == 512 + 512 + 1024);
+    for (i = 0; i < 5; i++) {
+        CHECK(plan->buffers[i].id == 10 + i);
+        CHECK(plan->buffers[i].begin == begins[i] && plan->buffers[i].end == ends[i]);
+        CHECK((plan->buffers[i].memory_class == MEMO_CLASS_PERSISTENT) == (i == 0));
+    }
+    memo_plan_destroy(plan);
+    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    CHECK(plan->lower_bound_bytes == 100 + 512 + 513);
+    memo_plan_destroy(plan);
+    CHECK(memo_plan_from_trace(trace, 48, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+    trace->requests[0].memory_class = MEMO_CLASS_TRANSIENT;
+    trace->requests[5].memory_class = MEMO_CLASS_PERSISTENT; /* in the body: live from the start */
+    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    CHECK(plan->buffers[1].id == 13 && plan->buffers[1].begin == 0 && plan->buffers[1].end == 8);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
+static void sums_that_overflow_are_refused(void) {
+    memo_trace* trace = parsed("malloc 1 4611686018427387904\nmalloc 2 1\n");
+    memo_plan* plan;
+    CHECK(memo_plan_from_trace(trace, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+    CHECK(strstr(error.message, "buffer 1 (id 2)") && strstr(error.message, "2^62"));
+    memo_trace_destroy(trace);
+    trace = parsed("malloc 1 4611686018427387904\nfree 1 4611686018427387904\n");
+    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    CHECK(plan->lower_bound_bytes == (int64_t)1 << 62);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
+/* The bound of reference/dsa.md, found there by other means. */
+static void shared_traces_have_their_bounds(void) {
+    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                        "llama-1b-s8k-store"};
+    static const int64_t bounds[] = {40560230540, 15588155416, 9357140168, 13281361928,
+                                     26989330696};
+    int i;
+    for (i = 0; i < 5; i++) {
+        char path[128];
+        memo_trace* trace;
+        memo_plan* plan;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[i]);
+        if (memo_trace_read(path, &trace, &error) == MEMO_STATUS_IO)
+            SKIP("../shared/traces is not here");
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        CHECK_CASE(plan->lower_bound_bytes == bounds[i], "%s: %lld", names[i],
+                   (long long)plan->lower_bound_bytes);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* --- several streams --- */
+
+static void another_stream_keeps_a_buffer(void) {
+    /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits behind the malloc
+     * of 2. */
+    memo_trace* trace;
+    memo_plan* plan;
+    static const char lines[] = "memo trace 1\nmalloc 1 8\nuse 1 1\nrecord 5 1\nfree 1 8\n"
+                                "malloc 2 8\nwait 5 0\nmalloc 3 8\n";
+    char text[256];
+    snprintf(text, sizeof text, "%send 7 %016llx\n", lines,
+             (unsigned long long)memoi_fnv1a(lines, (int64_t)strlen(lines)));
+    trace = parsed(text);
+    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    CHECK(plan->buffers[0].end == 3); /* past the malloc of 2, at time 2 */
+    CHECK(plan->n_times == 4);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
+/* Does request `later` on its stream come after what is on stream s before request `use`?  Forward,
+ * step by step: which streams are behind the use by now, and which events carry that? */
+static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int64_t later) {
+    char behind[MEMOI_STREAMS], carries[16];
+    int64_t i;
+    memset(behind, 0, sizeof behind);
+    memset(carries, 0, sizeof carries);
+    behind[stream] = 1;
+    for (i = use + 1; i < later; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_RECORD) carries[request->id] = behind[request->stream];
+        if (request->kind == MEMO_REQUEST_WAIT && carries[request->id]) behind[request->stream] = 1;
+    }
+    return behind[trace->requests[later].stream];
+}
+
+static memo_trace* random_stream_trace(int64_t n, int n_streams) {
+    memo_trace* trace;
+    int64_t live[200], n_live = 0, i, k;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    for (i = 0; i < n; i++) {
+        int32_t stream = (int32_t)memo_test_int(0, n_streams - 1) * 21;
+        switch (memo_test_int(0, 9)) {
+        case 0:
+        case 1:
+        case 2:
+            CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(1, 9), MEMO_CLASS_TRANSIENT, stream,
+                                       &error));
+            live[n_live++] = i;
+            break;
+        case 3:
+        case 4:
+            if (!n_live) break;
+            k = memo_test_int(0, n_live - 1);
+            CHECK_OK(memo_trace_free(trace, live[k], &error));
+            live[k] = live[--n_live];
+            break;
+        case 5:
+            if (!n_live) break;
+            CHECK_OK(memo_trace_use(trace, live[memo_test_int(0, n_live - 1)], stream, &error));
+            break;
+        case 6:
+        case 7: CHECK_OK(memo_trace_record(trace, memo_test_int(0, 3), stream, &error)); break;
+        default: memo_trace_wait(trace, memo_test_int(0, 3), stream, NULL);
+        }
+    }
+    return trace;
+}
+
+static void lifetimes_wait_for_all_streams(void) {
+    int round;
+    for (round = 0; round < 300; round++) {
+        memo_trace* trace = random_stream_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4));
+        memo_plan* plan;
+        int64_t i, k, m, n = 0, time = 0, number[200], time_of[200];
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        for (i = 0; i < trace->n_requests; i++) {
+            memo_request_kind kind = trace->requests[i].kind;
+            time_of[i] = time;
+            if (kind == MEMO_REQUEST_MALLOC) number[i] = n++;
+            time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        }
+        for (i = 0; i < trace->n_requests; i++) {
+            int64_t origin = memoi_origin(trace, i), end = time_of[i];
+            if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
+            for (k = origin; k <= i; k++) {
+                int32_t stream =
+                    k == i ? trace->requests[origin].stream : trace->requests[k].stream;
+                if (memoi_origin(trace, k) != origin || k == origin) continue;
+                for (m = i + 1; m < trace->n_requests; m++)
+                    if (trace->requests[m].kind == MEMO_REQUEST_MALLOC && time_of[m] >= end &&
+                        !comes_after(trace, k, stream, m))
+                        end = time_of[m] + 1;
+            }
+            CHECK_CASE(plan->buffers[number[origin]].end == end, "round %d, request %lld", round,
+                       (long long)i);
+        }
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* --- preparing --- */
+
+static void preparing_sorts_and_sums(void) {
+    memo_plan* plan;
+    CHECK_OK(memo_plan_create(3, 2, 0, &plan, &error));
+    CHECK(plan->alignment_bytes == 1);
+    plan->buffers[0].id = 7;
+    plan->buffers[0].begin = 5;
+    plan->buffers[0].end = 9;
+    plan->buffers[0].size_bytes = 10;
+    plan->buffers[1] = plan->buffers[0];
+    plan->buffers[1].id = 8;
+    plan->buffers[1].begin = 2;
+    plan->buffers[2] = plan->buffers[0];
+    plan->buffers[2].id = 9;
+    plan->gaps[0].buffer = 1;
+    plan->gaps[0].begin = 7;
+    plan->gaps[0].end = 9;
+    plan->gaps[1].buffer = 1;
+    plan->gaps[1].begin = 4;
+    plan->gaps[1].end = 6;
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK(plan->buffers[0].id == 8 && plan->buffers[1].id == 7 && plan->buffers[2].id == 9);
+    CHECK(plan->gaps[0].buffer == 0 && plan->gaps[0].begin == 4 && plan->gaps[1].begin == 7);
+    CHECK(plan->lower_bound_bytes == 30 && plan->n_times == 9);
+    plan->gaps[0].end = 7; /* touches the next gap */
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK(plan->lower_bound_bytes == 20);
+    plan->buffers[2].is_fixed = 1;
+    plan->buffers[2].offset_bytes = 100;
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK(plan->lower_bound_bytes == 110);
+    memo_plan_destroy(plan);
+    memo_plan_destroy(NULL);
+}
+
+static void bad_problems_are_named(void) {
+    int i;
+    memo_plan* plan = (memo_plan*)&plan;
+    CHECK(memo_plan_create(-1, 0, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+    CHECK(memo_plan_create(1, 0, 3, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+    CHECK(memo_plan_create((int64_t)1 << 60, 0, 1, &plan, &error) ==
+          MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    for (i = 0; i < 16; i++) {
+        memo_buffer* buffer;
+        CHECK_OK(memo_plan_create(2, 2, 64, &plan, &error));
+        plan->buffers[0].end = plan->buffers[1].end = 10;
+        buffer = &plan->buffers[1];
+        plan->gaps[0].buffer = plan->gaps[1].buffer = 1;
+        plan->gaps[0].begin = 1;
+        plan->gaps[0].end = plan->gaps[1].begin = 3;
+        plan->gaps[1].end = 4;
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        switch (i) {
+        case 0: buffer->size_bytes = -1; break;
+        case 1: buffer->size_bytes = INT64_MAX; break;
+        case 2: buffer->begin = -1; break;
+        case 3: buffer->end = 0; break;
+        case 4: buffer->end = INT64_MAX; break;
+        case 5: buffer->alignment_bytes = 32; break;
+        case 6: buffer->alignment_bytes = 96; break;
+        case 7: buffer->stream = 64; break;
+        case 8: buffer->memory_class = (memo_class)3; break;
+        case 9:
+            buffer->is_fixed = 1;
+            buffer->offset_bytes = 32;
+            break;
+        case 10:
+            buffer->is_fixed = 1;
+            buffer->offset_bytes = MEMOI_BYTES_MAX;
+            buffer->size_bytes = 1;
+            break;
+        case 11: plan->gaps[1].begin = 2; break;
+        case 12: plan->gaps[1].end = 11; break;
+        case 13: plan->gaps[1].end = plan->gaps[1].begin; break;
+        case 14: plan->gaps[0].buffer = 2; break;
+        case 15: plan->body_begin = 11; break;
+        }
+        CHECK_CASE(memo_plan_prepare(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT, "case %d", i);
+        if (i < 14) CHECK_CASE(strstr(error.message, "buffer 1 (id 0)"), "%s", error.message);
+        memo_plan_destroy(plan);
+    }
+}
+
+/* --- validating --- */
+
+static void validator_agrees_with_the_slow_one(void) {
+    int round, n_valid = 0, n_invalid = 0;
+    for (round = 0; round < 400; round++) {
+        memo_plan* plan = random_plan(memo_test_int(0, 25));
+        int k;
+        CHECK(slow_is_valid(plan));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        for (k = 0; k < 6 && plan->n_buffers > 0; k++) {
+            memo_buffer* buffer = &plan->buffers[memo_test_int(0, plan->n_buffers - 1)];
+            memo_buffer saved = *buffer;
+            int expected, found;
+            if (buffer->is_fixed) continue;
+            buffer->offset_bytes =
+                plan->alignment_bytes * memo_test_int(0, plan->peak_bytes / plan->alignment_bytes);
+            if (k == 0) buffer->offset_bytes += memo_test_int(-1, 1);
+            if (k == 1) buffer->size_bytes += memo_test_int(0, 100);
+            if (k != 2) set_peak(plan);
+            if (k == 3) plan->lower_bound_bytes += memo_test_int(0, 1);
+            expected = slow_is_valid(plan);
+            found = memo_plan_validate(plan, &error) == MEMO_STATUS_OK;
+            CHECK_CASE(expected == found, "round %d: %s", round, error.message);
+            n_valid += expected;
+            n_invalid += !expected;
+            *buffer = saved;
+            CHECK_OK(memo_plan_prepare(plan, &error));
+            set_peak(plan);
+        }
+        memo_plan_destroy(plan);
+    }
+    CHECK(n_valid > 100 && n_invalid > 100);
+}
+
+static void validator_demands_a_plan(void) {
+    memo_plan* plan = random_plan(5);
+    plan->proof = MEMO_PROOF_NONE;
+    CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "no planner"));
+    plan->proof = MEMO_PROOF_OPTIMAL;
+    CHECK_OK(memo_plan_validate(plan, &error));
+    plan->n_times = 1;
+    CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_plan_destroy(plan);
+}
+
+/* 100000 buffers, thousands of them live at once, each in a lane of its own. */
+static void large_plans_validate_quickly(void) {
+    const int64_t n = 100000, n_lanes = 20000;
+    memo_plan* plan;
+    clock_t start;
+    int64_t i;
+    double seconds;
+    CHECK_OK(memo_plan_create(n, 0, 512, &plan, &error));
+    for (i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = i;
+        buffer->size_bytes = 512;
+        buffer->begin = i;
+        buffer->end = i + n_lanes;
+        buffer->offset_bytes = i * 7919 % n_lanes * 512;
+    }
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    set_peak(plan);
+    CHECK(plan->peak_bytes == plan->lower_bound_bytes);
+    start = clock();
+    CHECK_OK(memo_plan_validate(plan, &error));
+    seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    CHECK_CASE(seconds < 2, "%g s", seconds); /* some 0.1 without a sanitizer */
+    plan->buffers[n / 2].size_bytes++;
+    CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_plan_destroy(plan);
+}
+
+/* --- files --- */
+
+static void plans_make_the_round_trip(void) {
+    int round;
+    for (round = 0; round < 60; round++) {
+        memo_plan* plan = random_plan(memo_test_int(0, 30));
+        memo_plan* again = NULL;
+        char *first, *second;
+        if (round % 3 == 0) plan->proof = MEMO_PROOF_NONE;
+        if (round % 4 == 0) plan->engine[0] = 0;
+        plan->body_begin = plan->n_times / 2;
+        CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
+        first = file_text(temporary_path());
+        CHECK_OK(memo_plan_read(temporary_path(), &again, &error));
+        if (again) {
+            CHECK(again->n_buffers == plan->n_buffers && again->n_gaps == plan->n_gaps);
+            CHECK(again->body_begin == plan->body_begin && again->n_times == plan->n_times);
+            CHECK(again->proof == plan->proof && strcmp(again->engine, plan->engine) == 0);
+            CHECK(memcmp(again->gaps, plan->gaps, (size_t)plan->n_gaps * sizeof(memo_gap)) == 0);
+            CHECK_OK(memo_plan_write(again, temporary_path(), &error));
+            second = file_text(temporary_path());
+            CHECK(strcmp(first, second) == 0);
+            free(second);
+        }
+        free(first);
+        memo_plan_destroy(plan);
+        memo_plan_destroy(again);
+    }
+    unlink(temporary_path());
+}
+
+static void refuses(const char* lines, int64_t count, int64_t line, const char* reason) {
+    char text[2048];
+    memo_plan* plan = (memo_plan*)&plan;
+    int length = snprintf(text, sizeof text, "memo plan 1\n%s", lines);
+    snprintf(text + length, sizeof text - (size_t)length, "end %lld %016llx\n", (long long)count,
+             (unsigned long long)memoi_fnv1a(text, length));
+    CHECK_CASE(memo_plan_parse(text, (int64_t)strlen(text), "p", &plan, &error) ==
+                       MEMO_STATUS_FORMAT &&
+                   !plan,
+               "%s", reason);
+    CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
+    CHECK_CASE(error.line == line, "%s: line %lld", reason, (long long)error.line);
+}
+
+static void bad_plans_are_named(void) {
+#define HEAD "alignment 1\ntimes 4\nbody 0\npeak 20\nbound 20\nproof feasible\nengine x\n"
+    memo_plan* plan;
+    const char* newer = "memo plan 2\n";
+    const char* trace = "memo trace 1\n";
+    CHECK(memo_plan_parse(newer, 12, "p", &plan, &error) == MEMO_STATUS_VERSION);
+    CHECK(memo_plan_parse(trace, 13, "p", &plan, &error) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "`memo plan` was expected"));
+    CHECK(memo_plan_parse("", 0, "p", &plan, &error) == MEMO_STATUS_FORMAT);
+    CHECK(memo_plan_parse("memo plan 1\n", 12, "p", &plan, &error) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "truncated"));
+    refuses("alignment x\n", 0, 2, "the alignment `x` is not");
+    refuses("times 1\n", 0, 2, "`times` where `alignment` was expected");
+    refuses("alignment 1 1\n", 0, 2, "unexpected `1`");
+    refuses("alignment 1\n", 0, 2, "a line `times` is missing");
+    refuses("alignment 3\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine -\nbuffers 0\n"
+            "gaps 0\n",
+            10, 10, "power of two");
+    refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof maybe\n", 0, 7,
+            "none, feasible or optimal");
+    refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine "
+            "1234567890123456\n",
+            0, 8, "1 to 15 bytes");
+    refuses(HEAD "buffers 1000000\ngaps 0\n", 0, 10, "do not fit");
+    refuses(HEAD "buffers -1\ngaps 0\n", 0, 10, "do not fit");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 0 0 transient\n", 3, 12, "wrong count");
+    refuses(HEAD "buffers 0\ngaps 0\nbuffer 1 0 4 20 0 0 0 0 transient\n", 10, 11, "a line more");
+    refuses(HEAD "buffers 2\ngaps 0\nbuffer 1 0 4 20 0 0 0 0 transient\n", 12, 11,
+            "a line `buffer` is missing");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 2 0 transient\n", 11, 11, "0 or 1");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 0 99 transient\n", 11, 11, "stream 99");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 0 0\n", 11, 11, "class is missing");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 4 0 20 0 0 0 0 transient\n", 11, 11,
+            "not a valid plan: buffer 0 (id 1): its lifetime is empty");
+    refuses(HEAD "buffers 1\ngaps 1\nbuffer 1 0 4 20 0 0 0 0 transient\ngap 5 1 2\n", 12, 12,
+            "gap 0 is of buffer 5");
+    refuses(HEAD "buffers 2\ngaps 0\n# two\nbuffer 1 0 4 10 0 0 0 0 transient\n"
+                 "buffer 2 1 4 10 9 0 0 0 transient\n",
+            12, 13, "the peak says 20");
+    refuses(HEAD "buffers 2\ngaps 0\n# two\nbuffer 1 0 4 11 0 0 0 0 transient\n"
+                 "buffer 2 1 4 10 10 0 0 0 transient\n",
+            12, 13, "share bytes");
+    refuses(HEAD "buffers 2\ngaps 0\nbuffer 1 1 4 10 0 0 0 0 transient\n"
+                 "buffer 2 0 4 10 10 0 0 0 transient\n",
+            12, 12, "it begins before");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 10 10 0 0 0 transient\n", 11, 11,
+            "the bound says 20");
+    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 5 20 0 0 0 0 transient\n", 11, 11,
+            "after the last time");
+#undef HEAD
+}
+
+static void damaged_plans_are_refused(void) {
+    memo_plan* plan = random_plan(12);
+    memo_plan* again;
+    char* text;
+    int64_t n, i;
+    CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
+    memo_plan_destroy(plan);
+    text = file_text(temporary_path());
+    unlink(temporary_path());
+    n = (int64_t)strlen(text);
+    for (i = 0; i < n - 1; i++)
+        CHECK(memo_plan_parse(text, i, "p", &again, &error) != MEMO_STATUS_OK);
+    for (i = 0; i < (n - 1) * 8; i++) {
+        int upper = text[i / 8] >= 'a' && text[i / 8] <= 'f' && i % 8 == 5;
+        text[i / 8] = (char)(text[i / 8] ^ (1 << i % 8));
+        if (!upper && memo_plan_parse(text, n, "p", &again, &error) == MEMO_STATUS_OK) {
+            CHECK_CASE(0, "bit %d", (int)i);
+            memo_plan_destroy(again);
+        }
+        text[i / 8] = (char)(text[i / 8] ^ (1 << i % 8));
+    }
+    free(text);
+}
+
+/* With the checksum made right again, damage reaches the parser itself. */
+static void damage_with_a_right_checksum_is_no_crash(void) {
+    memo_plan* plan = random_plan(8);
+    memo_plan* again;
+    char *text, *copy;
+    int64_t n;
+    int round, k;
+    CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
+    memo_plan_destroy(plan);
+    text = file_text(temporary_path());
+    unlink(temporary_path());
+    n = (int64_t)(strstr(text, "end ") - text);
+    copy = (char*)malloc((size_t)n + 80);
+    for (round = 0; round < 4000; round++) {
+        memcpy(copy, text, (size_t)n);
+        for (k = (int)memo_test_int(1, 3); k > 0; k--)
+            copy[memo_test_int(12, n - 1)] = " \n-0123456789abufxgap"[memo_test_int(0, 19)];
+        snprintf(copy + n, 80, "end %d %016llx\n", 10 + 8 + (int)memo_test_int(0, 8),
+                 (unsigned long long)memoi_fnv1a(copy, n));
+        if (memo_plan_parse(copy, (int64_t)strlen(copy), "p", &again, &error) == MEMO_STATUS_OK) {
+            if (again->proof != MEMO_PROOF_NONE) CHECK(slow_is_valid(again));
+            memo_plan_destroy(again);
+        }
+    }
+    free(copy);
+    free(text);
+}
+
+static void invalid_plans_are_not_written(void) {
+    memo_plan* plan = random_plan(6);
+    plan->peak_bytes++;
+    CHECK(memo_plan_write(plan, temporary_path(), &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(access(temporary_path(), F_OK) != 0);
+    memo_plan_destroy(plan);
+    CHECK(memo_plan_read("/nowhere/x.plan", &plan, &error) == MEMO_STATUS_IO && !plan);
+}
+
+/* --- pictures --- */
+
+static int64_t count(const char* text, const char* what) {
+    int64_t n = 0;
+    for (text = strstr(text, what); text; text = strstr(text + 1, what)) n++;
+    return n;
+}
+
+static void pictures_are_well_formed(void) {
+    int round;
+    for (round = 0; round < 40; round++) {
+        memo_plan* plan = random_plan(memo_test_int(0, 40));
+        memo_trace* trace =
+            parsed("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward "
+                   "end\nmark layer 0 backward begin\nmark layer 0 recompute begin\n"
+                   "free 1 8\nmark layer 0 backward end\nmark layer 0 forward end\n");
+        char* text;
+        CHECK_OK(memo_plan_write_svg(plan, round % 2 ? trace : NULL,
+                                     round % 3 ? "a < b & \"c\"" : NULL, temporary_path(), &error));
+        text = file_text(temporary_path());
+        CHECK(strncmp(text, "<svg", 4) == 0 && count(text, "</svg>") == 1);
+        CHECK(count(text, "<text") == count(text, "</text>"));
+        CHECK(count(text, "<title>") == count(text, "</title>"));
+        CHECK(count(text, "<g ") == count(text, "</g>"));
+        CHECK(count(text, "<rect") == count(text, "</rect>") + 4); /* background and legend */
+        CHECK(count(text, "nan") == 0 && count(text, "inf") == 0 && count(text, "\"-") == 0);
+        if (round % 3) CHECK(count(text, "a &lt; b &amp; &quot;c&quot;") == 1);
+        CHECK(count(text, ">forward<") == 0 || round % 2);
+        CHECK(count(text, "peak") >= 2);
+        free(text);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    unlink(temporary_path());
+}
+
+static void pictures_of_large_plans_stay_small(void) {
+    memo_plan* plan;
+    char* text;
+    int64_t i;
+    CHECK_OK(memo_plan_create(50000, 0, 512, &plan, &error));
+    for (i = 0; i < plan->n_buffers; i++) {
+        plan->buffers[i].begin = i;
+        plan->buffers[i].end = i + 3;
+        plan->buffers[i].size_bytes = 512;
+        plan->buffers[i].offset_bytes = i % 3 * 512;
+    }
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error) ==
+          MEMO_STATUS_INVALID_STATE);
+    set_peak(plan);
+    CHECK_OK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error));
+    text = file_text(temporary_path());
+    CHECK_CASE(strlen(text) < 3000000, "%d bytes", (int)strlen(text));
+    free(text);
+    memo_plan_destroy(plan);
+    unlink(temporary_path());
+}
+
+/* --- no memory --- */
+
+static void running_out_of_memory_is_reported(void) {
+    memo_trace* trace = random_stream_trace(100, 3);
+    memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    long k;
+    for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
+        memo_plan* plan = NULL;
+        memo_plan* again = NULL;
+        memory_left = k;
+        status = memo_plan_from_trace(trace, 0, &plan, &error);
+        if (!status) first_fit(plan);
+        if (!status) status = memo_plan_write(plan, temporary_path(), &error);
+        if (!status) status = memo_plan_read(temporary_path(), &again, &error);
+        if (!status) status = memo_plan_write_svg(plan, trace, "x", temporary_path(), &error);
+        memory_left = -1;
+        CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
+                   k, error.message);
+        memo_plan_destroy(plan);
+        memo_plan_destroy(again);
+    }
+    CHECK(status == MEMO_STATUS_OK && k > 20);
+    unlink(temporary_path());
+    memo_trace_destroy(trace);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(lifetimes_are_those_of_the_trace);
+    TEST(sums_that_overflow_are_refused);
+    TEST(shared_traces_have_their_bounds);
+    TEST(another_stream_keeps_a_buffer);
+    TEST(lifetimes_wait_for_all_streams);
+    TEST(preparing_sorts_and_sums);
+    TEST(bad_problems_are_named);
+    TEST(validator_agrees_with_the_slow_one);
+    TEST(validator_demands_a_plan);
+    TEST(large_plans_validate_quickly);
+    TEST(plans_make_the_round_trip);
+    TEST(bad_plans_are_named);
+    TEST(damaged_plans_are_refused);
+    TEST(damage_with_a_right_checksum_is_no_crash);
+    TEST(invalid_plans_are_not_written);
+    TEST(pictures_are_well_formed);
+    TEST(pictures_of_large_plans_stay_small);
+    TEST(running_out_of_memory_is_reported);
+    return memo_test_end();
+}

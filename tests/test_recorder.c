@@ -1,0 +1,738 @@
+/* Chapter 8: a recorder around a fake device whose clock is known, and around the host device. */
+#include <stddef.h>
+
+static void* counted_malloc(size_t size_bytes);
+static void counted_free(void* address);
+#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
+#define MEMO_FREE(address)      counted_free(address)
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+
+/* Streams of the host device ask for memory too. */
+static int64_t n_live, fail_at = -1;
+static void* counted_malloc(size_t size_bytes) {
+    void* result = NULL;
+    if (__atomic_load_n(&fail_at, __ATOMIC_RELAXED) < 0 ||
+        __atomic_fetch_sub(&fail_at, 1, __ATOMIC_RELAXED) > 0)
+        result = malloc(size_bytes);
+    if (result) __atomic_fetch_add(&n_live, 1, __ATOMIC_RELAXED);
+    return result;
+}
+static void counted_free(void* address) {
+    if (address) __atomic_fetch_sub(&n_live, 1, __ATOMIC_RELAXED);
+    free(address);
+}
+
+static memo_error error;
+
+/* --- a device that does everything at once and only pretends that it takes time: 1 byte a second
+ * --- */
+
+struct memo_stream_handle {
+    double now; /* when what was enqueued so far ends */
+    int is_used;
+};
+struct memo_event_handle {
+    double at;
+    int is_used, is_recorded;
+};
+
+typedef struct fake {
+    memo_device device;
+    struct memo_stream_handle streams[8];
+    struct memo_event_handle events[512];
+    double host_now;
+    int n_calls, n_annotated, elapsed_fails, copy_fails;
+} fake;
+
+static memo_status fake_alloc(void* context, int64_t size_bytes, void** address, memo_error* e) {
+    (void)e;
+    ((fake*)context)->n_calls++;
+    *address = malloc((size_t)size_bytes);
+    return *address ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
+}
+static memo_status fake_free(void* context, void* address, memo_error* e) {
+    (void)e;
+    ((fake*)context)->n_calls++;
+    free(address);
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
+                             memo_error* e) {
+    (void)context;
+    (void)e;
+    *free_bytes = 1;
+    *total_bytes = 2;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_stream_create(void* context, const char* name, int32_t priority,
+                                      memo_stream* stream, memo_error* e) {
+    fake* f = (fake*)context;
+    int i;
+    (void)name;
+    (void)priority;
+    for (i = 0; i < 8; i++) {
+        if (f->streams[i].is_used) continue;
+        f->streams[i].is_used = 1;
+        f->streams[i].now = f->host_now;
+        *stream = &f->streams[i];
+        return MEMO_STATUS_OK;
+    }
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "no stream is left");
+}
+static memo_status fake_stream_destroy(void* context, memo_stream stream, memo_error* e) {
+    (void)context;
+    (void)e;
+    stream->is_used = 0;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_stream_synchronize(void* context, memo_stream stream, memo_error* e) {
+    fake* f = (fake*)context;
+    (void)e;
+    if (stream->now > f->host_now) f->host_now = stream->now;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_event_create(void* context, memo_event* event, memo_error* e) {
+    fake* f = (fake*)context;
+    int i;
+    for (i = 0; i < 512; i++) {
+        if (f->events[i].is_used) continue;
+        f->events[i].is_used = 1;
+        f->events[i].is_recorded = 0;
+        *event = &f->events[i];
+        return MEMO_STATUS_OK;
+    }
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "no event is left");
+}
+static memo_status fake_event_destroy(void* context, memo_event event, memo_error* e) {
+    (void)context;
+    (void)e;
+    CHECK(event->is_used);
+    event->is_used = 0;
+    return MEMO_STATUS_OK;
+}
+static double fake_reach(fake* f, memo_stream stream) { /* nothing starts before it is enqueued */
+    if (stream->now < f->host_now) stream->now = f->host_now;
+    return stream->now;
+}
+static memo_status fake_event_record(void* context, memo_event event, memo_stream stream,
+                                     memo_error* e) {
+    (void)e;
+    CHECK(event->is_used);
+    event->at = fake_reach((fake*)context, stream);
+    event->is_recorded = 1;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_event_wait(void* context, memo_event event, memo_stream stream,
+                                   memo_error* e) {
+    (void)e;
+    fake_reach((fake*)context, stream);
+    if (event->is_recorded && event->at > stream->now) stream->now = event->at;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_event_query(void* context, memo_event event, int32_t* is_done,
+                                    memo_error* e) {
+    (void)e;
+    *is_done = !event->is_recorded || event->at <= ((fake*)context)->host_now;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_event_synchronize(void* context, memo_event event, memo_error* e) {
+    fake* f = (fake*)context;
+    (void)e;
+    if (event->is_recorded && event->at > f->host_now) f->host_now = event->at;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_event_elapsed(void* context, memo_event begin, memo_event end,
+                                      double* elapsed_s, memo_error* e) {
+    fake* f = (fake*)context;
+    if (f->elapsed_fails || !begin->is_recorded || !end->is_recorded || end->at > f->host_now)
+        return memo_error_set(e, MEMO_STATUS_DEVICE, "not done yet");
+    *elapsed_s = end->at - begin->at;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                             const void* from, int64_t size_bytes, memo_error* e) {
+    fake* f = (fake*)context;
+    (void)kind;
+    f->n_calls++;
+    if (f->copy_fails) return memo_error_set(e, MEMO_STATUS_DEVICE, "copying fails");
+    memmove(to, from, (size_t)size_bytes);
+    stream->now = fake_reach(f, stream) + (double)size_bytes;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_copy_rows(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                  int64_t to_stride_bytes, const void* from,
+                                  int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                  memo_error* e) {
+    int64_t i;
+    memo_status status = MEMO_STATUS_OK;
+    for (i = 0; i < n_rows && !status; i++)
+        status = fake_copy(context, stream, kind, (char*)to + i * to_stride_bytes,
+                           (const char*)from + i * from_stride_bytes, row_bytes, e);
+    return status;
+}
+static memo_status fake_fill(void* context, memo_stream stream, void* address, int32_t byte_value,
+                             int64_t size_bytes, memo_error* e) {
+    fake* f = (fake*)context;
+    (void)e;
+    memset(address, byte_value, (size_t)size_bytes);
+    stream->now = fake_reach(f, stream) + (double)size_bytes;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_status(void* context, memo_error* e) {
+    (void)context;
+    (void)e;
+    return MEMO_STATUS_OK;
+}
+static memo_status fake_annotate(void* context, memo_stream stream, const struct memo_op_desc* op,
+                                 memo_error* e) {
+    (void)stream;
+    (void)op;
+    (void)e;
+    ((fake*)context)->n_annotated++;
+    return MEMO_STATUS_OK;
+}
+/* What a trainer launches behind the table's back. */
+static void fake_launch(fake* f, memo_stream stream, double duration_s) {
+    stream->now = fake_reach(f, stream) + duration_s;
+}
+
+static fake* fake_create(int has_annotate) {
+    fake* f = (fake*)calloc(1, sizeof(fake));
+    memo_device* d = &f->device;
+    d->struct_bytes = sizeof *d;
+    d->name = "fake";
+    d->context = f;
+    d->device_alloc = d->host_alloc = fake_alloc;
+    d->device_free = d->host_free = fake_free;
+    d->memory_info = fake_info;
+    d->stream_create = fake_stream_create;
+    d->stream_destroy = fake_stream_destroy;
+    d->stream_synchronize = fake_stream_synchronize;
+    d->event_create = fake_event_create;
+    d->event_destroy = fake_event_destroy;
+    d->event_record = fake_event_record;
+    d->event_wait = fake_event_wait;
+    d->event_query = fake_event_query;
+    d->event_synchronize = fake_event_synchronize;
+    d->event_elapsed = fake_event_elapsed;
+    d->copy = fake_copy;
+    d->copy_rows = fake_copy_rows;
+    d->fill = fake_fill;
+    d->status = fake_status;
+    d->annotate = has_annotate ? fake_annotate : NULL;
+    return f;
+}
+
+static int n_events_used(const fake* f) {
+    int i, n = 0;
+    for (i = 0; i < 512; i++) n += f->events[i].is_used;
+    return n;
+}
+
+static memo_recorder* new_recorder(const memo_device* device, int is_timed) {
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
+    desc.device = device;
+    desc.is_timed = is_timed;
+    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+    return recorder;
+}
+
+static int is_op(const memo_schedule* s, int64_t i, memo_op_kind kind, const char* name,
+                 int32_t stream) {
+    return i < s->n_ops && s->ops[i].kind == kind && s->ops[i].stream == stream &&
+           strcmp(memo_schedule_op_name(s, i), name) == 0;
+}
+
+static int is_range(const memo_schedule* s, int64_t op, int64_t k, const void* address,
+                    int64_t size_bytes) {
+    const memo_range* range = &s->ranges[s->ops[op].first_range + k];
+    return range->begin == (uint64_t)(uintptr_t)address &&
+           range->end == range->begin + (uint64_t)size_bytes;
+}
+
+/* --- what is recorded --- */
+
+static void calls_become_a_schedule(void) {
+    fake* f = fake_create(0);
+    memo_recorder* recorder = new_recorder(&f->device, 0);
+    memo_device* d = memo_recorder_device(recorder);
+    void* c = d->context;
+    memo_stream compute, copy;
+    memo_event event;
+    memo_schedule* s;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range range;
+    char a[64] = "from here", b[64] = "";
+    void* memory;
+    int64_t free_bytes, total_bytes;
+    int32_t is_done;
+    CHECK(d->struct_bytes == (int64_t)sizeof(memo_device) && strcmp(d->name, "fake") == 0);
+    CHECK_OK(d->device_alloc(c, 8, &memory, &error));
+    CHECK_OK(d->device_free(c, memory, &error));
+    CHECK_OK(d->host_alloc(c, 8, &memory, &error));
+    CHECK_OK(d->host_free(c, memory, &error));
+    CHECK(f->n_calls == 4);
+    CHECK_OK(d->memory_info(c, &free_bytes, &total_bytes, &error));
+    CHECK_OK(d->status(c, &error));
+    CHECK(free_bytes == 1 && total_bytes == 2);
+    CHECK_OK(d->stream_create(c, "compute", 0, &compute, &error));
+    CHECK_OK(f->device.stream_create(f, "copy", 0, &copy, &error)); /* not through the recorder */
+    CHECK_OK(d->event_create(c, &event, &error));
+    CHECK_OK(d->event_query(c, event, &is_done, &error));
+    CHECK(is_done);
+    desc.name = "forward 0";
+    desc.writes = &range;
+    desc.n_writes = 1;
+    desc.link = 7; /* of no meaning here */
+    range.begin = (uint64_t)(uintptr_t)a;
+    range.end = range.begin + 10;
+    CHECK_OK(d->annotate(c, compute, &desc, &error));                /* 0 */
+    CHECK_OK(d->event_record(c, event, compute, &error));            /* 1 */
+    CHECK_OK(d->event_wait(c, event, copy, &error));                 /* 2 */
+    CHECK_OK(d->copy(c, copy, MEMO_COPY_TO_HOST, b, a, 10, &error)); /* 3 */
+    CHECK(strcmp(b, "from here") == 0);
+    CHECK_OK(d->stream_synchronize(c, copy, &error));                                  /* 4 */
+    CHECK_OK(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error));              /* 5 */
+    CHECK_OK(d->copy_rows(c, compute, MEMO_COPY_ON_DEVICE, a, 8, b, 4, 4, 3, &error)); /* 6 */
+    CHECK_OK(d->fill(c, compute, a, 7, 64, &error));                                   /* 7 */
+    CHECK(a[63] == 7);
+    CHECK_OK(d->event_record(c, event, compute, &error)); /* 8 */
+    CHECK_OK(d->event_query(c, event, &is_done, &error));
+    CHECK(!is_done);
+    CHECK_OK(d->event_synchronize(c, event, &error));     /* 9 */
+    CHECK_OK(d->event_query(c, event, &is_done, &error)); /* 10 */
+    CHECK(is_done);
+    f->copy_fails = 1;
+    CHECK(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error) == MEMO_STATUS_DEVICE);
+    CHECK(strcmp(error.message, "copying fails") == 0);
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(s->n_ops == 11 && s->n_streams == 2 && s->n_events == 1 && s->n_links == 0);
+    CHECK(strcmp(s->text + s->streams[0], "compute") == 0);
+    CHECK(strcmp(s->text + s->streams[1], "stream 1") == 0);
+    CHECK(is_op(s, 0, MEMO_OP_RUN, "forward 0", 0) && s->ops[0].link == 0);
+    CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, a, 10));
+    CHECK(is_op(s, 1, MEMO_OP_RECORD, "record", 0) && s->ops[1].event == 0);
+    CHECK(is_op(s, 2, MEMO_OP_WAIT, "wait", 1) && s->ops[2].event == 0);
+    CHECK(is_op(s, 3, MEMO_OP_RUN, "to host", 1) && s->ops[3].link_bytes == 10);
+    CHECK(s->ops[3].n_reads == 1 && is_range(s, 3, 0, a, 10) && is_range(s, 3, 1, b, 10));
+    CHECK(is_op(s, 4, MEMO_OP_SYNC, "sync", 1) && s->ops[4].event == -1);
+    CHECK(is_op(s, 5, MEMO_OP_RUN, "to device", 0));
+    CHECK(is_op(s, 6, MEMO_OP_RUN, "on device", 0) && s->ops[6].link_bytes == 12);
+    CHECK(s->ops[6].n_reads == 1 && is_range(s, 6, 0, b, 12)); /* rows that touch */
+    CHECK(s->ops[6].n_writes == 3 && is_range(s, 6, 2, a + 8, 4));
+    CHECK(is_op(s, 7, MEMO_OP_RUN, "fill", 0) && s->ops[7].n_reads == 0 &&
+          is_range(s, 7, 0, a, 64));
+    CHECK(is_op(s, 8, MEMO_OP_RECORD, "record", 0));
+    CHECK(is_op(s, 9, MEMO_OP_SYNC, "sync", -1) && s->ops[9].event == 0);
+    CHECK(is_op(s, 10, MEMO_OP_SYNC, "sync", -1));
+    CHECK_OK(memo_recorder_name_stream(recorder, copy, "copy", &error));
+    CHECK(strcmp(s->text + s->streams[1], "copy") == 0);
+    CHECK(memo_recorder_name_stream(recorder, copy, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_recorder_destroy(recorder);
+    memo_recorder_destroy(NULL);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+static void a_missing_wait_is_found(void) {
+    int with_wait;
+    for (with_wait = 0; with_wait < 2; with_wait++) {
+        fake* f = fake_create(0);
+        memo_recorder* recorder = new_recorder(&f->device, 0);
+        memo_device* d = memo_recorder_device(recorder);
+        memo_stream compute, copy;
+        memo_event event;
+        memo_schedule* s;
+        memo_check* check;
+        char a[16], b[16];
+        CHECK_OK(d->stream_create(d->context, "compute", 0, &compute, &error));
+        CHECK_OK(d->stream_create(d->context, "copy", 0, &copy, &error));
+        CHECK_OK(d->event_create(d->context, &event, &error));
+        CHECK_OK(d->fill(d->context, compute, a, 1, 16, &error));
+        CHECK_OK(d->event_record(d->context, event, compute, &error));
+        if (with_wait) CHECK_OK(d->event_wait(d->context, event, copy, &error));
+        CHECK_OK(d->copy(d->context, copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
+        CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+        CHECK_OK(memo_schedule_check(s, &check, &error));
+        CHECK(check->n_races == !with_wait && check->n_redundant_waits == 0);
+        memo_check_destroy(check);
+        memo_recorder_destroy(recorder);
+        free(f);
+    }
+    CHECK(n_live == 0);
+}
+
+static void handles_may_come_again(void) {
+    fake* f = fake_create(0);
+    memo_recorder* recorder = new_recorder(&f->device, 0);
+    memo_device* d = memo_recorder_device(recorder);
+    memo_stream first, second;
+    memo_event event, again;
+    memo_schedule* s;
+    memo_check* check;
+    CHECK_OK(d->stream_create(d->context, "first", 0, &first, &error));
+    CHECK_OK(d->event_create(d->context, &event, &error));
+    CHECK_OK(d->event_record(d->context, event, first, &error));
+    CHECK_OK(d->event_destroy(d->context, event, &error));
+    CHECK_OK(d->event_create(d->context, &again, &error));
+    CHECK(again == event);
+    CHECK_OK(d->event_wait(d->context, again, first, &error)); /* another event, never recorded */
+    CHECK_OK(d->stream_destroy(d->context, first, &error));
+    CHECK_OK(d->stream_create(d->context, "second", 0, &second, &error));
+    CHECK(second == first);
+    CHECK_OK(d->event_record(d->context, again, second, &error));
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(s->n_streams == 2 && s->n_events == 2 && s->n_ops == 3);
+    CHECK(s->ops[1].event == 1 && s->ops[2].event == 1 && s->ops[2].stream == 1);
+    CHECK_OK(memo_schedule_check(s, &check, &error));
+    CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 1);
+    memo_check_destroy(check);
+    memo_recorder_destroy(recorder);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+static void times_are_those_of_the_device(void) {
+    fake* f = fake_create(0);
+    memo_recorder* recorder;
+    memo_device* d;
+    memo_stream compute, copy;
+    memo_event event;
+    memo_schedule *s, *again;
+    memo_simulation *measured, *simulated;
+    memo_op_desc desc = memo_op_desc_default();
+    char a[64] = "", b[64];
+    int64_t i;
+    int n_before;
+    f->host_now = 1000;
+    recorder = new_recorder(&f->device, 1);
+    d = memo_recorder_device(recorder);
+    CHECK_OK(d->stream_create(d->context, "compute", 0, &compute, &error));
+    CHECK_OK(d->stream_create(d->context, "copy", 0, &copy, &error));
+    CHECK_OK(d->event_create(d->context, &event, &error));
+    n_before = n_events_used(f);
+    desc.name = "forward";
+    CHECK_OK(d->annotate(d->context, compute, &desc, &error)); /* 0: 0 to 20 */
+    fake_launch(f, compute, 20);
+    CHECK_OK(d->event_record(d->context, event, compute, &error));            /* 1: 20 */
+    CHECK_OK(d->fill(d->context, copy, b, 0, 5, &error));                     /* 2: 0 to 5 */
+    CHECK_OK(d->event_wait(d->context, event, copy, &error));                 /* 3: 5 to 20 */
+    CHECK_OK(d->copy(d->context, copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
+    CHECK_OK(d->annotate(d->context, compute, &desc, &error));                /* 5: 20 to 27 */
+    fake_launch(f, compute, 7);
+    CHECK(memo_recorder_schedule(recorder, &s, &error) == MEMO_STATUS_DEVICE); /* copy still runs */
+    CHECK(s == NULL && strcmp(error.message, "not done yet") == 0);
+    CHECK_OK(d->stream_synchronize(d->context, copy, &error)); /* 6: at 50 */
+    desc.name = "backward";
+    desc.duration_s = 99;                                      /* known before */
+    CHECK_OK(d->annotate(d->context, compute, &desc, &error)); /* 7: 50 to 53 */
+    fake_launch(f, compute, 3);
+    CHECK_OK(d->stream_synchronize(d->context, compute, &error)); /* 8: at 53 */
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(s->n_ops == 9);
+    CHECK_OK(memo_schedule_measured(s, &measured, &error));
+    {
+        static const double start[9] = {0, 20, 0, 5, 20, 20, 0, 50, 50};
+        static const double end[9] = {20, 20, 5, 20, 50, 27, 50, 53, 53};
+        for (i = 0; i < 9; i++)
+            CHECK_CASE(measured->start_s[i] == start[i] && measured->end_s[i] == end[i],
+                       "op %d: %g to %g", (int)i, measured->start_s[i], measured->end_s[i]);
+    }
+    CHECK(measured->makespan_s == 53 && measured->busy_s[0] == 30 && measured->busy_s[1] == 35);
+    CHECK(measured->stall_s[0] == 23 && measured->stall_s[1] == 15);
+    CHECK(s->ops[4].duration_s == 30 && s->ops[7].duration_s == 99);
+    s->ops[7].duration_s = 3;
+    CHECK_OK(memo_schedule_simulate(s, &simulated, &error)); /* the model of the device agrees */
+    for (i = 0; i < 9; i++)
+        CHECK(simulated->start_s[i] == measured->start_s[i] &&
+              simulated->end_s[i] == measured->end_s[i]);
+    memo_simulation_destroy(simulated);
+    memo_simulation_destroy(measured);
+    CHECK_OK(memo_recorder_schedule(recorder, &again, &error)); /* nothing is read twice */
+    CHECK(again == s && s->ops[4].end_s == 50);
+    i = n_events_used(f);
+    CHECK_OK(d->fill(d->context, copy, b, 0, 5, &error)); /* timing events are used again */
+    CHECK(n_events_used(f) == i);
+    f->elapsed_fails = 1;
+    CHECK(memo_recorder_schedule(recorder, &s, &error) == MEMO_STATUS_DEVICE);
+    memo_recorder_destroy(recorder);
+    CHECK(n_events_used(f) == n_before);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+static void an_open_operation_ends_with_the_schedule(void) {
+    fake* f = fake_create(0);
+    memo_recorder* recorder = new_recorder(&f->device, 1);
+    memo_device* d = memo_recorder_device(recorder);
+    memo_stream stream;
+    memo_schedule* s;
+    memo_op_desc desc = memo_op_desc_default();
+    CHECK_OK(d->stream_create(d->context, "compute", 0, &stream, &error));
+    CHECK_OK(d->annotate(d->context, stream, &desc, &error));
+    fake_launch(f, stream, 4);
+    CHECK_OK(f->device.stream_synchronize(f, stream, &error));
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(s->n_ops == 1 && s->ops[0].end_s - s->ops[0].start_s == 4);
+    memo_recorder_destroy(recorder);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+static void pauses_leave_no_trace_but_a_sync(void) {
+    fake* f = fake_create(1);
+    memo_recorder* recorder = new_recorder(&f->device, 1);
+    memo_device* d = memo_recorder_device(recorder);
+    memo_stream compute, copy;
+    memo_event event;
+    memo_schedule* s;
+    memo_check* check;
+    memo_op_desc desc = memo_op_desc_default();
+    char a[64], b[64];
+    int32_t is_done;
+    CHECK_OK(d->stream_create(d->context, "compute", 0, &compute, &error));
+    CHECK_OK(d->event_create(d->context, &event, &error));
+    CHECK_OK(d->fill(d->context, compute, a, 0, 64, &error)); /* 0 */
+    memo_recorder_pause(recorder);
+    memo_recorder_pause(recorder);
+    CHECK_OK(d->stream_create(d->context, "copy", 0, &copy, &error));
+    CHECK_OK(d->annotate(d->context, compute, &desc, &error));
+    CHECK_OK(d->fill(d->context, copy, a, 0, 64, &error));
+    CHECK_OK(d->copy(d->context, copy, MEMO_COPY_ON_DEVICE, b, a, 64, &error));
+    CHECK_OK(d->copy_rows(d->context, copy, MEMO_COPY_ON_DEVICE, b, 8, a, 8, 8, 2, &error));
+    CHECK_OK(d->event_record(d->context, event, copy, &error));
+    CHECK_OK(d->event_wait(d->context, event, compute, &error));
+    CHECK_OK(d->event_synchronize(d->context, event, &error));
+    CHECK_OK(d->event_query(d->context, event, &is_done, &error));
+    CHECK_OK(d->stream_synchronize(d->context, copy, &error));
+    CHECK_OK(d->stream_synchronize(d->context, compute, &error));
+    memo_recorder_resume(recorder); /* 1, 2 */
+    memo_recorder_resume(recorder);
+    CHECK_OK(d->event_wait(d->context, event, compute, &error)); /* recorded outside: covered */
+    CHECK_OK(d->event_synchronize(d->context, event, &error));
+    CHECK_OK(d->event_query(d->context, event, &is_done, &error));
+    CHECK_OK(d->fill(d->context, copy, a, 0, 64, &error));     /* 3 */
+    CHECK_OK(d->stream_synchronize(d->context, copy, &error)); /* 4 */
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(f->n_annotated == 1);
+    CHECK(s->n_ops == 5 && s->n_streams == 2);
+    CHECK(is_op(s, 1, MEMO_OP_SYNC, "sync", 0) && is_op(s, 2, MEMO_OP_SYNC, "sync", 1));
+    CHECK(is_op(s, 3, MEMO_OP_RUN, "fill", 1));
+    CHECK_OK(memo_schedule_check(s, &check, &error));
+    CHECK(check->n_races == 0 && check->n_unrecorded_waits == 0);
+    memo_check_destroy(check);
+    memo_recorder_destroy(recorder);
+    CHECK(n_events_used(f) == 1);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+static void recorders_stack(void) {
+    fake* f = fake_create(0);
+    memo_recorder* inner = new_recorder(&f->device, 1);
+    memo_recorder* outer = new_recorder(memo_recorder_device(inner), 0);
+    memo_device* d = memo_recorder_device(outer);
+    memo_stream stream;
+    memo_schedule *a, *b;
+    memo_op_desc desc = memo_op_desc_default();
+    char bytes[8];
+    CHECK_OK(d->stream_create(d->context, "compute", 0, &stream, &error));
+    desc.name = "work";
+    CHECK_OK(d->annotate(d->context, stream, &desc, &error));
+    CHECK_OK(d->fill(d->context, stream, bytes, 0, 8, &error));
+    CHECK_OK(d->stream_synchronize(d->context, stream, &error));
+    CHECK_OK(memo_recorder_schedule(inner, &a, &error));
+    CHECK_OK(memo_recorder_schedule(outer, &b, &error));
+    CHECK(a->n_ops == 3);
+    CHECK_OK(memo_schedule_compare(a, b, &error));
+    memo_recorder_destroy(outer);
+    memo_recorder_destroy(inner);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+static void shorter_tables_are_understood(void) {
+    fake* f = fake_create(1);
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
+    memo_device* d;
+    memo_stream stream;
+    memo_op_desc op = memo_op_desc_default();
+    CHECK(memo_recorder_create(&desc, &recorder, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.device = &f->device;
+    f->device.struct_bytes = 8;
+    CHECK(memo_recorder_create(&desc, &recorder, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(recorder == NULL);
+    f->device.struct_bytes = (int64_t)offsetof(memo_device, annotate); /* ends before annotate */
+    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+    d = memo_recorder_device(recorder);
+    CHECK_OK(d->stream_create(d->context, NULL, 0, &stream, &error));
+    CHECK_OK(d->annotate(d->context, stream, &op, &error));
+    CHECK(f->n_annotated == 0);
+    memo_recorder_destroy(recorder);
+    free(f);
+    CHECK(n_live == 0);
+}
+
+/* --- without memory --- */
+
+static memo_status short_run(fake* f) {
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
+    memo_device* d;
+    void* c;
+    memo_stream a = NULL, b = NULL;
+    memo_event event = NULL;
+    memo_schedule* s;
+    memo_op_desc op = memo_op_desc_default();
+    char bytes[64];
+    int i;
+    memo_status status;
+    desc.device = &f->device;
+    desc.is_timed = 1;
+    status = memo_recorder_create(&desc, &recorder, &error);
+    if (status) return status;
+    d = memo_recorder_device(recorder);
+    c = d->context;
+    status = d->stream_create(c, "a", 0, &a, &error);
+    if (!status) status = d->stream_create(c, "b", 0, &b, &error);
+    if (!status) status = d->event_create(c, &event, &error);
+    for (i = 0; i < 10 && !status; i++) {
+        status = d->annotate(c, a, &op, &error);
+        if (!status) status = d->event_record(c, event, a, &error);
+        if (!status) status = d->event_wait(c, event, b, &error);
+        if (!status)
+            status = d->copy_rows(c, b, MEMO_COPY_TO_HOST, bytes, 8, bytes + 4, 8, 4, 3, &error);
+        if (!status) status = d->fill(c, b, bytes, 0, 4, &error);
+        if (!status) status = d->event_synchronize(c, event, &error);
+    }
+    if (!status) memo_recorder_pause(recorder);
+    if (!status) memo_recorder_resume(recorder);
+    if (!status) status = d->stream_synchronize(c, a, &error);
+    if (!status) status = d->stream_synchronize(c, b, &error);
+    if (!status) status = memo_recorder_name_stream(recorder, b, "a longer name", &error);
+    if (!status) status = memo_recorder_schedule(recorder, &s, &error);
+    if (!status) CHECK(s->n_ops == 64);
+    if (event) CHECK(d->event_destroy(c, event, &error) == MEMO_STATUS_OK);
+    if (a) CHECK(d->stream_destroy(c, a, NULL) != MEMO_STATUS_DEVICE);
+    if (b) CHECK(d->stream_destroy(c, b, NULL) != MEMO_STATUS_DEVICE);
+    memo_recorder_destroy(recorder);
+    return status;
+}
+
+static void no_memory_is_an_error(void) {
+    int n;
+    for (n = 0; n < 1000; n++) {
+        fake* f = fake_create(0);
+        memo_status status;
+        int i, is_met;
+        fail_at = n;
+        status = short_run(f);
+        is_met = fail_at >= 0; /* this time all requests were met */
+        fail_at = -1;
+        CHECK_CASE(status == (is_met ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY),
+                   "request %d: %s", n, memo_status_name(status));
+        CHECK_CASE(n_live == 0 && n_events_used(f) == 0, "request %d leaks", n);
+        for (i = 0; i < 8; i++) CHECK(!f->streams[i].is_used);
+        free(f);
+        if (is_met) break;
+    }
+    CHECK(n > 20 && n < 1000);
+}
+
+/* --- the host device: threads, real time; bounds are generous, as the machine may be busy --- */
+
+static void the_host_device_is_recorded(void) {
+    enum { SIZE = 1 << 20 };
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_device *host, *d;
+    memo_recorder* recorder;
+    memo_stream compute, copy;
+    memo_event written, moved;
+    memo_schedule* s;
+    memo_check* check;
+    memo_simulation *measured, *simulated;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range range;
+    void *on_device, *on_host;
+    void* c;
+    int64_t i;
+    host_desc.to_host_bytes_per_s = (double)SIZE / 0.03;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    recorder = new_recorder(host, 1);
+    d = memo_recorder_device(recorder);
+    c = d->context;
+    CHECK_OK(d->device_alloc(c, SIZE, &on_device, &error));
+    CHECK_OK(d->host_alloc(c, SIZE, &on_host, &error));
+    CHECK_OK(d->stream_create(c, "compute", 0, &compute, &error));
+    CHECK_OK(d->stream_create(c, "copy", 0, &copy, &error));
+    CHECK_OK(d->event_create(c, &written, &error));
+    CHECK_OK(d->event_create(c, &moved, &error));
+    range.begin = (uint64_t)(uintptr_t)on_device;
+    range.end = range.begin + SIZE;
+    desc.name = "forward";
+    desc.writes = &range;
+    desc.n_writes = 1;
+    CHECK_OK(d->annotate(c, compute, &desc, &error)); /* 0 */
+    CHECK_OK(memo_host_device_sleep(host, compute, 0.02, &error));
+    CHECK_OK(d->event_record(c, written, compute, &error));                          /* 1 */
+    CHECK_OK(d->event_wait(c, written, copy, &error));                               /* 2 */
+    CHECK_OK(d->copy(c, copy, MEMO_COPY_TO_HOST, on_host, on_device, SIZE, &error)); /* 3 */
+    CHECK_OK(d->event_record(c, moved, copy, &error));                               /* 4 */
+    desc.name = "elsewhere";
+    desc.n_writes = 0;
+    CHECK_OK(d->annotate(c, compute, &desc, &error)); /* 5: behind the copy */
+    CHECK_OK(memo_host_device_sleep(host, compute, 0.01, &error));
+    CHECK_OK(d->event_wait(c, moved, compute, &error));        /* 6 */
+    CHECK_OK(d->fill(c, compute, on_device, 0, SIZE, &error)); /* 7 */
+    CHECK_OK(d->stream_synchronize(c, compute, &error));       /* 8 */
+    CHECK_OK(d->stream_synchronize(c, copy, &error));          /* 9 */
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(s->n_ops == 10);
+    CHECK_OK(memo_schedule_check(s, &check, &error));
+    CHECK(check->n_races == 0 && check->n_redundant_waits == 0 && check->n_waits == 2);
+    memo_check_destroy(check);
+    CHECK_OK(memo_schedule_measured(s, &measured, &error));
+    for (i = 0; i < s->n_ops; i++) CHECK(measured->start_s[i] <= measured->end_s[i]);
+    CHECK(measured->end_s[0] - measured->start_s[0] > 0.018);
+    CHECK(measured->end_s[3] - measured->start_s[3] > 0.027);
+    CHECK(measured->start_s[3] >= measured->end_s[0] - 0.001);
+    CHECK(measured->start_s[7] >= measured->end_s[3] - 0.001);
+    CHECK(measured->end_s[6] >= measured->end_s[3] - 0.001); /* held until the rows have left */
+    CHECK_CASE(measured->makespan_s > 0.045 && measured->makespan_s < 5, "%g s",
+               measured->makespan_s);
+    CHECK(measured->stall_s[0] >= 0 && measured->busy_s[1] > 0.027);
+    CHECK_OK(memo_schedule_simulate(s, &simulated, &error));
+    CHECK_CASE(simulated->makespan_s > 0.045 &&
+                   simulated->makespan_s < measured->makespan_s * 1.001,
+               "%g s, measured %g s", simulated->makespan_s, measured->makespan_s);
+    memo_simulation_destroy(simulated);
+    memo_simulation_destroy(measured);
+    CHECK_OK(d->event_destroy(c, written, &error));
+    CHECK_OK(d->event_destroy(c, moved, &error));
+    CHECK_OK(d->stream_destroy(c, compute, &error));
+    CHECK_OK(d->stream_destroy(c, copy, &error));
+    CHECK_OK(d->device_free(c, on_device, &error));
+    CHECK_OK(d->host_free(c, on_host, &error));
+    memo_recorder_destroy(recorder);
+    memo_host_device_destroy(host);
+    CHECK(n_live == 0);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(calls_become_a_schedule);
+    TEST(a_missing_wait_is_found);
+    TEST(handles_may_come_again);
+    TEST(times_are_those_of_the_device);
+    TEST(an_open_operation_ends_with_the_schedule);
+    TEST(pauses_leave_no_trace_but_a_sync);
+    TEST(recorders_stack);
+    TEST(shorter_tables_are_understood);
+    TEST(no_memory_is_an_error);
+    TEST(the_host_device_is_recorded);
+    return memo_test_end();
+}

@@ -1,0 +1,1059 @@
+/* Chapter 7: building, checking against brute force, simulating against a slow reference,
+ * timelines. */
+#include <stddef.h>
+
+static void* counted_malloc(size_t size_bytes);
+static void counted_free(void* address);
+#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
+#define MEMO_FREE(address)      counted_free(address)
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+
+static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
+static void* counted_malloc(size_t size_bytes) {
+    void* result = NULL;
+    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
+    n_live += result != NULL;
+    return result;
+}
+static void counted_free(void* address) {
+    n_live -= address != NULL;
+    free(address);
+}
+
+static memo_error error;
+
+static memo_schedule* new_schedule(int n_streams, int n_events) {
+    memo_schedule* schedule;
+    char name[32];
+    int32_t index;
+    int i;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    for (i = 0; i < n_streams; i++) {
+        snprintf(name, sizeof name, "s%d", i);
+        CHECK_OK(memo_schedule_add_stream(schedule, name, &index, &error));
+        CHECK(index == i);
+    }
+    for (i = 0; i < n_events; i++) {
+        CHECK_OK(memo_schedule_add_event(schedule, &index, &error));
+        CHECK(index == i);
+    }
+    return schedule;
+}
+
+static memo_range range_of(uint64_t begin, uint64_t end) {
+    memo_range range;
+    range.begin = begin;
+    range.end = end;
+    return range;
+}
+
+static void run_bytes(memo_schedule* schedule, int32_t stream, const char* name, int64_t read_begin,
+                      int64_t read_end, int64_t write_begin, int64_t write_end) {
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range read = range_of((uint64_t)read_begin, (uint64_t)read_end);
+    memo_range write = range_of((uint64_t)write_begin, (uint64_t)write_end);
+    desc.name = name;
+    desc.stream = stream;
+    desc.reads = &read;
+    desc.n_reads = read_end > read_begin;
+    desc.writes = &write;
+    desc.n_writes = write_end > write_begin;
+    CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+}
+
+static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
+                     int32_t link, int64_t link_bytes) {
+    memo_op_desc desc = memo_op_desc_default();
+    desc.name = name;
+    desc.stream = stream;
+    desc.duration_s = duration_s;
+    desc.link = link;
+    desc.link_bytes = link_bytes;
+    CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+}
+
+/* --- building --- */
+
+static void builder_refuses_and_leaves_no_trace(void) {
+    memo_schedule* schedule = new_schedule(2, 1);
+    memo_op_desc good = memo_op_desc_default(), desc;
+    memo_range backwards = range_of(5, 4);
+    double zero = 0;
+    int32_t more[2] = {1, 1}, link = 0, other = 0;
+    good.name = "work";
+#define REFUSED(change)                                                                            \
+    do {                                                                                           \
+        desc = good;                                                                               \
+        change;                                                                                    \
+        error.message[0] = 0;                                                                      \
+        CHECK(memo_schedule_run(schedule, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);         \
+        CHECK(error.message[0] && schedule->n_ops == 0);                                           \
+    } while (0)
+    REFUSED(desc.stream = 2);
+    REFUSED(desc.stream = -1);
+    REFUSED(desc.duration_s = -1);
+    REFUSED(desc.duration_s = 1 / zero);
+    REFUSED(desc.duration_s = zero / zero);
+    REFUSED(desc.link = 1);
+    REFUSED(desc.link = -1);
+    REFUSED(desc.link_bytes = -1);
+    REFUSED(desc.alloc_bytes = -1);
+    REFUSED(desc.free_bytes = -1);
+    REFUSED(desc.alloc_bytes = INT64_MAX);
+    REFUSED((desc.reads = &backwards, desc.n_reads = 1));
+    REFUSED((desc.writes = &backwards, desc.n_writes = 1));
+    REFUSED(desc.n_reads = -1);
+    REFUSED(desc.n_writes = 1);
+    REFUSED(desc.n_more_streams = 1);
+    REFUSED((desc.more_streams = more, desc.n_more_streams = 2));
+    REFUSED((desc.stream = 1, desc.more_streams = more, desc.n_more_streams = 1));
+    CHECK(memo_schedule_record(schedule, 1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_record(schedule, 0, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_wait(schedule, -1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_wait(schedule, 0, -1, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_sync(schedule, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_sync_event(schedule, 1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_link(schedule, "l", 0, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_link(schedule, "l", -1, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_link(schedule, "l", 1 / zero, &link, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(schedule->n_ops == 0 && schedule->n_links == 0);
+    CHECK_OK(memo_schedule_add_link(schedule, "l", 10, &link, &error));
+    CHECK_OK(memo_schedule_add_link(schedule, "m", 10, &other, &error));
+    CHECK(link == 1 && other == 2);
+    CHECK(memo_schedule_pair_links(schedule, 1, 1, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_pair_links(schedule, 0, 1, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_pair_links(schedule, 1, 2, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, 5, &error));
+    CHECK_OK(memo_schedule_add_link(schedule, "n", 10, &other, &error));
+    CHECK(memo_schedule_pair_links(schedule, 1, 3, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_schedule_run(schedule, &good, &error));
+    good.name = NULL;
+    CHECK_OK(memo_schedule_run(schedule, &good, &error));
+    CHECK(strcmp(memo_schedule_op_name(schedule, 0), "work") == 0);
+    CHECK(strcmp(memo_schedule_op_name(schedule, 1), "run") == 0);
+    memo_schedule_destroy(schedule);
+    memo_schedule_destroy(NULL);
+    CHECK(n_live == 0);
+}
+
+/* --- check --- */
+
+static void check_finds_the_textbook_cases(void) {
+    memo_schedule* schedule = new_schedule(2, 2);
+    memo_check* check;
+    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
+    run_bytes(schedule, 1, "read", 40, 160, 0, 0);
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 1 && check->races[0].first == 0 && check->races[0].second == 1);
+    CHECK(check->races[0].range.begin == 40 && check->races[0].range.end == 100);
+    CHECK(check->n_waits == 0 && check->n_conflicts == 1);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+
+    schedule = new_schedule(2, 2);
+    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
+    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error)); /* op 2: needed */
+    CHECK_OK(memo_schedule_wait(schedule, 1, 1, &error)); /* op 3: never recorded */
+    run_bytes(schedule, 1, "read", 40, 160, 0, 0);
+    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error)); /* op 5: the same again */
+    run_bytes(schedule, 1, "read", 0, 10, 0, 0);
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 0 && check->n_waits == 3);
+    CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 3);
+    CHECK(check->n_redundant_waits == 2 && check->redundant_waits[0] == 3);
+    CHECK(check->redundant_waits[1] == 5);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+
+    /* Two waits for the same thing: each alone could go, both together could not. */
+    schedule = new_schedule(2, 2);
+    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
+    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_record(schedule, 1, 0, &error));
+    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_wait(schedule, 1, 1, &error));
+    run_bytes(schedule, 1, "read", 40, 160, 0, 0);
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 0 && check->n_redundant_waits == 2);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+
+    /* The host stands between. */
+    schedule = new_schedule(3, 1);
+    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
+    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    run_bytes(schedule, 0, "write", 0, 0, 200, 300);
+    CHECK_OK(memo_schedule_sync_event(schedule, 0, &error));
+    run_bytes(schedule, 1, "read", 0, 100, 0, 0);
+    run_bytes(schedule, 1, "read", 200, 300, 0, 0); /* not covered by the event */
+    CHECK_OK(memo_schedule_sync(schedule, 0, &error));
+    run_bytes(schedule, 2, "read", 200, 300, 0, 0);
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 5);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+
+    schedule = new_schedule(0, 0); /* nothing at all */
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 0 && check->n_waits == 0);
+    memo_check_destroy(check);
+    memo_check_destroy(NULL);
+    memo_schedule_destroy(schedule);
+    CHECK(n_live == 0);
+}
+
+static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
+    int n_events = (int)memo_test_int(1, 4), i, k;
+    memo_schedule* schedule = new_schedule(n_streams, n_events);
+    int64_t kinds = memo_test_int(8, 13); /* some without host synchronisation */
+    /* Some tidy: one range an op, waits before and a record after, so that single waits matter. */
+    int is_tidy = memo_test_int(0, 2) > 0, next = 0; /* kinds of the next ops, last digit first */
+    int32_t link, stream = 0;
+    for (i = 0; i < n_links; i++)
+        CHECK_OK(
+            memo_schedule_add_link(schedule, "link", (double)memo_test_int(1, 4), &link, &error));
+    if (n_links > 1)
+        CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, (double)memo_test_int(1, 3), &error));
+    for (i = 0; i < n_ops; i++) {
+        int64_t kind = memo_test_int(0, kinds);
+        int32_t event = (int32_t)memo_test_int(0, n_events - 1);
+        if (!next) stream = (int32_t)memo_test_int(0, n_streams - 1);
+        if (is_tidy && !next && kind <= 9) next = memo_test_int(0, 1) ? 507 : 50;
+        if (next) {
+            kind = next % 10;
+            next /= 10;
+        }
+        if (kind <= 4) {
+            memo_op_desc desc = memo_op_desc_default();
+            memo_range ranges[6];
+            int32_t more[8];
+            desc.stream = stream;
+            desc.name = "op";
+            for (k = 0; k < 6; k++) {
+                int64_t begin = memo_test_int(0, n_bytes);
+                ranges[k] =
+                    range_of((uint64_t)begin,
+                             (uint64_t)(begin + memo_test_int(is_tidy, memo_test_int(1, 6))));
+            }
+            desc.reads = ranges;
+            desc.n_reads = memo_test_int(0, is_tidy ? 1 : 3);
+            desc.writes = ranges + 3;
+            desc.n_writes =
+                is_tidy ? memo_test_int(0, 2) > 0 : memo_test_int(0, memo_test_int(0, 3));
+            desc.more_streams = more;
+            if (memo_test_int(0, is_tidy ? 12 : 4) == 0)
+                for (k = 0; k < n_streams; k++)
+                    if (k != stream && memo_test_int(0, 1)) more[desc.n_more_streams++] = k;
+            desc.duration_s = (double)memo_test_int(0, 5);
+            desc.link = (int32_t)memo_test_int(0, n_links);
+            desc.link_bytes = memo_test_int(0, 8);
+            desc.alloc_bytes = memo_test_int(0, 10);
+            desc.free_bytes = memo_test_int(0, 10);
+            CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+        } else if (kind <= 6) {
+            CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+        } else if (kind <= 9) {
+            CHECK_OK(memo_schedule_wait(schedule, event, stream, &error));
+        } else if (kind == 10 && memo_test_int(0, 2) == 0) {
+            CHECK_OK(memo_schedule_sync(schedule, stream, &error));
+        } else if (kind == 11 && memo_test_int(0, 2) == 0) {
+            CHECK_OK(memo_schedule_sync_event(schedule, event, &error));
+        }
+    }
+    return schedule;
+}
+
+#define SMALL 40
+
+static int is_on(const memo_schedule* schedule, int64_t i, int32_t stream) {
+    const memo_op* op = &schedule->ops[i];
+    int64_t k;
+    if (op->kind == MEMO_OP_SYNC) return 0;
+    for (k = 0; k < op->n_more_streams; k++)
+        if (schedule->more_streams[op->first_more_stream + k] == stream) return 1;
+    return op->stream == stream;
+}
+
+static int64_t latest_record(const memo_schedule* schedule, int64_t i) {
+    int64_t k;
+    for (k = i - 1; k >= 0; k--)
+        if (schedule->ops[k].kind == MEMO_OP_RECORD &&
+            schedule->ops[k].event == schedule->ops[i].event)
+            return k;
+    return -1;
+}
+
+/* path[a][b]: a happens before b; all edges written out, then closed. */
+static void brute_order(const memo_schedule* schedule, int64_t without, char path[SMALL][SMALL]) {
+    int64_t n = schedule->n_ops, a, b, c;
+    int32_t s;
+    memset(path, 0, SMALL * SMALL);
+    for (a = 0; a < n; a++)
+        for (b = a + 1; b < n; b++)
+            for (s = 0; s < schedule->n_streams; s++)
+                if (is_on(schedule, a, s) && is_on(schedule, b, s)) path[a][b] = 1;
+    for (b = 0; b < n; b++) {
+        const memo_op* op = &schedule->ops[b];
+        if (op->kind == MEMO_OP_WAIT && b != without && latest_record(schedule, b) >= 0)
+            path[latest_record(schedule, b)][b] = 1;
+        if (op->kind != MEMO_OP_SYNC) continue;
+        for (a = 0; a < b; a++)
+            if (op->event < 0 ? is_on(schedule, a, op->stream) : a == latest_record(schedule, b))
+                for (c = b + 1; c < n; c++) path[a][c] = 1;
+    }
+    for (c = 0; c < n; c++)
+        for (a = 0; a < n; a++)
+            for (b = 0; b < n; b++)
+                if (path[a][c] && path[c][b]) path[a][b] = 1;
+}
+
+static int brute_conflict(const memo_schedule* schedule, int64_t a, int64_t b, uint64_t byte) {
+    const memo_op* ops[2];
+    int touches[2] = {0, 0}, writes[2] = {0, 0}, k;
+    int64_t i;
+    ops[0] = &schedule->ops[a];
+    ops[1] = &schedule->ops[b];
+    for (k = 0; k < 2; k++) {
+        for (i = 0; i < ops[k]->n_reads + ops[k]->n_writes; i++) {
+            const memo_range* range = &schedule->ranges[ops[k]->first_range + i];
+            if (byte < range->begin || byte >= range->end) continue;
+            touches[k] = 1;
+            if (i >= ops[k]->n_reads) writes[k] = 1;
+        }
+    }
+    return touches[0] && touches[1] && (writes[0] || writes[1]);
+}
+
+static void check_agrees_with_brute_force(void) {
+    static char path[SMALL][SMALL], less[SMALL][SMALL], conflict[SMALL][SMALL];
+    int round, n_racy = 0, n_clean = 0, n_redundant = 0, n_needed = 0;
+    for (round = 0; round < 3000; round++) {
+        int64_t n_bytes = memo_test_int(0, 60);
+        memo_schedule* schedule =
+            random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), n_bytes, 0);
+        int64_t n = schedule->n_ops, a, b, i, n_races = 0, next_redundant = 0, next_unrecorded = 0;
+        memo_check* check;
+        uint64_t byte;
+        brute_order(schedule, -1, path);
+        memset(conflict, 0, sizeof conflict);
+        for (a = 0; a < n; a++)
+            for (b = a + 1; b < n; b++)
+                for (byte = 0; byte < 70 && !conflict[a][b]; byte++)
+                    conflict[a][b] = (char)brute_conflict(schedule, a, b, byte);
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        for (i = 0; i < check->n_races; i++) {
+            const memo_race* race = &check->races[i];
+            CHECK_CASE(race->first < race->second && conflict[race->first][race->second] &&
+                           !path[race->first][race->second],
+                       "round %d", round);
+            CHECK(race->range.begin < race->range.end);
+            for (byte = race->range.begin; byte < race->range.end; byte++)
+                CHECK(brute_conflict(schedule, race->first, race->second, byte));
+            for (byte = 0; byte < race->range.begin; byte++)
+                CHECK(!brute_conflict(schedule, race->first, race->second, byte));
+        }
+        for (a = 0; a < n; a++)
+            for (b = a + 1; b < n; b++) {
+                int is_told = 0;
+                if (!conflict[a][b] || path[a][b]) continue;
+                n_races++;
+                for (i = 0; i < check->n_races; i++) /* itself, or what its stream does later */
+                    is_told |=
+                        check->races[i].second == b && check->races[i].first >= a &&
+                        schedule->ops[check->races[i].first].stream == schedule->ops[a].stream;
+                CHECK_CASE(is_told, "round %d: %d and %d", round, (int)a, (int)b);
+            }
+        CHECK_CASE((n_races > 0) == (check->n_races > 0), "round %d", round);
+        *(n_races ? &n_racy : &n_clean) += 1;
+        for (i = 0; i < n; i++) {
+            const memo_op* op = &schedule->ops[i];
+            int is_redundant = 1, is_told;
+            if ((op->kind == MEMO_OP_WAIT || (op->kind == MEMO_OP_SYNC && op->event >= 0)) &&
+                latest_record(schedule, i) < 0) {
+                CHECK(next_unrecorded < check->n_unrecorded_waits &&
+                      check->unrecorded_waits[next_unrecorded] == i);
+                next_unrecorded++;
+            }
+            if (op->kind != MEMO_OP_WAIT) continue;
+            brute_order(schedule, i, less);
+            for (a = 0; a < n; a++)
+                for (b = a + 1; b < n; b++)
+                    if (conflict[a][b] && path[a][b] && !less[a][b]) is_redundant = 0;
+            is_told = next_redundant < check->n_redundant_waits &&
+                      check->redundant_waits[next_redundant] == i;
+            next_redundant += is_told;
+            *(is_redundant ? &n_redundant : &n_needed) += 1;
+            CHECK_CASE(is_told == is_redundant, "round %d: wait %d", round, (int)i);
+        }
+        CHECK(next_redundant == check->n_redundant_waits);
+        CHECK(next_unrecorded == check->n_unrecorded_waits);
+        memo_check_destroy(check);
+        memo_schedule_destroy(schedule);
+    }
+    CHECK(n_racy > 100 && n_clean > 100 && n_redundant > 100 && n_needed > 100);
+    CHECK(n_live == 0);
+}
+
+/* --- simulate --- */
+
+/* The slow way: every op is in one of five states; all rates are found anew at every step. */
+static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
+    int64_t n = schedule->n_ops, a, b, n_done = 0;
+    int* state = (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */
+    double* left = (double*)calloc((size_t)n + 1, sizeof(double));
+    int* users = (int*)calloc((size_t)schedule->n_links + 1, sizeof(int));
+    double now = 0;
+    int32_t s;
+    while (n_done < n) {
+        double step = 1e300;
+        int is_changed = 1;
+        while (is_changed) {
+            is_changed = 0;
+            for (b = 0; b < n; b++) {
+                const memo_op* op = &schedule->ops[b];
+                int is_free = 1;
+                for (a = 0; a < b && is_free; a++) {
+                    const memo_op* before = &schedule->ops[a];
+                    if (state[a] == 3) continue;
+                    if (before->kind == MEMO_OP_SYNC) is_free = 0;
+                    if (op->kind == MEMO_OP_SYNC && op->event < 0 && is_on(schedule, a, op->stream))
+                        is_free = 0;
+                    for (s = 0; s < schedule->n_streams; s++)
+                        if (is_on(schedule, a, s) && is_on(schedule, b, s)) is_free = 0;
+                    if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
+                        a == latest_record(schedule, b))
+                        is_free = 0;
+                }
+                if (state[b] == 0 && is_free) {
+                    start[b] = now;
+                    state[b] = 1;
+                    left[b] = op->duration_s;
+                    is_changed = 1;
+                }
+                if (state[b] == 1 && left[b] <= 1e-12) {
+                    state[b] = 2;
+                    left[b] = op->link ? (double)op->link_bytes : 0;
+                    is_changed = 1;
+                }
+                if (state[b] == 2 && left[b] <= 1e-12) {
+                    state[b] = 3;
+                    end[b] = now;
+                    n_done++;
+                    is_changed = 1;
+                }
+            }
+        }
+        memset(users, 0, ((size_t)schedule->n_links + 1) * sizeof(int));
+        for (b = 0; b < n; b++)
+            if (state[b] == 2) users[schedule->ops[b].link]++;
+        for (a = 0; a < 2; a++) /* first how long nothing changes, then let that time pass */
+            for (b = 0; b < n; b++) {
+                double rate = 1;
+                if (state[b] != 1 && state[b] != 2) continue;
+                if (state[b] == 2) {
+                    const memo_link* link = &schedule->links[schedule->ops[b].link - 1];
+                    rate = (users[link->peer] && link->peer ? link->shared_bytes_per_s
+                                                            : link->bytes_per_s) /
+                           users[schedule->ops[b].link];
+                }
+                if (a == 0 && left[b] / rate < step) step = left[b] / rate;
+                if (a == 1) left[b] -= step * rate;
+            }
+        now += n_done < n ? step : 0;
+    }
+    free(state);
+    free(left);
+    free(users);
+}
+
+static void simulation_agrees_with_slow_one(void) {
+    int round;
+    for (round = 0; round < 2000; round++) {
+        memo_schedule* schedule =
+            random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), 10, round % 4);
+        double start[SMALL], end[SMALL], makespan = 0;
+        memo_simulation* simulation;
+        int64_t i, k, peak = 0;
+        int32_t s;
+        slow_simulate(schedule, start, end);
+        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        for (i = 0; i < schedule->n_ops; i++) {
+            int is_run = schedule->ops[i].kind == MEMO_OP_RUN;
+            if (end[i] > makespan) makespan = end[i];
+            CHECK_CASE(fabs(simulation->end_s[i] - end[i]) < 1e-9, "round %d op %d: %g, not %g",
+                       round, (int)i, simulation->end_s[i], end[i]);
+            if (is_run)
+                CHECK(fabs(simulation->start_s[i] - start[i]) < 1e-9);
+            else
+                CHECK(simulation->start_s[i] <= simulation->end_s[i]);
+        }
+        CHECK(fabs(simulation->makespan_s - makespan) < 1e-9);
+        for (s = 0; s < schedule->n_streams; s++) {
+            double first = -1, last = 0, busy = 0;
+            for (i = 0; i < schedule->n_ops; i++) {
+                if (schedule->ops[i].kind != MEMO_OP_RUN || !is_on(schedule, i, s)) continue;
+                if (first < 0) first = start[i];
+                last = end[i];
+                busy += end[i] - start[i];
+            }
+            CHECK(fabs(simulation->busy_s[s] - busy) < 1e-9);
+            CHECK(fabs(simulation->stall_s[s] - (first < 0 ? 0 : last - first - busy)) < 1e-9);
+        }
+        for (i = 0; i < schedule->n_ops; i++) { /* memory right after each alloc */
+            int64_t sum = 0;
+            double at = simulation->start_s[i];
+            for (k = 0; k < schedule->n_ops; k++) {
+                if (simulation->start_s[k] <= at) sum += schedule->ops[k].alloc_bytes;
+                if (simulation->end_s[k] <= at) sum -= schedule->ops[k].free_bytes;
+            }
+            if (sum > peak) peak = sum;
+        }
+        CHECK(simulation->peak_bytes == peak);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+    CHECK(n_live == 0);
+}
+
+static void links_are_shared(void) {
+    memo_schedule* schedule = new_schedule(3, 0);
+    memo_simulation* simulation;
+    int32_t down, up;
+    CHECK_OK(memo_schedule_add_link(schedule, "down", 10, &down, &error));
+    CHECK_OK(memo_schedule_add_link(schedule, "up", 20, &up, &error));
+    run_time(schedule, 0, "a", 0, down, 100);
+    run_time(schedule, 1, "b", 0, down, 100);
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    CHECK(simulation->end_s[0] == 20 && simulation->end_s[1] == 20); /* twice the 10 s of each */
+    CHECK(simulation->busy_s[0] == 20 && simulation->busy_s[2] == 0);
+    memo_simulation_destroy(simulation);
+    run_time(schedule, 2, "latency", 5, up, 100);
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    CHECK(simulation->end_s[2] == 10 && simulation->makespan_s == 20); /* another link */
+    memo_simulation_destroy(simulation);
+    CHECK_OK(memo_schedule_pair_links(schedule, down, up, 5, &error));
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    /* until 5: 50 of 200 bytes down; then both at 5 until up has its 100 at 25; the last 50 at 10
+     */
+    CHECK(fabs(simulation->end_s[2] - 25) < 1e-12);
+    CHECK(fabs(simulation->end_s[0] - 30) < 1e-12 && fabs(simulation->end_s[1] - 30) < 1e-12);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+
+    schedule = new_schedule(1, 0); /* times that overflow end in an error, not in a loop */
+    CHECK_OK(memo_schedule_add_link(schedule, "slow", 1e-300, &down, &error));
+    run_time(schedule, 0, "a", 0, down, INT64_MAX);
+    run_time(schedule, 0, "b", 1e308, down, INT64_MAX);
+    run_time(schedule, 0, "c", 1e308, down, INT64_MAX);
+    run_time(schedule, 0, "d", 1e308, 0, 0);
+    CHECK(memo_schedule_simulate(schedule, &simulation, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(simulation == NULL);
+    schedule->ops[0].duration_s = -1;
+    CHECK(memo_schedule_simulate(schedule, &simulation, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_schedule_destroy(schedule);
+    CHECK(n_live == 0);
+}
+
+static void waits_show_how_long_they_hold(void) {
+    memo_schedule* schedule = new_schedule(2, 1);
+    memo_simulation* simulation;
+    run_time(schedule, 0, "long", 10, 0, 0);
+    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    run_time(schedule, 1, "short", 4, 0, 0);
+    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    run_time(schedule, 1, "after", 1, 0, 0);
+    CHECK_OK(memo_schedule_sync(schedule, 1, &error));
+    run_time(schedule, 0, "last", 2, 0, 0);
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
+    CHECK(simulation->start_s[4] == 10 && simulation->start_s[6] == 11);
+    CHECK(simulation->makespan_s == 13);
+    CHECK(simulation->stall_s[1] == 6 && simulation->stall_s[0] == 1);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+}
+
+/* --- overlapped tensor parallelism: makespans known in closed form --- */
+
+/* An operation after up to two events (-1: none); returns the event of its end. */
+static int32_t timed_op(memo_schedule* schedule, int32_t stream, const char* name,
+                        double duration_s, int32_t after, int32_t after_too) {
+    int32_t event;
+    if (after >= 0) CHECK_OK(memo_schedule_wait(schedule, after, stream, &error));
+    if (after_too >= 0) CHECK_OK(memo_schedule_wait(schedule, after_too, stream, &error));
+    run_time(schedule, stream, name, duration_s, 0, 0);
+    CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
+    CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+    return event;
+}
+
+#define K 4
+typedef enum { DEFAULT, PIPELINED, CROSS, FINE, FORWARD_DEFAULT, FORWARD_PIPELINED } oases_kind;
+static const double oases_f[K + 1] = {0, 2, 3, 2, 3}, oases_b[K + 1] = {0, 4, 6, 4, 6};
+
+static memo_schedule* oases(oases_kind kind, double c) {
+    memo_schedule* schedule = new_schedule(2, 0); /* compute, comm */
+    int32_t done[2] = {-1, -1}, other[2], last = -1, e;
+    char name[16];
+    int i, s;
+#define NAMED(letter) (snprintf(name, sizeof name, "%s%d%c", letter, i, 'a' + s), name)
+    s = 0;
+    if (kind == DEFAULT || kind == FORWARD_DEFAULT) {
+        for (i = 1; i <= K; i++) {
+            int block = kind == DEFAULT ? K + 1 - i : i;
+            last = timed_op(schedule, 0, NAMED("F"), 2 * oases_f[block], last, -1);
+            last = timed_op(schedule, 1, NAMED("c"), 2 * c, last, -1);
+            if (kind == FORWARD_DEFAULT) continue;
+            last = timed_op(schedule, 0, NAMED("B"), 2 * oases_b[block], last, -1);
+            last = timed_op(schedule, 1, NAMED("c"), 2 * c, last, -1);
+        }
+        return schedule;
+    }
+    if (kind == FORWARD_PIPELINED) {
+        for (i = 1; i <= K; i++)
+            for (s = 0; s < 2; s++) {
+                e = timed_op(schedule, 0, NAMED("F"), oases_f[i], done[s], -1);
+                done[s] = timed_op(schedule, 1, NAMED("cF"), c, e, -1);
+            }
+        return schedule;
+    }
+    if (kind == FINE) {
+        for (i = K; i >= 1; i--)
+            for (s = 0; s < 2; s++) {
+                timed_op(schedule, 0, NAMED("R"), oases_f[i], -1, -1);
+                e = timed_op(schedule, 0, NAMED("B"), oases_b[i], done[s], -1);
+                done[s] = timed_op(schedule, 1, NAMED("cB"), c, e, -1);
+            }
+        return schedule;
+    }
+    for (i = K - 1; i >= 1; i -= 2) { /* a layer: attention i, MLP i + 1 */
+        if (kind == PIPELINED) {
+            int32_t wall[2];
+            wall[0] = done[0];
+            wall[1] = done[1];
+            for (s = 0; s < 2; s++) {
+                e = timed_op(schedule, 0, NAMED("R"), oases_f[i], wall[0], wall[1]);
+                other[s] = timed_op(schedule, 1, NAMED("cR"), c, e, -1);
+            }
+            for (s = 0; s < 2; s++) {
+                e = timed_op(schedule, 0, NAMED("RM"), oases_f[i + 1], other[s], -1);
+                wall[s] = timed_op(schedule, 1, NAMED("cRM"), c, e, -1);
+            }
+            for (s = 0; s < 2; s++) {
+                e = timed_op(schedule, 0, NAMED("BM"), oases_b[i + 1], wall[0], wall[1]);
+                other[s] = timed_op(schedule, 1, NAMED("cBM"), c, e, -1);
+            }
+        } else {
+            for (s = 0; s < 2; s++) {
+                e = timed_op(schedule, 0, NAMED("R"), oases_f[i], -1, -1);
+                other[s] = timed_op(schedule, 1, NAMED("cR"), c, e, -1);
+            }
+            for (s = 0; s < 2; s++) {
+                timed_op(schedule, 0, NAMED("RM"), oases_f[i + 1], other[s], -1);
+                e = timed_op(schedule, 0, NAMED("BM"), oases_b[i + 1], done[s], -1);
+                other[s] = timed_op(schedule, 1, NAMED("cBM"), c, e, -1);
+            }
+        }
+        for (s = 0; s < 2; s++) {
+            e = timed_op(schedule, 0, NAMED("B"), oases_b[i], other[s], -1);
+            done[s] = timed_op(schedule, 1, NAMED("cB"), c, e, -1);
+        }
+    }
+    return schedule;
+}
+
+static void oases_makespans(void) {
+    static const struct {
+        oases_kind kind;
+        double c, makespan, comm_busy;
+    } cases[] = {{FORWARD_DEFAULT, 2, 36, 16}, {FORWARD_PIPELINED, 2, 22, 16},
+                 {DEFAULT, 2, 92, 32},         {PIPELINED, 2, 68, 32},
+                 {CROSS, 2, 62, 24},           {FINE, 2, 62, 16},
+                 {FORWARD_DEFAULT, 5, 60, 40}, {FORWARD_PIPELINED, 5, 42, 40},
+                 {DEFAULT, 5, 140, 80},        {PIPELINED, 5, 98, 80},
+                 {CROSS, 5, 78, 60},           {FINE, 5, 65, 40}};
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memo_schedule* schedule = oases(cases[i].kind, cases[i].c);
+        memo_simulation* simulation;
+        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        CHECK_CASE(simulation->makespan_s == cases[i].makespan, "case %d: %g, not %g", (int)i,
+                   simulation->makespan_s, cases[i].makespan);
+        CHECK(simulation->busy_s[1] == cases[i].comm_busy);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+    CHECK(n_live == 0);
+}
+
+/* --- measured, compare --- */
+
+static void measured_starts_at_zero(void) {
+    memo_schedule* schedule = new_schedule(2, 1);
+    memo_simulation* times;
+    int64_t i;
+    run_time(schedule, 0, "long", 10, 0, 0);
+    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    run_time(schedule, 1, "after", 1, 0, 0);
+    CHECK_OK(memo_schedule_sync(schedule, 1, &error));
+    CHECK(memo_schedule_measured(schedule, &times, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(times == NULL);
+    for (i = 0; i < 4; i++) { /* as if the base were 100 s later */
+        static const double start[4] = {-100, 0, -99, -90}, end[4] = {-90, 0, -90, -89};
+        schedule->ops[i].start_s = start[i];
+        schedule->ops[i].end_s = end[i];
+    }
+    CHECK_OK(memo_schedule_measured(schedule, &times, &error));
+    CHECK(times->start_s[0] == 0 && times->end_s[0] == 10);
+    CHECK(times->start_s[1] == 10 && times->end_s[1] == 10);
+    CHECK(times->start_s[2] == 1 && times->end_s[2] == 10);
+    CHECK(times->start_s[3] == 10 && times->end_s[3] == 11);
+    CHECK(times->start_s[4] == 0 && times->end_s[4] == 11);
+    CHECK(times->makespan_s == 11 && times->busy_s[0] == 10 && times->busy_s[1] == 1);
+    memo_simulation_destroy(times);
+    memo_schedule_destroy(schedule);
+    CHECK(n_live == 0);
+}
+
+static memo_schedule* to_compare(int variant) {
+    memo_schedule* schedule = new_schedule(2, 0);
+    int32_t event, other;
+    CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
+    CHECK_OK(memo_schedule_add_event(schedule, &other, &error));
+    if (variant == 1) { /* other names for events, other addresses: the same */
+        int32_t swap = event;
+        event = other;
+        other = swap;
+    }
+    run_bytes(schedule, variant == 2, variant == 3 ? "b" : "a", 0, 0, variant == 1 ? 1000 : 0,
+              variant == 1   ? 1100
+              : variant == 4 ? 101
+                             : 100);
+    CHECK_OK(memo_schedule_record(schedule, event, 0, &error));
+    CHECK_OK(memo_schedule_record(schedule, other, 0, &error));
+    CHECK_OK(memo_schedule_wait(schedule, variant == 5 ? other : event, 1, &error));
+    if (variant == 6) run_bytes(schedule, 1, "more", 0, 0, 0, 0);
+    return schedule;
+}
+
+static void compare_names_the_first_difference(void) {
+    memo_schedule* promised = to_compare(0);
+    static const char* const words[] = {
+        NULL, NULL, "stream", "name", "size", "record", "only in the recorded"};
+    int variant;
+    for (variant = 0; variant <= 6; variant++) {
+        memo_schedule* recorded = to_compare(variant);
+        if (!words[variant]) {
+            CHECK_OK(memo_schedule_compare(promised, recorded, &error));
+        } else {
+            CHECK(memo_schedule_compare(promised, recorded, &error) ==
+                  MEMO_STATUS_INVALID_ARGUMENT);
+            CHECK_CASE(strstr(error.message, words[variant]), "%s", error.message);
+        }
+        memo_schedule_destroy(recorded);
+    }
+    memo_schedule_destroy(promised);
+    CHECK(n_live == 0);
+}
+
+/* --- files --- */
+
+/* Strict JSON (RFC 8259): NULL where it is broken, else behind the value. */
+static const char* json_blank(const char* p) {
+    while (p && (*p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
+    return p;
+}
+static const char* json_text(const char* p) {
+    if (*p++ != '"') return NULL;
+    for (; *p != '"'; p++) {
+        if ((unsigned char)*p < 32) return NULL;
+        if (*p == '\\' && !strchr("\"\\/bfnrt", *++p)) return NULL;
+        if (!*p) return NULL;
+    }
+    return p + 1;
+}
+static const char* json_digits(const char* p) {
+    const char* begin = p;
+    while (*p >= '0' && *p <= '9') p++;
+    return p > begin ? p : NULL;
+}
+static const char* json_value(const char* p) {
+    p = json_blank(p);
+    if (*p == '{' || *p == '[') {
+        char close = *p == '{' ? '}' : ']';
+        p = json_blank(p + 1);
+        if (*p == close) return p + 1;
+        for (;;) {
+            if (close == '}') {
+                p = json_blank(json_text(json_blank(p)));
+                if (!p || *p++ != ':') return NULL;
+            }
+            p = json_blank(json_value(p));
+            if (!p) return NULL;
+            if (*p == close) return p + 1;
+            if (*p++ != ',') return NULL;
+        }
+    }
+    if (*p == '"') return json_text(p);
+    if (*p == '-') p++;
+    if (*p == '0' && p[1] >= '0' && p[1] <= '9') return NULL;
+    p = json_digits(p);
+    if (p && *p == '.') p = json_digits(p + 1);
+    return p;
+}
+
+/* Tags that match, one root, attributes in quotes, no bare ampersand. */
+static int is_xml(const char* p) {
+    char stack[32][16];
+    int depth = 0, n_roots = 0;
+    for (; *p; p++) {
+        int n = 0, is_end = 0;
+        if (*p == '&' && strncmp(p, "&amp;", 5) && strncmp(p, "&lt;", 4) && strncmp(p, "&gt;", 4) &&
+            strncmp(p, "&quot;", 6))
+            return 0;
+        if (*p != '<') continue;
+        if (*++p == '/') {
+            is_end = 1;
+            p++;
+        }
+        if (depth == 31) return 0;
+        while (((*p >= 'a' && *p <= 'z') || *p == 'A') && n < 15) stack[depth + is_end][n++] = *p++;
+        stack[depth + is_end][n] = 0;
+        if (!n) return 0;
+        if (is_end) {
+            if (depth == 0 || strcmp(stack[depth - 1], stack[depth + 1]) || *p != '>') return 0;
+            depth--;
+            continue;
+        }
+        if (depth == 0) n_roots++;
+        while (*p && *p != '>' && *p != '/') {
+            if (*p == '<') return 0;
+            if (*p++ != '"') continue;
+            while (*p && *p != '"' && *p != '<') p++;
+            if (*p++ != '"') return 0;
+        }
+        if (*p == '/') {
+            if (*++p != '>') return 0;
+        } else {
+            depth++;
+        }
+        if (!*p) return 0;
+    }
+    return depth == 0 && n_roots == 1;
+}
+
+static int count_of(const char* text, const char* word) {
+    int n = 0;
+    for (text = strstr(text, word); text; text = strstr(text + 1, word)) n++;
+    return n;
+}
+
+static char* written(memo_schedule* schedule, const memo_simulation* times, const char* title,
+                     int is_svg) {
+    char path[64];
+    char* data = NULL;
+    int64_t n_bytes;
+    snprintf(path, sizeof path, "/tmp/memo_test_schedule.%ld", (long)getpid());
+    if (is_svg)
+        CHECK_OK(memo_schedule_write_svg(schedule, times, title, path, &error));
+    else
+        CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
+    CHECK_OK(memoi_read_file(path, &data, &n_bytes, &error));
+    unlink(path);
+    return data;
+}
+
+static void files_are_well_formed(void) {
+    int round;
+    for (round = 0; round < 60; round++) {
+        memo_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10, 1);
+        memo_simulation* times;
+        char *chrome, *svg;
+        const char* end;
+        int64_t i;
+        int n_drawn = 0, n_waits = 0;
+        int32_t stream;
+        CHECK_OK(memo_schedule_add_stream(schedule, "a \"quoted\" <name> & \\ more\n\x01", &stream,
+                                          &error));
+        run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 0, 7);
+        if (round % 7 == 0)
+            for (i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;
+        CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+        for (i = 0; i < schedule->n_ops; i++) {
+            const memo_op* op = &schedule->ops[i];
+            if (op->kind == MEMO_OP_RUN) n_drawn += 1 + (int)op->n_more_streams;
+            if (op->kind == MEMO_OP_WAIT) n_waits += times->end_s[i] > times->start_s[i];
+        }
+        chrome = written(schedule, times, NULL, 0);
+        end = json_blank(json_value(chrome));
+        CHECK_CASE(end && !*end, "%.2000s", chrome);
+        CHECK(count_of(chrome, "\"cat\":\"run\",\"ph\":\"X\"") == n_drawn);
+        CHECK(count_of(chrome, "\"cat\":\"wait\",\"ph\":\"X\"") == n_waits);
+        CHECK(count_of(chrome, "\"thread_name\"") == schedule->n_streams);
+        svg = written(schedule, times, "Losses & <gains>", 1);
+        CHECK_CASE(is_xml(svg), "%.2000s", svg);
+        CHECK(count_of(svg, "<title>") == n_drawn + n_waits);
+        CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
+        MEMO_FREE(chrome);
+        MEMO_FREE(svg);
+        memo_simulation_destroy(times);
+        memo_schedule_destroy(schedule);
+    }
+    {
+        memo_schedule* schedule = new_schedule(0, 0);
+        memo_simulation* times;
+        char* svg;
+        CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+        svg = written(schedule, times, NULL, 1);
+        CHECK(is_xml(svg));
+        MEMO_FREE(svg);
+        CHECK(memo_schedule_write_svg(schedule, times, "", "/nowhere/at/all", &error) ==
+              MEMO_STATUS_IO);
+        CHECK(memo_schedule_write_chrome(schedule, times, "/nowhere/at/all", &error) ==
+              MEMO_STATUS_IO);
+        memo_simulation_destroy(times);
+        memo_schedule_destroy(schedule);
+    }
+    CHECK(n_live == 0);
+}
+
+/* --- what happens without memory: an error, nothing lost, nothing leaked --- */
+
+static memo_status everything(void) {
+    memo_schedule* schedule = NULL;
+    memo_check* check = NULL;
+    memo_simulation* times = NULL;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range range = range_of(0, 10);
+    int32_t more = 1, a, b, event, link;
+    memo_status status = memo_schedule_create(&schedule, &error);
+    if (!status) status = memo_schedule_add_stream(schedule, "a", &a, &error);
+    if (!status) status = memo_schedule_add_stream(schedule, "b", &b, &error);
+    if (!status) status = memo_schedule_add_event(schedule, &event, &error);
+    if (!status) status = memo_schedule_add_link(schedule, "l", 1, &link, &error);
+    desc.name = "a name that is long enough to make the text grow at some point";
+    desc.writes = &range;
+    desc.n_writes = 1;
+    desc.link = 1;
+    desc.link_bytes = desc.alloc_bytes = 5;
+    desc.more_streams = &more;
+    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    desc.n_more_streams = 1;
+    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    desc.n_more_streams = 0;
+    desc.stream = 1;
+    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    desc.stream = 0;
+    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_record(schedule, event, 0, &error);
+    if (!status) status = memo_schedule_wait(schedule, event, 1, &error);
+    if (!status) status = memo_schedule_check(schedule, &check, &error);
+    if (!status) status = memo_schedule_simulate(schedule, &times, &error);
+    if (!status) status = memo_schedule_compare(schedule, schedule, &error);
+    if (!status) status = memo_schedule_write_chrome(schedule, times, "/dev/null", &error);
+    if (!status) status = memo_schedule_write_svg(schedule, times, "t", "/dev/null", &error);
+    memo_simulation_destroy(times);
+    times = NULL;
+    if (!status) schedule->ops[0].end_s = 1;
+    if (!status) status = memo_schedule_measured(schedule, &times, &error);
+    memo_simulation_destroy(times);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    return status;
+}
+
+static void no_memory_is_an_error(void) {
+    int n;
+    for (n = 0; n < 1000; n++) {
+        memo_status status;
+        fail_at = n;
+        status = everything();
+        if (fail_at >= 0) { /* this time all requests were met */
+            CHECK(status == MEMO_STATUS_OK && n > 40);
+            break;
+        }
+        CHECK_CASE(status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "request %d: %s", n,
+                   memo_status_name(status));
+        CHECK_CASE(n_live == 0, "request %d leaks", n);
+    }
+    fail_at = -1;
+    CHECK(n_live == 0);
+}
+
+/* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
+static void large_schedules_are_handled(void) {
+    memo_schedule* schedule = new_schedule(4, 8);
+    memo_check* check;
+    memo_simulation* times;
+    int32_t link;
+    int i, k;
+    CHECK_OK(memo_schedule_add_link(schedule, "link", 1e9, &link, &error));
+    for (i = 0; i < 4000; i++) {
+        memo_op_desc desc = memo_op_desc_default();
+        memo_range ranges[10];
+        for (k = 0; k < 10; k++) {
+            uint64_t begin = memo_test_random() % 1000000;
+            ranges[k] = range_of(begin, begin + memo_test_random() % 100000);
+        }
+        desc.stream = i % 4;
+        desc.reads = ranges;
+        desc.n_reads = 7;
+        desc.writes = ranges + 7;
+        desc.n_writes = 3;
+        desc.duration_s = memo_test_real();
+        desc.link = link;
+        desc.link_bytes = memo_test_int(0, 1000000000);
+        CHECK_OK(memo_schedule_wait(schedule, (i + 7) % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+        CHECK_OK(memo_schedule_record(schedule, i % 8, i % 4, &error));
+    }
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 0 && check->n_waits == 4000);
+    memo_check_destroy(check);
+    CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+    CHECK(times->makespan_s > 0);
+    memo_simulation_destroy(times);
+    memo_schedule_destroy(schedule);
+
+    schedule = new_schedule(2, 0); /* rows of a table: even columns against odd ones, then all */
+    for (i = 0; i < 4; i++) {
+        static memo_range rows[100000];
+        memo_op_desc desc = memo_op_desc_default();
+        for (k = 0; k < 100000; k++) {
+            uint64_t begin = (uint64_t)(99999 - k) * 64 + (i == 1 ? 32 : 0);
+            rows[k] = range_of(begin, begin + (i == 3 ? 64 : 32));
+        }
+        desc.stream = i == 2 ? 0 : i % 2;
+        desc.writes = rows;
+        desc.n_writes = 100000;
+        CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+    }
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 3);
+    CHECK(check->races[0].range.begin == 0 && check->races[0].range.end == 32);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    CHECK(n_live == 0);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(builder_refuses_and_leaves_no_trace);
+    TEST(check_finds_the_textbook_cases);
+    TEST(check_agrees_with_brute_force);
+    TEST(simulation_agrees_with_slow_one);
+    TEST(links_are_shared);
+    TEST(waits_show_how_long_they_hold);
+    TEST(oases_makespans);
+    TEST(measured_starts_at_zero);
+    TEST(compare_names_the_first_difference);
+    TEST(files_are_well_formed);
+    TEST(no_memory_is_an_error);
+    TEST(large_schedules_are_handled);
+    return memo_test_end();
+}

@@ -1,0 +1,451 @@
+/* The swap engine: what comes back is what left, over random tables of tensors; ordering proven on
+ * what was really enqueued; every fault is a status. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+#include "swap_chain.h"
+
+static memo_error error;
+
+/* --- random cases --- */
+
+static void random_chain(chain* c) {
+    int32_t t;
+    memset(c, 0, sizeof *c);
+    c->desc = memo_swap_desc_default();
+    c->desc.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 9);
+    c->desc.n_tensors = (int32_t)memo_test_int(1, CHAIN_TENSORS_MAX);
+    c->desc.n_rows = memo_test_int(1, 40);
+    c->desc.tile_rows = memo_test_int(0, 9);
+    c->desc.alpha = memo_test_int(0, 2) ? (double)memo_test_int(0, 8) / 8 : memo_test_real();
+    c->desc.n_resident_layers = (int32_t)memo_test_int(0, memo_test_int(0, 2) ? 2 : 9);
+    for (t = 0; t < c->desc.n_tensors; t++) {
+        c->tensors[t].name = "tensor";
+        c->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 48) : 0;
+        c->tensors[t].mode = (memo_swap_mode)memo_test_int(0, memo_test_int(0, 1) ? 3 : 1);
+        c->tensors[t].is_contiguous = memo_test_int(0, 3) == 0;
+    }
+    c->desc.tensors = c->tensors;
+}
+
+static const char* describe(const chain* c) {
+    static char text[256];
+    snprintf(text, sizeof text, "layers %d tensors %d rows %lld tile %lld alpha %g resident %d",
+             (int)c->desc.n_layers, (int)c->desc.n_tensors, (long long)c->desc.n_rows,
+             (long long)c->desc.tile_rows, c->desc.alpha, (int)c->desc.n_resident_layers);
+    return text;
+}
+
+static memo_device* new_host(double bytes_per_s) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* device = NULL;
+    desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = bytes_per_s;
+    CHECK_OK(memo_host_device_create(&desc, &device, &error));
+    return device;
+}
+
+/* Random chains, several micro-batches, some given up half-way: every row comes back. */
+static void values_come_back(void) {
+    int round;
+    for (round = 0; round < 150; round++) {
+        /* Slow copies make a missing wait visible to the eye, not only to a race detector. */
+        memo_device* host = new_host(round % 10 ? 0 : 2e6);
+        chain c;
+        int64_t micro_batch, n_calls;
+        random_chain(&c);
+        c.host = host;
+        c.device = host;
+        CHECK_OK(chain_open(&c, &error));
+        for (micro_batch = 0; micro_batch < 4; micro_batch++) {
+            n_calls = memo_test_int(0, 2) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
+            CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
+        }
+        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        CHECK_CASE(c.n_wrong == 0, "round %d: %lld rows differ: %s", round, (long long)c.n_wrong,
+                   describe(&c));
+        chain_close(&c);
+        CHECK_CASE(memo_host_device_get_stats(host).device_bytes == 0 &&
+                       memo_host_device_get_stats(host).host_bytes == 0,
+                   "round %d", round);
+        memo_host_device_destroy(host);
+    }
+}
+
+/* Places of tensors that must hold their rows at the same time never share a byte. */
+static void places_are_disjoint(void) {
+    int round;
+    for (round = 0; round < 300; round++) {
+        memo_device* host = new_host(0);
+        chain c;
+        memo_swap_sizes sizes;
+        int32_t i, j, t, u;
+        random_chain(&c);
+        c.host = host;
+        c.device = host;
+        CHECK_OK(chain_open(&c, &error));
+        sizes = memo_swap_sizes_of(c.swap);
+        for (i = 0; i < c.desc.n_layers; i++) {
+            for (j = i; j < c.desc.n_layers; j++) {
+                for (t = 0; t < c.desc.n_tensors; t++) {
+                    for (u = 0; u < c.desc.n_tensors; u++) {
+                        memo_swap_view a = memo_swap_get_view(c.swap, i, t);
+                        memo_swap_view b = memo_swap_get_view(c.swap, j, u);
+                        memo_range r[2], s[2];
+                        int64_t begin, end, n, m, x, y;
+                        /* Of an earlier layer, only rows that are neither moved nor recomputed
+                         * stay. */
+                        memo_swap_recompute_rows(c.swap, i, t, &begin, &end);
+                        if (i == j ? t >= u
+                                   : (i < sizes.n_swapped_layers &&
+                                      c.tensors[t].mode != MEMO_SWAP_KEEP))
+                            continue;
+                        n = chain_ranges(&a, 0, i == j ? c.desc.n_rows : begin, r);
+                        m = chain_ranges(&b, 0, c.desc.n_rows, s);
+                        for (x = 0; x < n; x++)
+                            for (y = 0; y < m; y++)
+                                CHECK_CASE(r[x].end <= s[y].begin || s[y].end <= r[x].begin,
+                                           "layer %d tensor %d and layer %d tensor %d: %s", (int)i,
+                                           (int)t, (int)j, (int)u, describe(&c));
+                    }
+                }
+            }
+        }
+        chain_close(&c);
+        memo_host_device_destroy(host);
+    }
+}
+
+/* --- sizes --- */
+
+/* The GPT layer of the paper: 16 b s h elements, of which input and attention output are swapped
+ * whole. */
+static void gpt_table(chain* c, int64_t hidden_bytes) {
+    static const int64_t widths[] = {1, 1, 1, 1, 1, 1, 1, 1, 4, 4};
+    int32_t t;
+    memset(c, 0, sizeof *c);
+    c->desc = memo_swap_desc_default();
+    c->desc.tensors = c->tensors;
+    c->desc.n_tensors = CHAIN_TENSORS_MAX;
+    for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+        c->tensors[t].name = "tensor";
+        c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
+        c->tensors[t].mode = t < 2 ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
+    }
+    c->tensors[2].row_bytes *= 3; /* q, k and v */
+}
+
+static void sizes_follow_the_formulas(void) {
+    const int64_t h = 512, s = 4096;
+    int eighths;
+    for (eighths = 0; eighths <= 8; eighths++) {
+        memo_swap_sizes sizes;
+        chain c;
+        double alpha = eighths / 8.0;
+        gpt_table(&c, h);
+        c.desc.n_layers = 32;
+        c.desc.n_rows = s;
+        c.desc.alpha = alpha;
+        c.desc.tile_rows = 64;
+        c.desc.n_resident_layers = 1;
+        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        CHECK(sizes.layer_bytes == 16 * s * h);
+        CHECK(sizes.swapped_rows == (int64_t)(alpha * (double)s));
+        CHECK(sizes.device_bytes == (int64_t)((18 + 14 * alpha) * (double)(s * h)));
+        CHECK(sizes.layer_swapped_bytes == (int64_t)((2 + 14 * alpha) * (double)(s * h)));
+        CHECK(sizes.n_swapped_layers == 30);
+        CHECK(sizes.host_bytes == 30 * sizes.layer_swapped_bytes);
+        c.desc.n_resident_layers = 2; /* one more scratch */
+        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        CHECK(sizes.device_bytes ==
+              (int64_t)((18 + 14 * alpha + 14 * (1 - alpha)) * (double)(s * h)));
+        c.desc.n_resident_layers = 5; /* 28 layers use the buffers, 3 whole layers beside them */
+        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        CHECK(sizes.n_swapped_layers == 27);
+        CHECK(sizes.device_bytes ==
+              (int64_t)((18 + 14 * alpha + 14 * (1 - alpha) + 3 * 16) * (double)(s * h)));
+    }
+}
+
+static void bad_descs_are_refused(void) {
+    memo_swap_sizes sizes;
+    chain c;
+    gpt_table(&c, 64);
+    c.desc.n_layers = 4;
+    c.desc.n_rows = 8;
+    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    c.desc.alpha = 1.5;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "1.5") != NULL);
+    c.desc.alpha = (double)NAN;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    c.desc.alpha = 0;
+    c.desc.n_rows = 0;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    c.desc.n_rows = INT64_MAX / 2;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "2^62") != NULL);
+    c.desc.n_rows = 8;
+    c.tensors[3].row_bytes = -1;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    c.tensors[3].row_bytes = 1;
+    c.desc.tile_rows = -1;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+static void calls_out_of_order_are_refused(void) {
+    memo_device* host = new_host(0);
+    chain c;
+    gpt_table(&c, 16);
+    c.desc.n_layers = 3;
+    c.desc.n_rows = 8;
+    c.host = host;
+    c.device = host;
+    CHECK_OK(chain_open(&c, &error));
+    CHECK(memo_swap_forward_begin(c.swap, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
+    CHECK(memo_swap_backward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(memo_swap_forward_end(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(chain_forward(&c, 0, 0, &error));
+    CHECK(memo_swap_forward_begin(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_swap_abandon(c.swap, &error));
+    CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
+    CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+    CHECK(c.n_wrong == 0);
+    chain_close(&c);
+    memo_host_device_destroy(host);
+}
+
+/* --- ordering, on what was really enqueued --- */
+
+/* The recorded schedule of random chains has no race, and no wait that could go. */
+static void recorded_steps_are_ordered(void) {
+    int round;
+    int64_t n_waits = 0;
+    for (round = 0; round < 100; round++) {
+        memo_device* host = new_host(0);
+        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        memo_recorder* recorder = NULL;
+        memo_schedule* schedule = NULL;
+        memo_check* check = NULL;
+        chain c;
+        int64_t micro_batch, abandoned = 0;
+        random_chain(&c);
+        recorder_desc.device = host;
+        CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+        c.host = host;
+        c.device = memo_recorder_device(recorder);
+        CHECK_OK(chain_open(&c, &error));
+        for (micro_batch = 0; micro_batch < 3; micro_batch++) {
+            int64_t n_calls = memo_test_int(0, 4) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
+            abandoned += n_calls < 2 * c.desc.n_layers;
+            CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
+        }
+        CHECK_OK(c.device->stream_synchronize(c.device->context, c.compute, &error));
+        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
+        CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
+        /* After a step given up, waiting for what may already be done is the price of not knowing.
+         */
+        CHECK_CASE(abandoned || check->n_redundant_waits == 0, "round %d: %lld of %lld waits: %s",
+                   round, (long long)check->n_redundant_waits, (long long)check->n_waits,
+                   describe(&c));
+        n_waits += check->n_waits;
+        memo_check_destroy(check);
+        chain_close(&c);
+        memo_recorder_destroy(recorder);
+        memo_host_device_destroy(host);
+    }
+    CHECK(n_waits > 500);
+}
+
+/* --- faults --- */
+
+/* A table that fails its k-th call of those that can fail. */
+typedef struct faulty {
+    memo_device table; /* first: its address is the context */
+    memo_device* inner;
+    int64_t n_calls, failing;
+} faulty;
+
+static int fails(faulty* f, memo_error* e) {
+    if (f->n_calls++ != f->failing) return 0;
+    memo_error_set(e, MEMO_STATUS_DEVICE, "injected fault at call %lld", (long long)f->failing);
+    return 1;
+}
+#define FAULTY(name, parameters, arguments)                                                        \
+    static memo_status faulty_##name parameters {                                                  \
+        faulty* f = (faulty*)context;                                                              \
+        if (fails(f, e)) return MEMO_STATUS_DEVICE;                                                \
+        return f->inner->name arguments;                                                           \
+    }
+FAULTY(device_alloc, (void* context, int64_t n, void** a, memo_error* e),
+       (f->inner->context, n, a, e))
+FAULTY(host_alloc, (void* context, int64_t n, void** a, memo_error* e),
+       (f->inner->context, n, a, e))
+FAULTY(stream_create, (void* context, const char* n, int32_t p, memo_stream* s, memo_error* e),
+       (f->inner->context, n, p, s, e))
+FAULTY(stream_synchronize, (void* context, memo_stream s, memo_error* e), (f->inner->context, s, e))
+FAULTY(event_create, (void* context, memo_event* v, memo_error* e), (f->inner->context, v, e))
+FAULTY(event_record, (void* context, memo_event v, memo_stream s, memo_error* e),
+       (f->inner->context, v, s, e))
+FAULTY(event_wait, (void* context, memo_event v, memo_stream s, memo_error* e),
+       (f->inner->context, v, s, e))
+FAULTY(event_elapsed, (void* context, memo_event a, memo_event b, double* x, memo_error* e),
+       (f->inner->context, a, b, x, e))
+FAULTY(copy,
+       (void* context, memo_stream s, memo_copy_kind k, void* to, const void* from, int64_t n,
+        memo_error* e),
+       (f->inner->context, s, k, to, from, n, e))
+/* Freeing cannot be refused: these only pass on. */
+static memo_status faulty_device_free(void* context, void* a, memo_error* e) {
+    faulty* f = (faulty*)context;
+    return f->inner->device_free(f->inner->context, a, e);
+}
+static memo_status faulty_host_free(void* context, void* a, memo_error* e) {
+    faulty* f = (faulty*)context;
+    return f->inner->host_free(f->inner->context, a, e);
+}
+static memo_status faulty_stream_destroy(void* context, memo_stream s, memo_error* e) {
+    faulty* f = (faulty*)context;
+    return f->inner->stream_destroy(f->inner->context, s, e);
+}
+static memo_status faulty_event_destroy(void* context, memo_event v, memo_error* e) {
+    faulty* f = (faulty*)context;
+    return f->inner->event_destroy(f->inner->context, v, e);
+}
+
+static void faulty_init(faulty* f, memo_device* inner, int64_t failing) {
+    memset(f, 0, sizeof *f);
+    f->table = *inner;
+    f->table.context = f;
+    f->table.device_alloc = faulty_device_alloc;
+    f->table.device_free = faulty_device_free;
+    f->table.host_alloc = faulty_host_alloc;
+    f->table.host_free = faulty_host_free;
+    f->table.stream_create = faulty_stream_create;
+    f->table.stream_destroy = faulty_stream_destroy;
+    f->table.stream_synchronize = faulty_stream_synchronize;
+    f->table.event_create = faulty_event_create;
+    f->table.event_destroy = faulty_event_destroy;
+    f->table.event_record = faulty_event_record;
+    f->table.event_wait = faulty_event_wait;
+    f->table.event_elapsed = faulty_event_elapsed;
+    f->table.copy = faulty_copy;
+    f->inner = inner;
+    f->failing = failing;
+}
+
+/* For every k of a short run: a status with a message, nothing leaked, and, started anew, right
+ * results. */
+static void every_fault_is_a_status(void) {
+    int64_t k = 0, n_failed = 0;
+    int done = 0;
+    for (k = 0; !done; k++) {
+        memo_device* host = new_host(0);
+        faulty f;
+        chain c;
+        memo_status status;
+        memo_swap_stats stats;
+        memset(&error, 0, sizeof error);
+        gpt_table(&c, 24);
+        c.desc.n_layers = 4;
+        c.desc.n_rows = 10;
+        c.desc.tile_rows = 3;
+        c.desc.alpha = 0.5;
+        c.desc.is_timed = 1;
+        faulty_init(&f, host, k);
+        c.host = host;
+        c.device = &f.table;
+        status = chain_open(&c, &error);
+        if (!status) {
+            status = chain_micro_batch(&c, 0, 1000, &error);
+            if (!status)
+                status = c.device->stream_synchronize(c.device->context, c.compute, &error);
+            if (!status) status = memo_swap_get_stats(c.swap, &stats, &error);
+            done = status == MEMO_STATUS_OK; /* fewer than k calls: the run is through */
+            if (status) {
+                CHECK_OK(memo_swap_abandon(c.swap, &error));
+                CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
+                CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+            }
+            CHECK_CASE(c.n_wrong == 0, "after a fault at call %lld", (long long)k);
+            chain_close(&c);
+        }
+        if (status) {
+            n_failed++;
+            CHECK_CASE(strstr(error.message, "injected") != NULL || error.message[0], "call %lld",
+                       (long long)k);
+        }
+        CHECK_CASE(memo_host_device_get_stats(host).device_bytes == 0, "call %lld", (long long)k);
+        CHECK_CASE(memo_host_device_get_stats(host).host_bytes == 0, "call %lld", (long long)k);
+        memo_host_device_destroy(host);
+        if (k > 5000) {
+            CHECK(!"the run never gets through");
+            break;
+        }
+    }
+    CHECK(n_failed > 50);
+}
+
+/* A host memory too small is refused at creation, with the figures, and nothing stays allocated. */
+static void too_little_memory_is_refused(void) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    chain c;
+    gpt_table(&c, 512);
+    c.desc.n_layers = 6;
+    c.desc.n_rows = 64;
+    c.desc.alpha = 1;
+    desc.host_memory_bytes = 65536;
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    c.host = host;
+    c.device = host;
+    CHECK(chain_open(&c, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK(memo_host_device_get_stats(host).device_bytes == 0);
+    memo_host_device_destroy(host);
+}
+
+/* Waits are measured: copies slower than the computation show as stall, and only then. */
+static void stalls_are_measured(void) {
+    double stall_s[2];
+    int i;
+    for (i = 0; i < 2; i++) {
+        memo_device* host = new_host(i ? 4e6 : 0); /* a layer's 160 KiB then take 40 ms */
+        memo_swap_stats stats;
+        chain c;
+        gpt_table(&c, 160);
+        c.desc.n_layers = 5;
+        c.desc.n_rows = 64;
+        c.desc.alpha = 1;
+        c.desc.is_timed = 1;
+        c.host = host;
+        c.device = host;
+        CHECK_OK(chain_open(&c, &error));
+        CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
+        CHECK(stats.to_host_bytes == 3 * memo_swap_sizes_of(c.swap).layer_swapped_bytes);
+        CHECK(stats.to_device_bytes == stats.to_host_bytes);
+        stall_s[i] = stats.forward_stall_s + stats.backward_stall_s;
+        CHECK(stats.forward_stall_s >= 0 && stats.backward_stall_s >= 0);
+        chain_close(&c);
+        memo_host_device_destroy(host);
+    }
+    CHECK_CASE(stall_s[1] > 0.1, "%g s", stall_s[1]);
+    CHECK_CASE(stall_s[0] < stall_s[1], "%g s and %g s", stall_s[0], stall_s[1]);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(sizes_follow_the_formulas);
+    TEST(bad_descs_are_refused);
+    TEST(places_are_disjoint);
+    TEST(calls_out_of_order_are_refused);
+    TEST(values_come_back);
+    TEST(recorded_steps_are_ordered);
+    TEST(every_fault_is_a_status);
+    TEST(too_little_memory_is_refused);
+    TEST(stalls_are_measured);
+    return memo_test_end();
+}

@@ -1,0 +1,364 @@
+#!/bin/sh
+# The trainer as a user meets it: options, refusals, dry runs, losses bitwise equal under every policy,
+# files, Ctrl-C.  TAP on standard output.
+#
+# usage: tests/test_train_gpt.sh [NAME]      only the tests whose name contains it
+# Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+
+filter=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --seed) shift ;; # nothing here is random
+    *) filter=$1 ;;
+    esac
+    shift
+done
+program=${TRAIN_GPT:-build/examples/train_gpt}
+case $program in /*) ;; *) program=$PWD/$program ;; esac
+if [ ! -x "$program" ]; then
+    echo "Bail out! $program is not built; make examples"
+    exit 1
+fi
+sources=$PWD
+directory=$(mktemp -d) || exit 1
+trap 'rm -rf "$directory"' EXIT
+cd "$directory" || exit 1
+
+n_tests=0
+n_failed=0
+problem=
+skip_reason=
+
+# fail TEXT: the current test fails and says why.
+fail() { problem="$problem$1
+"; }
+
+# run_test NAME: calls the function of that name; the verdict on what fail collected.
+run_test() {
+    case $1 in *"$filter"*) ;; *) return ;; esac
+    n_tests=$((n_tests + 1))
+    $1
+    if [ -n "$skip_reason" ]; then
+        echo "ok $n_tests - $1 # SKIP $skip_reason"
+    elif [ -z "$problem" ]; then
+        echo "ok $n_tests - $1"
+    else
+        printf '%s' "$problem" | sed 's/^/# /'
+        echo "not ok $n_tests - $1"
+        n_failed=$((n_failed + 1))
+    fi
+    problem=
+    skip_reason=
+}
+
+# run ARGUMENT...: output in out, messages in err, exit status in $code.
+run() {
+    "$program" "$@" >out 2>err </dev/null
+    code=$?
+}
+
+expect_code() { [ "$code" = "$1" ] || fail "exit $code, not $1: $(tail -n 1 err)"; }
+expect_out() { grep -q -e "$1" out || fail "no output like '$1'"; }
+expect_err() { grep -q -e "$1" err || fail "no message like '$1', but: $(cat err)"; }
+expect_one_line() { [ "$(wc -l <err)" -eq 1 ] || fail "$(wc -l <err) lines of messages, not 1"; }
+expect_same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
+
+# refused PATTERN ARGUMENT...: one line like PATTERN, exit 2, nothing left behind.
+refused() {
+    pattern=$1
+    shift
+    rm -rf left.log left.dir
+    run --loss-log left.log --output left.dir/run "$@"
+    expect_code 2
+    expect_one_line
+    expect_err "$pattern"
+    for path in left.log left.dir left.log.part; do
+        [ ! -e $path ] || fail "$path is left behind"
+    done
+}
+
+# A text with some order in it, the same on every machine.
+awk 'BEGIN { for (i = 0; i < 1500; i++) printf "line %d of the text has the number %d in it\n", i % 17, i * i % 101 }' >text
+# Small enough that a step takes milliseconds; four layers, so that two are swapped; a short last tile.
+tiny="--text text --layers 4 --hidden 16 --heads 4 --kv-heads 2 --seq 50 --batch 2 --tile 8 --steps 4 --dropout 0.1"
+: >empty
+printf 'short' >short
+
+# ---- options ---------------------------------------------------------------------------------------
+
+help_lists_every_option() {
+    run --help
+    expect_code 0
+    for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
+        --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
+        --sample --link-bandwidth --dry-run --demo; do
+        expect_out "^  $name "
+    done
+    [ -s err ] && fail "help writes to standard error"
+}
+
+unknown_options_are_refused() {
+    refused 'no such option; --layers is the nearest' $tiny --layer 3
+    refused 'no such option; --device-memory is the nearest' $tiny --devicememory 3MiB
+    refused 'no such option; --help lists them' $tiny --zzzzzzzz
+    refused 'not an option; files to learn from follow --text' lonely
+    refused '--steps needs a value' $tiny --steps
+    refused '--text needs a value' --text --steps 3
+    refused '--dry-run takes no value' $tiny --dry-run=yes
+}
+
+bad_values_are_refused() {
+    for value in 0 -1 1.5 x 3x '' 1e300 nan inf 0x10; do refused '^train_gpt: --layers .*not a whole number' $tiny --layers "$value"; done
+    for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
+    for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
+    refused '^train_gpt: --policy best: no such policy; keep, recompute, swap and memo are' $tiny --policy best
+    refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
+}
+
+models_that_cannot_be_are_refused() {
+    refused '--hidden 18 is not a multiple of --heads 4; --hidden 20 would be' $tiny --hidden 18
+    refused 'rotary positions need an even size' $tiny --hidden 12
+    refused '--heads 4 is not a multiple of --kv-heads 3' $tiny --kv-heads 3
+}
+
+texts_that_cannot_be_are_refused() {
+    refused 'missing: cannot be read: No such file' $tiny --text missing
+    refused 'empty: the file is empty' $tiny --text text empty
+    refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
+    refused 'the text has 5 bytes' $tiny --text short --seq 5
+    refused 'cannot be read: Is a directory' $tiny --text .
+    refused "no text: the project's own sources are not in this directory" --layers 2
+}
+
+shortest_text() {
+    run $tiny --text short --seq 4 --batch 1
+    expect_code 0
+}
+
+outputs_that_cannot_be_are_refused() {
+    : >plain
+    run $tiny --output plain/run --loss-log left.log
+    expect_code 2
+    expect_err '--output plain/run: cannot be made'
+    [ ! -e left.log ] || fail 'left.log is left behind'
+    run $tiny --output made/here --loss-log no/such/directory/log
+    expect_code 2
+    expect_err '--loss-log no/such/directory/log: cannot be written'
+    [ ! -e made ] || fail 'made is left behind'
+}
+
+# ---- budgets ---------------------------------------------------------------------------------------
+
+budgets_that_cannot_be_met_are_refused() {
+    refused '100.0 KiB of device memory cannot hold this run: policy memo needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --device-memory 100KiB
+    refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
+    refused '1.0 KiB of host memory cannot hold this run: policy swap needs .*; try --host-memory [0-9]*KiB, --policy keep' $tiny --policy swap --host-memory 1KiB
+    refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
+}
+
+# What a refusal suggests works, and a KiB less does not.
+suggested_budget_is_exact() {
+    run $tiny --policy keep --device-memory 100KiB
+    enough=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
+    run $tiny --policy keep --device-memory "${enough}KiB" --compare 1
+    expect_code 0
+    expect_out '^keep .* fits$'
+    run $tiny --policy keep --device-memory "$((enough - 1))KiB"
+    expect_code 2
+}
+
+dry_run() {
+    run $tiny --dry-run
+    expect_code 0
+    for policy in keep recompute swap memo; do expect_out "^$policy .* yes"; done
+    run $tiny --dry-run --policy keep --device-memory 100KiB
+    expect_code 2
+    expect_one_line
+    expect_out '^keep .*no, device: needs'
+    run --dry-run --layers 100 --hidden 4096 --heads 32 --seq 100000 --batch 4 --tile 1000
+    expect_code 0
+}
+
+# ---- the same numbers whatever the policy ----------------------------------------------------------
+
+losses_equal_over_policies_and_alphas() {
+    run $tiny --policy keep --loss-log keep.log
+    expect_code 0
+    [ "$(wc -l <keep.log)" -eq 4 ] || fail "the log has $(wc -l <keep.log) lines, not 4"
+    grep -v -q -E '^[0-9]+ [0-9.e+-]+ 0x1?[0-9a-f.]+p[+-][0-9]+$' keep.log && fail 'a line of the log is not: step, decimal, hexadecimal'
+    for policy in recompute swap memo; do
+        run $tiny --policy $policy --loss-log $policy.log
+        expect_code 0
+        expect_same keep.log $policy.log
+    done
+    for alpha in 0 0.125 0.25 0.5 1; do
+        run $tiny --policy memo --alpha $alpha --loss-log alpha.log
+        expect_code 0
+        expect_same keep.log alpha.log
+    done
+    run $tiny --policy keep --seed 2 --loss-log seed.log
+    cmp -s keep.log seed.log && fail 'another seed makes the same losses'
+}
+
+losses_equal_with_accumulation_and_few_layers() {
+    run $tiny --accumulate 3 --layers 5 --policy keep --loss-log keep3.log
+    for policy in recompute swap memo; do
+        run $tiny --accumulate 3 --layers 5 --policy $policy --loss-log $policy.log --link-bandwidth 200MB
+        expect_code 0
+        expect_same keep3.log $policy.log
+    done
+    for layers in 1 2 3; do
+        run $tiny --layers $layers --policy keep --loss-log keep.few
+        run $tiny --layers $layers --policy memo --alpha 0.5 --loss-log memo.few
+        expect_code 0
+        expect_same keep.few memo.few
+    done
+}
+
+alpha_is_rounded_to_tiles_and_said() {
+    run $tiny --alpha 0.3
+    expect_code 0
+    expect_out 'alpha     0.32: 32 of 100 rows swapped.*rounded from --alpha 0.3'
+    run $tiny --alpha 0.32
+    expect_out 'as --alpha says'
+}
+
+# A budget between what memo needs at alpha 0 and at alpha 1: alpha is chosen in between.
+alpha_is_chosen_within_host_memory() {
+    for alpha in 0 1; do
+        run $tiny --seq 200 --dry-run --alpha $alpha
+        eval "host$alpha=$(awk '/^memo / { print int($6) }' out)" # KiB
+    done
+    run $tiny --seq 200 --host-memory $(((host0 + host1) / 2))KiB --compare 2 --loss-log chosen.log
+    expect_code 0
+    expect_out '^alpha     0\.[0-9]*: .*limited by host memory'
+    expect_out '^profile '
+    expect_out '^swap .*host: needs .*; run without limit'
+    expect_out 'bitwise the same'
+    run $tiny --seq 200 --policy keep --loss-log keep.log
+    expect_same keep.log chosen.log
+}
+
+# Between what one resident layer needs at alpha 0 and at alpha 1.
+alpha_is_chosen_within_device_memory() {
+    run $tiny --hidden 32 --device-memory 1MiB --seq 200
+    least=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
+    run $tiny --hidden 32 --seq 200 --device-memory "$((least + 250))KiB" --loss-log chosen.log
+    expect_code 0
+    expect_out '^alpha     0\.[0-9]*: .*limited by device memory'
+    expect_out 'last layer resident'
+    run $tiny --hidden 32 --seq 200 --policy keep --loss-log keep.log
+    expect_same keep.log chosen.log
+}
+
+comparison_of_policies() {
+    run $tiny --compare 3 --device-memory 500KiB
+    expect_code 0
+    expect_out '^keep .*reference'
+    for policy in recompute swap memo; do expect_out "^$policy .* equal "; done
+    expect_out 'bitwise the same'
+}
+
+# ---- what is written -------------------------------------------------------------------------------
+
+files_are_written() {
+    run $tiny --output new/run --sample 30 --compare 1
+    expect_code 0
+    for file in plan.svg loss.svg timeline.svg timeline.json step.trace step.plan; do
+        [ -s new/run/$file ] || fail "$file is missing or empty"
+        expect_out "^new/run/$file  *[a-z]"
+    done
+    for file in new/run/*.svg; do
+        grep -q '</svg>' "$file" || fail "$file has no end"
+        if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$file" 2>/dev/null || fail "$file is not XML"; fi
+    done
+    [ "$(ls new/run | wc -l)" -eq 6 ] || fail "unexpected files: $(ls new/run)"
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+}
+
+output_into_a_file() {
+    run $tiny --steps 120
+    lines=$(grep -c '^  step ' out)
+    [ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "$lines lines of progress for 120 steps"
+    grep -q "$(printf '\r')" out && fail 'a carriage return in a file'
+    LC_ALL=de_DE.UTF-8 "$program" $tiny --policy keep --loss-log german.log >/dev/null 2>&1
+    run $tiny --policy keep --loss-log plain.log
+    expect_same german.log plain.log
+}
+
+generated_text_is_escaped() {
+    printf 'tab\there, bell\007, caf\303\251, and a line\n%.0s' 1 2 3 4 5 6 7 8 >strange
+    run $tiny --text strange --seq 40 --sample 60
+    expect_code 0
+    [ -z "$(LC_ALL=C tr -d '\n -~' <out)" ] || fail 'unprintable bytes reach the output'
+}
+
+default_text() {
+    (cd "$sources" && "$program" --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --steps 1 >"$directory/out" 2>"$directory/err")
+    code=$?
+    expect_code 0
+    expect_out "the project's own sources"
+}
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------
+
+# (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
+interrupt_keeps_the_log() {
+    "$program" $tiny --steps 1000000 --loss-log interrupted.log --output interrupted.dir >out 2>err &
+    child=$!
+    waited=0
+    while [ $waited -lt 100 ] && ! [ -s interrupted.log ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+    kill -INT $child
+    wait $child
+    code=$?
+    expect_code 130
+    expect_err 'interrupted after step [0-9]*'
+    expect_one_line
+    [ "$(tail -c 1 interrupted.log | od -An -tx1 | tr -d ' ')" = 0a ] || fail 'the last line of the log is not complete'
+    awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
+}
+
+# One line that is written anew, and an end to it, also where Ctrl-C comes.
+progress_on_a_terminal() {
+    if ! script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
+        skip_reason="no script(1) to make a terminal with"
+        return
+    fi
+    script -qec "$program $tiny --steps 300" /dev/null >out 2>&1 </dev/null
+    [ "$(tr '\r' '\n' <out | grep -c '^.\[Kstep')" -ge 2 ] || fail 'the line is not written anew'
+    grep -q 'step 300 of 300' out || fail 'the last step is not shown'
+    [ "$(grep -c 'step ' out)" -le 2 ] || fail 'more than one line of progress'
+    script -qec "timeout -s INT 1 $program $tiny --steps 100000000" /dev/null >out 2>&1 </dev/null
+    grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
+}
+
+for name in help_lists_every_option \
+    unknown_options_are_refused \
+    bad_values_are_refused \
+    models_that_cannot_be_are_refused \
+    texts_that_cannot_be_are_refused \
+    shortest_text \
+    outputs_that_cannot_be_are_refused \
+    budgets_that_cannot_be_met_are_refused \
+    suggested_budget_is_exact \
+    dry_run \
+    losses_equal_over_policies_and_alphas \
+    losses_equal_with_accumulation_and_few_layers \
+    alpha_is_rounded_to_tiles_and_said \
+    alpha_is_chosen_within_host_memory \
+    alpha_is_chosen_within_device_memory \
+    comparison_of_policies \
+    files_are_written \
+    output_into_a_file \
+    generated_text_is_escaped \
+    default_text \
+    interrupt_keeps_the_log \
+    progress_on_a_terminal; do
+    run_test $name
+done
+echo "1..$n_tests"
+[ $n_failed -eq 0 ]

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Ordering under ThreadSanitizer: silent when no wait is dropped, a report for every single one that is.
+# Every wait of the engine is necessary (memo.h, chapter 9), so each must be reported.
+set -u
+dir=build/tests/tsan
+mkdir -p "$dir"
+skip() {
+    echo "ok 1 - tsan_is_silent_with_all_waits # SKIP $1"
+    echo "ok 2 - tsan_reports_every_dropped_wait # SKIP $1"
+    echo "1..2"
+    exit 0
+}
+compiler=""
+for c in "${CC:-cc}" gcc clang; do
+    # shellcheck disable=SC2086
+    if $c -std=c99 -g -O1 -fsanitize=thread -I. -Itests tests/tsan_swap.c -o "$dir/tsan_swap" \
+        -lpthread -lm 2>"$dir/build.log"; then
+        compiler=$c
+        break
+    fi
+done
+[ -n "$compiler" ] || skip "no compiler here links with -fsanitize=thread"
+TSAN_OPTIONS="history_size=7 exitcode=66"
+export TSAN_OPTIONS
+# Some kernels place memory where the race detector cannot have it; without address randomisation it can.
+run="$dir/tsan_swap"
+if ! $run >"$dir/out" 2>"$dir/log" && grep -q "unexpected memory mapping" "$dir/log"; then
+    command -v setarch >/dev/null 2>&1 || skip "the race detector does not start on this kernel"
+    run="setarch $(uname -m) -R $dir/tsan_swap"
+    $run >"$dir/out" 2>"$dir/log"
+fi
+failures=0
+i=0
+while [ $i -lt 20 ]; do
+    if ! $run -1 $((i % 2 * 20000)) >"$dir/out" 2>"$dir/log"; then
+        echo "# a report although no wait was dropped: $dir/log"
+        failures=1
+        break
+    fi
+    i=$((i + 1))
+done
+[ $failures -eq 0 ] && echo "ok 1 - tsan_is_silent_with_all_waits" ||
+    echo "not ok 1 - tsan_is_silent_with_all_waits"
+n=$(sed -n 's/^waits //p' "$dir/out")
+missed=""
+k=0
+[ "${n:-0}" -ge 20 ] || missed="only ${n:-0} waits to drop"
+while [ $k -lt "${n:-0}" ]; do
+    # A race is seen only where both accesses are still remembered: a few tries, one report is enough.
+    seen=0
+    try=0
+    while [ $try -lt 10 ] && [ $seen -eq 0 ]; do
+        $run $k $((try % 2 * 20000)) >"$dir/out" 2>"$dir/log.$k"
+        [ $? -eq 66 ] && seen=1
+        try=$((try + 1))
+    done
+    [ $seen -eq 1 ] || missed="$missed $k"
+    k=$((k + 1))
+done
+if [ -z "$missed" ]; then
+    echo "ok 2 - tsan_reports_every_dropped_wait"
+else
+    echo "# not reported: $missed"
+    echo "not ok 2 - tsan_reports_every_dropped_wait"
+    failures=1
+fi
+echo "1..2"
+exit $failures

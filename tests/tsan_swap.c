@@ -1,0 +1,72 @@
+/* Runs a few micro-batches of swapping with the k-th wait dropped; built with a race detector by
+ * test_tsan.sh, which looks at what that says.
+ *
+ *   tsan_swap            no wait dropped; prints "waits N"
+ *   tsan_swap K RATE     the K-th (from 0; -1: none) is dropped; copies at RATE bytes/s, 0: unthrottled
+ *
+ * Slow copies matter: a wait that comes late sees a later record of its event too, and is then ordered
+ * after more than it asked for.
+ *
+ * Everything is enqueued before the workers start, so that no queue orders the streams by accident.
+ */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "swap_chain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const memo_device* inner;
+static long n_waits, dropped = -1;
+
+static memo_status dropping_event_wait(void* context, memo_event event, memo_stream stream,
+                                       memo_error* error) {
+    if (n_waits++ == dropped) return MEMO_STATUS_OK;
+    return inner->event_wait(context, event, stream, error);
+}
+
+int main(int argc, char** argv) {
+    static const memo_swap_mode modes[] = {MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, MEMO_SWAP_SPLIT};
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    memo_device table;
+    memo_error error;
+    chain c;
+    int t, micro_batch;
+    memset(&c, 0, sizeof c);
+    memset(&error, 0, sizeof error);
+    if (argc > 1) dropped = strtol(argv[1], NULL, 10);
+    if (argc > 2)
+        host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = strtod(argv[2], NULL);
+    host_desc.start_held = 1;
+    if (memo_host_device_create(&host_desc, &host, &error)) goto failed;
+    inner = host;
+    table = *host;
+    table.event_wait = dropping_event_wait;
+    c.host = host;
+    c.device = &table;
+    c.desc = memo_swap_desc_default();
+    c.desc.n_layers = 5;
+    c.desc.n_rows = 6;
+    c.desc.tile_rows = 2;
+    c.desc.alpha = 0.5;
+    c.desc.n_tensors = 3;
+    for (t = 0; t < 3; t++) {
+        c.tensors[t].name = "tensor";
+        c.tensors[t].row_bytes = 8;
+        c.tensors[t].mode = modes[t];
+        c.tensors[t].is_contiguous = t == 2;
+    }
+    if (chain_open(&c, &error)) goto failed;
+    for (micro_batch = 0; micro_batch < 2; micro_batch++)
+        if (chain_micro_batch(&c, micro_batch, 1000, &error)) goto failed;
+    if (memo_host_device_start(host, &error)) goto failed;
+    if (host->stream_synchronize(host->context, c.compute, &error)) goto failed;
+    chain_close(&c);
+    memo_host_device_destroy(host);
+    printf("waits %ld\n", n_waits);
+    return 0;
+failed:
+    fprintf(stderr, "tsan_swap: %s\n", error.message);
+    return 2;
+}
