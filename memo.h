@@ -3,15 +3,16 @@
  * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  memo
  * gives it three things, each usable alone:
  *
- *   trace, plan, arena    one training step's memory requests are recorded, given fixed offsets before
- *                         training, and replayed without a lock, a system call or fragmentation;
+ *   trace, plan, arena    one training step's memory requests are recorded, given fixed offsets
+ *                         before training, and replayed without a lock, a system call or
+ *                         fragmentation;
  *   swap engine           the activations that the backward pass needs leave the device behind the
  *                         computation and come back in time, row by row; the rest is recomputed;
  *   schedule              what was enqueued on which stream, as data: checked for races, simulated,
  *                         drawn.
  *
- * Everything runs through a small table of functions, memo_device.  This header brings one for the host
- * (threads as streams, with a hard capacity); memo_cuda.cuh brings the one for CUDA.
+ * Everything runs through a small table of functions, memo_device.  This header brings one for the
+ * host (threads as streams, with a hard capacity); memo_cuda.cuh brings the one for CUDA.
  *
  * Licence: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
  *
@@ -47,11 +48,11 @@
  *     memo_arena_create(&desc, &arena, &error);
  *     for (;;) step(arena, &error);                        // tens of nanoseconds a request
  *
- * RULES.  Every fallible call returns memo_status and takes a memo_error that may be NULL; the message
- * says what was wrong, where, and what would work.  A desc is a plain struct in which zero means
- * default; start from memo_x_desc_default().  No global state.  Once created, nothing here allocates,
- * locks or synchronises on the training path.  An object serves one thread at a time.  Sizes are bytes,
- * times are seconds, intervals are half-open, indices are 64 bits wide.
+ * RULES.  Every fallible call returns memo_status and takes a memo_error that may be NULL; the
+ * message says what was wrong, where, and what would work.  A desc is a plain struct in which zero
+ * means default; start from memo_x_desc_default().  No global state.  Once created, nothing here
+ * allocates, locks or synchronises on the training path.  An object serves one thread at a time.
+ * Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
  *           8 recorder | 9 swap engine | then the implementation, in the same order.
@@ -84,7 +85,7 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
-#define MEMO_UNUSED __attribute__((unused))
+#define MEMO_UNUSED                  __attribute__((unused))
 #else
 #define MEMO_PRINTF(position, first)
 #define MEMO_UNUSED
@@ -100,7 +101,7 @@
 extern "C" {
 #endif
 
-/* ---- 1 status and error ------------------------------------------------------------------------- */
+/* ---- 1 status and error ---------------------------------------------------------------------- */
 
 typedef enum memo_status {
     MEMO_STATUS_OK = 0,
@@ -115,7 +116,7 @@ typedef enum memo_status {
     MEMO_STATUS_VERSION,              /* a file of a version this header does not know */
     MEMO_STATUS_DEVICE,               /* the device reports an error */
     MEMO_STATUS_UNSUPPORTED,          /* not available in this build or on this device */
-    MEMO_STATUS_COMM                  /* a rank is lost, late, or does something else than the others */
+    MEMO_STATUS_COMM /* a rank is lost, late, or does something else than the others */
 } memo_status;
 
 /* What went wrong.  Owned by the caller, filled on failure only; no call needs it. */
@@ -128,8 +129,8 @@ typedef struct memo_error {
 /* "out of device memory" and the like; never NULL. */
 MEMO_API const char* memo_status_name(memo_status status);
 
-/* Fills error (may be NULL) and returns status: `return memo_error_set(error, status, "...", ...);`.
- * For those who write a memo_device or a host function of their own. */
+/* Fills error (may be NULL) and returns status: `return memo_error_set(error, status, "...",
+ * ...);`. For those who write a memo_device or a host function of their own. */
 MEMO_API memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...)
     MEMO_PRINTF(3, 4);
 
@@ -141,16 +142,17 @@ typedef struct memo_log {
 
 /* ---- 2 trace: what was requested ----------------------------------------------------------------
  *
- * The memory requests of one step in the order the trainer made them.  Time is counted in mallocs and
- * frees: the k-th of them (from 0) happens at time k.
+ * The memory requests of one step in the order the trainer made them.  Time is counted in mallocs
+ * and frees: the k-th of them (from 0) happens at time k.
  *
  * Class of a buffer: *persistent* lives through the step (parameters, optimizer states, rounding
- * buffers); *skeletal* is made by a layer's forward and needed by its backward; *transient* is the rest.
- * (MEMO paper, section 3.1.)
+ * buffers); *skeletal* is made by a layer's forward and needed by its backward; *transient* is the
+ * rest. (MEMO paper, section 3.1.)
  *
- * Streams: a buffer belongs to the stream it is requested for.  Where another stream reads or writes it,
- * record a `use`; where streams are ordered by events, record the event's `record` and `wait`.  At the end
- * of a micro-batch the trainer orders its streams, so that the next one comes after all of its work. */
+ * Streams: a buffer belongs to the stream it is requested for.  Where another stream reads or
+ * writes it, record a `use`; where streams are ordered by events, record the event's `record` and
+ * `wait`.  At the end of a micro-batch the trainer orders its streams, so that the next one comes
+ * after all of its work. */
 
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
@@ -161,10 +163,10 @@ typedef enum memo_class {
 typedef enum memo_request_kind {
     MEMO_REQUEST_MALLOC = 0, /* id, size_bytes, memory_class, stream */
     MEMO_REQUEST_FREE,       /* id */
-    MEMO_REQUEST_USE,        /* id, stream: everything enqueued on stream so far may use the buffer */
-    MEMO_REQUEST_RECORD,     /* id = event, stream */
-    MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
-    MEMO_REQUEST_MARK        /* id = offset of the text in memo_trace.text */
+    MEMO_REQUEST_USE,    /* id, stream: everything enqueued on stream so far may use the buffer */
+    MEMO_REQUEST_RECORD, /* id = event, stream */
+    MEMO_REQUEST_WAIT,   /* id = event, stream: stream waits for the latest record of event */
+    MEMO_REQUEST_MARK    /* id = offset of the text in memo_trace.text */
 } memo_request_kind;
 
 typedef struct memo_request {
@@ -188,13 +190,14 @@ typedef struct memo_trace {
 MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
-/* Append one request.  Errors: INVALID_ARGUMENT for a negative size, a stream outside [0, 63], an id
- * that is live already (malloc) or not live (free, use), an event never recorded (wait);
+/* Append one request.  Errors: INVALID_ARGUMENT for a negative size, a stream outside [0, 63], an
+ * id that is live already (malloc) or not live (free, use), an event never recorded (wait);
  * OUT_OF_HOST_MEMORY.  A failed call leaves the trace as it was. */
 MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
 MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
-MEMO_API memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error);
+MEMO_API memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
+                                    memo_error* error);
 MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
                                        memo_error* error);
 MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
@@ -224,13 +227,13 @@ MEMO_API memo_mark memo_mark_parse(const char* text);
  * after that end, to skeletal. */
 MEMO_API void memo_trace_classify(memo_trace* trace);
 
-/* A trace of n_layers layers from one recorded with fewer (paper, section 4.3.2): the recorded layer's
- * forward is repeated, its backward repeated in reverse.  From a trace of one layer, what crosses its
- * border is matched by order and size (the output of layer i is the input of layer i+1); from three
- * or more, the second layer is the pattern, nothing is guessed, and n_layers is at least 2.  What lies
- * outside the layers is taken once, as recorded.  Errors: INVALID_ARGUMENT where the trace has no complete
- * layer, the inner layers differ, or the border of one cannot be matched; the message says to record three
- * layers then. */
+/* A trace of n_layers layers from one recorded with fewer (paper, section 4.3.2): the recorded
+ * layer's forward is repeated, its backward repeated in reverse.  From a trace of one layer, what
+ * crosses its border is matched by order and size (the output of layer i is the input of layer
+ * i+1); from three or more, the second layer is the pattern, nothing is guessed, and n_layers is at
+ * least 2.  What lies outside the layers is taken once, as recorded.  Errors: INVALID_ARGUMENT
+ * where the trace has no complete layer, the inner layers differ, or the border of one cannot be
+ * matched; the message says to record three layers then. */
 MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers,
                                              memo_trace** result, memo_error* error);
 
@@ -246,8 +249,8 @@ MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_
  *   mark TEXT
  *   end REQUESTS CHECKSUM          FNV-1a of all bytes before this line, 16 hexadecimal digits
  *
- * Version 0 has no first and no last line and only malloc, free and mark.  A path "-" is standard input
- * or output.  A write replaces the file at once or not at all.
+ * Version 0 has no first and no last line and only malloc, free and mark.  A path "-" is standard
+ * input or output.  A write replaces the file at once or not at all.
  * Errors: IO; FORMAT, VERSION with error->line; the message names file, line and reason. */
 MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
 MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
@@ -255,11 +258,11 @@ MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path,
 MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
 
-/* ---- 3 plan: where it goes ------------------------------------------------------------------------
+/* ---- 3 plan: where it goes ----------------------------------------------------------------------
  *
- * The offline placement problem and its solution in one struct: buffers with half-open lifetimes, and
- * their offsets once a planner (memo_plan.h) has set them.  Two buffers that live at the same time
- * never share a byte. */
+ * The offline placement problem and its solution in one struct: buffers with half-open lifetimes,
+ * and their offsets once a planner (memo_plan.h) has set them.  Two buffers that live at the same
+ * time never share a byte. */
 
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
@@ -270,9 +273,10 @@ typedef enum memo_proof {
 typedef struct memo_buffer {
     int64_t id;
     int64_t size_bytes;
-    int64_t begin, end;      /* lifetime [begin, end) */
-    int64_t offset_bytes;    /* set by the planner; where is_fixed, by the user before */
-    int64_t alignment_bytes; /* of the offset; a power of two, not below the plan's; 0: the plan's */
+    int64_t begin, end;   /* lifetime [begin, end) */
+    int64_t offset_bytes; /* set by the planner; where is_fixed, by the user before */
+    int64_t
+        alignment_bytes; /* of the offset; a power of two, not below the plan's; 0: the plan's */
     int32_t is_fixed;
     int32_t stream;
     memo_class memory_class;
@@ -289,10 +293,11 @@ typedef struct memo_plan {
     int64_t n_buffers;
     memo_gap* gaps; /* ordered by buffer, then begin; disjoint, inside the lifetime */
     int64_t n_gaps;
-    int64_t alignment_bytes;   /* a power of two; offsets are multiples, sizes count rounded up to it */
-    int64_t n_times;           /* lifetimes lie in [0, n_times] */
-    int64_t body_begin;        /* time at which the repeated part begins; persistent is before it */
-    int64_t peak_bytes;        /* largest offset + rounded size: what the arena reserves */
+    int64_t
+        alignment_bytes; /* a power of two; offsets are multiples, sizes count rounded up to it */
+    int64_t n_times;     /* lifetimes lie in [0, n_times] */
+    int64_t body_begin;  /* time at which the repeated part begins; persistent is before it */
+    int64_t peak_bytes;  /* largest offset + rounded size: what the arena reserves */
     int64_t lower_bound_bytes; /* largest sum of live sizes; no plan is smaller */
     memo_proof proof;
     char engine[16]; /* who set the offsets */
@@ -303,17 +308,18 @@ MEMO_API memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t
                                       memo_plan** plan, memo_error* error);
 MEMO_API void memo_plan_destroy(memo_plan* plan);
 
-/* The problem that a trace poses.  alignment_bytes 0: 512.  A buffer never freed lives to n_times, and
- * is persistent where it was requested before the body.  A persistent buffer lives to n_times even if
+/* The problem that a trace poses.  alignment_bytes 0: 512.  A buffer never freed lives to n_times,
+ * and is persistent where it was requested before the body.  A persistent buffer lives to n_times
+ * even if
  * freed, and from 0 if requested inside the body, since that is repeated.  With several streams a
- * lifetime ends only where every later malloc, on whatever stream, comes after all uses of the buffer.
- * Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
+ * lifetime ends only where every later malloc, on whatever stream, comes after all uses of the
+ * buffer. Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
-/* Sorts buffers by begin (keeping gaps attached), checks sizes, lifetimes, alignments and gaps, and sets
- * lower_bound_bytes and, where it is smaller than the last end, n_times.  Every planner calls it first.
- * Errors: INVALID_ARGUMENT naming the buffer. */
+/* Sorts buffers by begin (keeping gaps attached), checks sizes, lifetimes, alignments and gaps, and
+ * sets lower_bound_bytes and, where it is smaller than the last end, n_times.  Every planner calls
+ * it first. Errors: INVALID_ARGUMENT naming the buffer. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
 /* Trusts nothing a planner says and shares no code with any: every offset >= 0 and aligned, no two
@@ -322,19 +328,20 @@ MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
  * Errors: INVALID_ARGUMENT naming the buffers. */
 MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
-/* Text: "memo plan 1", the numbers, a line a buffer, "end" with a checksum; read, write and parse as for
- * traces. A plan that does not validate is refused. */
+/* Text: "memo plan 1", the numbers, a line a buffer, "end" with a checksum; read, write and parse
+ * as for traces. A plan that does not validate is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
 MEMO_API memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
                                      memo_plan** plan, memo_error* error);
 
-/* Address over time as SVG: a rectangle a buffer, coloured by class, with hover text; peak and bound
- * marked; phases named where trace (may be NULL) has marks.  Errors: IO; INVALID_STATE without offsets. */
+/* Address over time as SVG: a rectangle a buffer, coloured by class, with hover text; peak and
+ * bound marked; phases named where trace (may be NULL) has marks.  Errors: IO; INVALID_STATE
+ * without offsets. */
 MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace,
                                          const char* title, const char* path, memo_error* error);
 
-/* ---- 4 device: the table of functions that everything runs on -------------------------------------
+/* ---- 4 device: the table of functions that everything runs on -----------------------------------
  *
  * Events have CUDA's semantics: a wait sees the latest record made before it; waiting for an event
  * never recorded is no wait at all (memo_schedule_check reports it).  A failed operation makes the
@@ -358,7 +365,8 @@ typedef struct memo_device {
     void* context; /* first argument of every function */
 
     /* Device memory and pinned host memory; synchronous; addresses are multiples of 512. */
-    memo_status (*device_alloc)(void* context, int64_t size_bytes, void** address, memo_error* error);
+    memo_status (*device_alloc)(void* context, int64_t size_bytes, void** address,
+                                memo_error* error);
     memo_status (*device_free)(void* context, void* address, memo_error* error);
     memo_status (*host_alloc)(void* context, int64_t size_bytes, void** address, memo_error* error);
     memo_status (*host_free)(void* context, void* address, memo_error* error);
@@ -398,30 +406,35 @@ typedef struct memo_device {
     /* The first asynchronous error so far, without waiting. */
     memo_status (*status)(void* context, memo_error* error);
 
-    /* What the trainer is about to enqueue on stream, which the table does not see: name, bytes read
-     * and written, duration if known.  NULL unless somebody listens (chapter 8). */
+    /* What the trainer is about to enqueue on stream, which the table does not see: name, bytes
+     * read and written, duration if known.  NULL unless somebody listens (chapter 8). */
     memo_status (*annotate)(void* context, memo_stream stream, const struct memo_op_desc* op,
                             memo_error* error);
 } memo_device;
 
-/* ---- 5 arena: replays a plan ----------------------------------------------------------------------
+/* ---- 5 arena: replays a plan --------------------------------------------------------------------
  *
- * Record:  trace set, plan NULL.  Requests go to the device, or, without a device, return addresses that
- *          must not be used (a dry run); each is appended to the trace.
+ * Record:  trace set, plan NULL.  Requests go to the device, or, without a device, return addresses
+ *          that must not be used (a dry run); each is appended to the trace.
  * Replay:  plan set.  One block of plan->peak_bytes is taken at creation; the k-th request gets the
  *          address that the plan gave the k-th request: no search, no lock, no system call.
  *
- * What is requested before the first memo_arena_begin is persistent.  Between begin and end lies one
- * micro-batch, repeated any number of times; it frees all that it requests, and may end before it has made
- * all planned requests.  A request smaller than planned is served from its slot.  Frees may come early and
- * in any order.  Only the first micro-batch is recorded; those after it are served and not written down.
+ * What is requested before the first memo_arena_begin is persistent.  Between begin and end lies
+ * one micro-batch, repeated any number of times; it frees all that it requests, and may end before
+ * it has made all planned requests.  A request smaller than planned is served from its slot.  Frees
+ * may come early and in any order.  Only the first micro-batch is recorded; those after it are
+ * served and not written down.
  *
- * A request that the plan does not have at this point (too large, one more, or one whose turn has not
- * come) diverges: the call fails with DIVERGED, or, with MEMO_DIVERGENCE_FALLBACK, the device's allocator
- * serves it, it is counted, and replay goes on with the next request that fits the plan (after a fallback,
- * preferably one of exactly a planned size).  A request of 0 bytes gets an address that no other has. */
+ * A request that the plan does not have at this point (too large, one more, or one whose turn has
+ * not come) diverges: the call fails with DIVERGED, or, with MEMO_DIVERGENCE_FALLBACK, the device's
+ * allocator serves it, it is counted, and replay goes on with the next request that fits the plan
+ * (after a fallback, preferably one of exactly a planned size).  A request of 0 bytes gets an
+ * address that no other has. */
 
-typedef enum memo_divergence { MEMO_DIVERGENCE_ERROR = 0, MEMO_DIVERGENCE_FALLBACK } memo_divergence;
+typedef enum memo_divergence {
+    MEMO_DIVERGENCE_ERROR = 0,
+    MEMO_DIVERGENCE_FALLBACK
+} memo_divergence;
 
 typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
@@ -443,20 +456,21 @@ typedef struct memo_arena_stats {
 typedef struct memo_arena memo_arena;
 
 MEMO_API memo_arena_desc memo_arena_desc_default(void);
-/* Errors: INVALID_ARGUMENT (also a plan that does not validate, or whose order of requests is open since
- * buffers begin at the same time), OUT_OF_DEVICE_MEMORY (what is needed and what is free),
+/* Errors: INVALID_ARGUMENT (also a plan that does not validate, or whose order of requests is open
+ * since buffers begin at the same time), OUT_OF_DEVICE_MEMORY (what is needed and what is free),
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
 /* Gives the device its memory back; the caller has synchronised. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
 
-/* Requests between end and begin are refused with INVALID_STATE; frees of persistent buffers are not. */
+/* Requests between end and begin are refused with INVALID_STATE; frees of persistent buffers are
+ * not. */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
 /* Errors: INVALID_STATE where a buffer of this micro-batch is still live. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
-/* Gives up the current micro-batch: all its buffers are gone, the next call is begin.  Recording, it is
- * taken out of the trace again. */
+/* Gives up the current micro-batch: all its buffers are gone, the next call is begin.  Recording,
+ * it is taken out of the trace again. */
 MEMO_API void memo_arena_abandon(memo_arena* arena);
 
 /* stream: which stream uses it first, as in the trace (0 where there is one). */
@@ -475,12 +489,13 @@ MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_e
 
 MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
 
-/* ---- 6 host device: threads as streams ------------------------------------------------------------
+/* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
- * A device made of host memory.  Each stream is a thread with its own queue, so copies and functions
- * really happen later and elsewhere; capacities are hard.  For tests, for trainers on CPUs, and for trying
- * a schedule: copies can be given a bandwidth and operations a duration.  No lock and no shared counter
- * orders two streams: only events do, so that a race detector sees a missing wait. */
+ * A device made of host memory.  Each stream is a thread with its own queue, so copies and
+ * functions really happen later and elsewhere; capacities are hard.  For tests, for trainers on
+ * CPUs, and for trying a schedule: copies can be given a bandwidth and operations a duration.  No
+ * lock and no shared counter orders two streams: only events do, so that a race detector sees a
+ * missing wait. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
@@ -505,8 +520,8 @@ typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 #define MEMO_HOST_ARGS_BYTES 256
 
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
-MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
-                                             memo_error* error);
+MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
+                                             memo_device** device, memo_error* error);
 /* Waits for all streams; frees memory still allocated. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
 MEMO_API memo_status memo_host_device_start(memo_device* device, memo_error* error);
@@ -521,11 +536,11 @@ MEMO_API memo_host_device_stats memo_host_device_get_stats(const memo_device* de
 
 #endif
 
-/* ---- 7 schedule: operations on streams, as data ----------------------------------------------------
+/* ---- 7 schedule: operations on streams, as data -------------------------------------------------
  *
- * A list in the order in which one thread enqueues: operations (RUN), event records, waits, and host
- * synchronisations.  A stream runs its operations in that order, one at a time.  Generators fill it,
- * a recorder (chapter 8) fills it from a real run; check, simulate and draw serve both. */
+ * A list in the order in which one thread enqueues: operations (RUN), event records, waits, and
+ * host synchronisations.  A stream runs its operations in that order, one at a time.  Generators
+ * fill it, a recorder (chapter 8) fills it from a real run; check, simulate and draw serve both. */
 
 typedef struct memo_range {
     uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
@@ -570,8 +585,8 @@ typedef struct memo_op {
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
 
-/* A link shared by the operations that send over it at the same time, in equal parts.  While link `peer`
- * (0: none) is busy too, the rate is shared_bytes_per_s instead. */
+/* A link shared by the operations that send over it at the same time, in equal parts.  While link
+ * `peer` (0: none) is busy too, the rate is shared_bytes_per_s instead. */
 typedef struct memo_link {
     int64_t name;
     double bytes_per_s;
@@ -594,9 +609,9 @@ typedef struct memo_schedule {
 } memo_schedule;
 
 /* Building.  Streams and events count from 0, links from 1, in the order in which they are added.
- * Errors: INVALID_ARGUMENT (an index never added; a range that ends before it begins; a stream named twice
- * in one operation; negative sizes and durations; a rate that is not above 0), OUT_OF_HOST_MEMORY.
- * A failed call leaves the schedule as it was. */
+ * Errors: INVALID_ARGUMENT (an index never added; a range that ends before it begins; a stream
+ * named twice in one operation; negative sizes and durations; a rate that is not above 0),
+ * OUT_OF_HOST_MEMORY. A failed call leaves the schedule as it was. */
 MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
 MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
 MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
@@ -622,8 +637,9 @@ MEMO_API memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t e
 /* The name of an operation, or of a record, wait or sync; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
-/* Ordering, proven without running: one operation happens before another if a path of stream order and
- * events leads to it.  Two operations that touch a byte, one of them writing, without a path are a race. */
+/* Ordering, proven without running: one operation happens before another if a path of stream order
+ * and events leads to it.  Two operations that touch a byte, one of them writing, without a path
+ * are a race. */
 typedef struct memo_race {
     int64_t first, second; /* indices of ops, first enqueued first */
     memo_range range;      /* bytes they share */
@@ -634,7 +650,8 @@ typedef struct memo_check {
      * that one before it, puts the earlier ones before it too.  Ordered by second, then first. */
     memo_race* races;
     int64_t n_races;
-    /* Ops of kind WAIT, each of which alone could go without making a race that is not there yet. */
+    /* Ops of kind WAIT, each of which alone could go without making a race that is not there
+     * yet. */
     int64_t* redundant_waits;
     int64_t n_redundant_waits;
     int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event never recorded before */
@@ -643,14 +660,15 @@ typedef struct memo_check {
     int64_t n_conflicts; /* pairs examined: (an operation, the latest on another stream) */
 } memo_check;
 
-/* Fills *check, which memo_check_destroy frees.  OK also where races were found: look at n_races. */
+/* Fills *check, which memo_check_destroy frees.  OK also where races were found: look at
+ * n_races. */
 MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
 
 typedef struct memo_simulation {
-    /* Of each op; n_ops of them.  A WAIT starts when its stream reaches it and ends when it has passed:
-     * end - start is how long it held the stream.  A SYNC holds the host likewise. */
+    /* Of each op; n_ops of them.  A WAIT starts when its stream reaches it and ends when it has
+     * passed: end - start is how long it held the stream.  A SYNC holds the host likewise. */
     double* start_s;
     double* end_s;
     double makespan_s; /* the last end */
@@ -660,26 +678,27 @@ typedef struct memo_simulation {
     int64_t peak_bytes;
 } memo_simulation;
 
-/* start(op) = the latest of the end of the op before it on each of its streams, the records it waits
- * for, and host synchronisation; links are shared fairly as memo_link says.  Enqueueing takes no time.
- * O((ops + dependencies) log streams), times the number of links where bytes pass over them.
- * Errors: INVALID_ARGUMENT (times beyond what a double holds), OUT_OF_HOST_MEMORY. */
+/* start(op) = the latest of the end of the op before it on each of its streams, the records it
+ * waits for, and host synchronisation; links are shared fairly as memo_link says.  Enqueueing takes
+ * no time. O((ops + dependencies) log streams), times the number of links where bytes pass over
+ * them. Errors: INVALID_ARGUMENT (times beyond what a double holds), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_simulate(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
-/* The same figures from what a recorder measured, from the first start on.  Errors: INVALID_STATE where
- * nothing was measured. */
+/* The same figures from what a recorder measured, from the first start on.  Errors: INVALID_STATE
+ * where nothing was measured. */
 MEMO_API memo_status memo_schedule_measured(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
 MEMO_API void memo_simulation_destroy(memo_simulation* simulation);
 
-/* Do two schedules enqueue the same: kinds, names, streams by name, sizes of ranges; and does each wait see
- * the same record, whatever the events are called?
+/* Do two schedules enqueue the same: kinds, names, streams by name, sizes of ranges; and does each
+ * wait see the same record, whatever the events are called?
  * Errors: INVALID_ARGUMENT naming the first op that differs. */
 MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
                                            const memo_schedule* recorded, memo_error* error);
 
-/* Timelines, a row a stream, of a simulation or measurement of this schedule.  Chrome trace format (open in
- * chrome://tracing or Perfetto) and SVG (busy: share of the makespan).  Errors: IO, OUT_OF_HOST_MEMORY. */
+/* Timelines, a row a stream, of a simulation or measurement of this schedule.  Chrome trace format
+ * (open in chrome://tracing or Perfetto) and SVG (busy: share of the makespan).  Errors: IO,
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
                                                 const memo_simulation* times, const char* path,
                                                 memo_error* error);
@@ -687,17 +706,17 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
                                              const memo_simulation* times, const char* title,
                                              const char* path, memo_error* error);
 
-/* ---- 8 recorder: what was really enqueued ---------------------------------------------------------
+/* ---- 8 recorder: what was really enqueued -------------------------------------------------------
  *
- * A device that passes every call on to another one and keeps a schedule of it.  Copies are seen with
- * their bytes; what the trainer launches itself it announces through device->annotate.  Recording may
- * allocate; where that fails, the call that was passed on returns OUT_OF_HOST_MEMORY.
+ * A device that passes every call on to another one and keeps a schedule of it.  Copies are seen
+ * with their bytes; what the trainer launches itself it announces through device->annotate.
+ * Recording may allocate; where that fails, the call that was passed on returns OUT_OF_HOST_MEMORY.
  *
- *   copy, copy_rows, fill     RUN named "to host", "to device", "on device", "fill"; link_bytes are the
- *                             bytes, link is 0; rows that do not touch have a range each
- *   annotate                  RUN with the desc's name, duration, ranges and sizes, its stream and link being
- *                             those of the recorder; it lasts until the next call that touches the stream,
- *                             or the next synchronisation
+ *   copy, copy_rows, fill     RUN named "to host", "to device", "on device", "fill"; link_bytes are
+ *                             the bytes, link is 0; rows that do not touch have a range each
+ *   annotate                  RUN with the desc's name, duration, ranges and sizes, its stream and
+ *                             link being those of the recorder; it lasts until the next call that
+ *                             touches the stream, or the next synchronisation or query
  *   event_record, event_wait  RECORD, WAIT
  *   synchronize               SYNC; so does an event_query that finds a recorded event done
  *
@@ -707,8 +726,8 @@ typedef struct memo_recorder memo_recorder;
 
 typedef struct memo_recorder_desc {
     const memo_device* device; /* borrowed until destroy */
-    /* Put events around operations and waits, for start_s and end_s; duration_s too, where it was 0, so
-     * that the schedule can be simulated. */
+    /* Put events around operations and waits, for start_s and end_s; duration_s too, where it was
+     * 0, so that the schedule can be simulated. */
     int32_t is_timed;
 } memo_recorder_desc;
 
@@ -720,36 +739,44 @@ MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
 MEMO_API memo_device* memo_recorder_device(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
                                                const char* name, memo_error* error);
-/* Recording can pause, so that only the steps of interest are kept.  It starts running.  Pause and resume
- * where all streams are synchronised: what was enqueued in between is forgotten, and resume puts a SYNC
- * of every stream in the schedule.  What fails here is returned by memo_recorder_schedule. */
+/* Recording can pause, so that only the steps of interest are kept.  It starts running.  Pause and
+ * resume where all streams are synchronised: what was enqueued in between is forgotten, and resume
+ * puts a SYNC of every stream in the schedule.  What fails here is returned by
+ * memo_recorder_schedule. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
-/* Reads the times (all streams synchronised before) and lends the schedule until destroy.  Errors: the
- * device's, where it cannot tell them. */
+/* Reads the times (all streams synchronised before) and lends the schedule until destroy.  Errors:
+ * the device's, where it cannot tell them. */
 MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                             memo_error* error);
 
-/* ---- 9 swap engine: two rounding buffers ----------------------------------------------------------
+/* ---- 9 swap engine: two rounding buffers --------------------------------------------------------
  *
- * The skeletal tensors of a layer are tables of rows, a row a token.  A trainer describes them once and
- * brackets each layer; the engine gives addresses, moves rows to pinned host memory behind the
+ * The skeletal tensors of a layer are tables of rows, a row a token.  A trainer describes them once
+ * and brackets each layer; the engine gives addresses, moves rows to pinned host memory behind the
  * computation and back in time (MEMO paper, section 4.1).  Layer i uses rounding buffer i % 2:
  *
- *   forward of layer i    waits until the rows of layer i-2 have left the buffer; afterwards its own
- *                         rows leave on the engine's to-host stream, behind layer i+1;
- *   backward of layer i   waits until its rows are back; afterwards the rows of layer i-2 come into the
- *                         buffer on the engine's to-device stream, behind the backward of layer i-1.
+ *   forward of layer i    waits until the rows of layer i-2 have left the buffer; afterwards its
+ *                         own rows leave on the engine's to-host stream, behind layer i+1;
+ *   backward of layer i   waits until its rows are back; afterwards the rows of layer i-2 come into
+ *                         the buffer on the engine's to-device stream, behind the backward of layer
+ *                         i-1.
  *
- * The last two layers are never moved.  Rows that are not swapped are recomputed by the trainer before
- * the backward, from rows that are there.  They share one scratch for all layers:
- * (18 + 14 alpha) b s h elements for a GPT layer instead of the paper's 32.  Resident layers have their own.
+ * The last two layers are never moved.  Rows that are not swapped are recomputed by the trainer
+ * before the backward, from rows that are there.  They share one scratch for all layers:
+ * (18 + 14 alpha) b s h elements for a GPT layer instead of the paper's 32.  Resident layers have
+ * their own.
  *
- * The engine makes four waits a layer.  Each is necessary: memo_schedule_check finds a race without it.
- *   forward_begin(i)   compute   waits for  rows of i-2 on the host    (else: overwritten before they left)
- *   forward_end(i)     to host   waits for  forward of i               (else: copied before computed)
- *   backward_begin(i)  compute   waits for  rows of i on the device    (else: read before they arrived)
- *   backward_end(i)    to device waits for  backward of i              (else: overwritten while in use)
+ * The engine makes four waits a layer, each necessary: without it memo_schedule_check finds a race.
+ *
+ *   forward_begin(i)   compute    waits for  rows of i-2 on the host
+ *                                            (else: overwritten before they left)
+ *   forward_end(i)     to host    waits for  forward of i
+ *                                            (else: copied before they were computed)
+ *   backward_begin(i)  compute    waits for  rows of i on the device
+ *                                            (else: read before they arrived)
+ *   backward_end(i)    to device  waits for  backward of i
+ *                                            (else: overwritten while in use)
  * That rows come back only after they have left follows: the compute stream stands between. */
 
 typedef enum memo_swap_mode {
@@ -763,8 +790,8 @@ typedef struct memo_swap_tensor {
     const char* name;
     int64_t row_bytes; /* of one token in one layer; 0: the tensor is absent */
     memo_swap_mode mode;
-    /* 1: all rows lie side by side (q, k, v, which attention reads whole).  0: a split tensor may lie in
-     * two pieces that meet at a tile's border. */
+    /* 1: all rows lie side by side (q, k, v, which attention reads whole).  0: a split tensor may
+     * lie in two pieces that meet at a tile's border. */
     int32_t is_contiguous;
 } memo_swap_tensor;
 
@@ -779,7 +806,7 @@ typedef struct memo_swap_desc {
     double alpha;      /* of SPLIT tensors, in [0, 1]; rounded to the nearest number of tiles */
     int32_t n_resident_layers; /* last layers with all rows their own: not recomputed; 0: 2 */
     int32_t is_timed;          /* measure stalls with events */
-    void* device_memory;       /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
+    void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
 } memo_swap_desc;
 
 /* What a desc needs and does; exact, before anything is allocated. */
@@ -809,7 +836,8 @@ static inline void* memo_swap_row(const memo_swap_view* view, int64_t row) {
 
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
-    double forward_stall_s, backward_stall_s; /* of the compute stream, last micro-batch; is_timed only */
+    double forward_stall_s,
+        backward_stall_s; /* of the compute stream, last micro-batch; is_timed only */
 } memo_swap_stats;
 
 typedef struct memo_swap memo_swap;
@@ -823,25 +851,29 @@ MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** sw
 /* Waits for the engine's two streams. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
-/* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ..., n-1,
- * then backward in reverse; then the next micro-batch.  Errors: INVALID_STATE (order), and the device's. */
+/* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ...,
+ * n-1, then backward in reverse; then the next micro-batch.  Errors: INVALID_STATE (order), and the
+ * device's. */
 MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* A forward pass without a backward, or a step given up: the next call is forward_begin(0).  The compute
- * stream waits for all copies under way.  These two waits are redundant where the copies had been waited
- * for already; they are kept because a call that failed half-way leaves copies no other wait covers. */
+/* A forward pass without a backward, or a step given up: the next call is forward_begin(0).  The
+ * compute stream waits for all copies under way.  These two waits are redundant where the copies
+ * had been waited for already; they are kept because a call that failed half-way leaves copies no
+ * other wait covers. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Fixed for the engine's life: look up once, use in every step. */
 MEMO_API memo_swap_view memo_swap_get_view(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; often none. */
+/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; often
+ * none. */
 MEMO_API void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                        int64_t* begin, int64_t* end);
 MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
 /* Synchronise before where stalls are wanted. */
-MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error);
+MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
+                                         memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -849,15 +881,7126 @@ MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats
 
 #endif /* MEMO_H */
 
-/* ==== implementation =============================================================================== */
+/* ==== implementation
+ * =============================================================================== */
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
-#include "parts/01_common.inc"
-#include "parts/02_trace.inc"
-#include "parts/03_plan.inc"
-#include "parts/05_arena.inc"
-#include "parts/06_host_device.inc"
-#include "parts/07_schedule.inc"
-#include "parts/08_recorder.inc"
-#include "parts/09_swap.inc"
+
+/* ---- 1 status, error and what the chapters share ------------------------------------------------
+ * Knows: text in and out, growing arrays, one hash map.  Knows nothing of traces, plans or
+ * devices. */
+
+#if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
+#error                                                                                             \
+    "memo.h: a system header came before the implementation without POSIX; include memo.h first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
+#endif
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MEMO_MALLOC
+#define MEMO_MALLOC(size_bytes) malloc(size_bytes)
+#define MEMO_FREE(address)      free(address)
+#endif
+#ifndef MEMO_ASSERT
+#define MEMO_ASSERT(condition) assert(condition)
+#endif
+
+/* Internal functions: static, and silent where a build leaves their chapter out. */
+#define MEMOI static MEMO_UNUSED
+
+/* No sum of sizes may pass this, so that sums of two never overflow. */
+#define MEMOI_BYTES_MAX ((int64_t)1 << 62)
+
+const char* memo_status_name(memo_status status) {
+    switch (status) {
+    case MEMO_STATUS_OK: return "ok";
+    case MEMO_STATUS_INVALID_ARGUMENT: return "invalid argument";
+    case MEMO_STATUS_INVALID_STATE: return "invalid state";
+    case MEMO_STATUS_OUT_OF_DEVICE_MEMORY: return "out of device memory";
+    case MEMO_STATUS_OUT_OF_HOST_MEMORY: return "out of host memory";
+    case MEMO_STATUS_DIVERGED: return "diverged from the plan";
+    case MEMO_STATUS_INFEASIBLE: return "infeasible";
+    case MEMO_STATUS_IO: return "input/output error";
+    case MEMO_STATUS_FORMAT: return "format error";
+    case MEMO_STATUS_VERSION: return "unknown version";
+    case MEMO_STATUS_DEVICE: return "device error";
+    case MEMO_STATUS_UNSUPPORTED: return "unsupported";
+    case MEMO_STATUS_COMM: return "communication error";
+    }
+    return "unknown status";
+}
+
+memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
+    if (error) {
+        va_list arguments;
+        error->status = status;
+        error->line = 0;
+        va_start(arguments, format);
+        vsnprintf(error->message, sizeof error->message, format, arguments);
+        va_end(arguments);
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_no_memory(memo_error* error, const char* what) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
+/* Zeroed array of count elements, or NULL; count 0 gives one element, so NULL always means
+ * failure. */
+MEMOI void* memoi_calloc(int64_t count, size_t element_bytes) {
+    void* result;
+    if (count < 0 || (uint64_t)count > (uint64_t)MEMOI_BYTES_MAX / element_bytes) return NULL;
+    if (count == 0) count = 1;
+    result = MEMO_MALLOC((size_t)count * element_bytes);
+    if (result) memset(result, 0, (size_t)count * element_bytes);
+    return result;
+}
+
+/* Makes room for `needed` elements in *array, doubling; 0 where there is no memory (array
+ * untouched). */
+MEMOI int memoi_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
+    int64_t larger;
+    void* moved;
+    if (needed <= *capacity) return 1;
+    larger = *capacity < 16 ? 16 : *capacity;
+    while (larger < needed) larger *= 2;
+    moved = memoi_calloc(larger, element_bytes);
+    if (!moved) return 0;
+    if (*array) memcpy(moved, *array, (size_t)*capacity * element_bytes);
+    MEMO_FREE(*array);
+    *array = moved;
+    *capacity = larger;
+    return 1;
+}
+
+MEMOI uint64_t memoi_fnv1a(const char* bytes, int64_t n_bytes) {
+    uint64_t hash = 14695981039346656037u;
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
+    return hash;
+}
+
+MEMOI int64_t memoi_align_up(int64_t value, int64_t alignment) {
+    int64_t remainder = value % alignment;
+    return remainder ? value + (alignment - remainder) : value;
+}
+
+/* --- hash map from int64 to int64, open addressing; values are >= 0 --- */
+typedef struct memoi_map {
+    int64_t* keys;
+    int64_t* values; /* -1: never used, -2: removed */
+    int64_t capacity, n_filled;
+} memoi_map;
+
+MEMOI void memoi_map_free(memoi_map* map) {
+    MEMO_FREE(map->keys);
+    MEMO_FREE(map->values);
+    memset(map, 0, sizeof *map);
+}
+
+MEMOI int64_t memoi_map_slot(const memoi_map* map, int64_t key) {
+    uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15u;
+    int64_t slot = (int64_t)((hash ^ (hash >> 32)) & (uint64_t)(map->capacity - 1)), removed = -1;
+    while (map->values[slot] != -1 && (map->values[slot] == -2 || map->keys[slot] != key)) {
+        if (map->values[slot] == -2 && removed < 0) removed = slot;
+        slot = (slot + 1) & (map->capacity - 1);
+    }
+    return map->values[slot] == -1 && removed >= 0 ? removed : slot;
+}
+
+/* The value of key, or -1. */
+MEMOI int64_t memoi_map_get(const memoi_map* map, int64_t key) {
+    int64_t value = map->capacity ? map->values[memoi_map_slot(map, key)] : -1;
+    return value < 0 ? -1 : value;
+}
+
+MEMOI void memoi_map_remove(memoi_map* map, int64_t key) {
+    int64_t slot;
+    if (!map->capacity) return;
+    slot = memoi_map_slot(map, key);
+    if (map->values[slot] >= 0) map->values[slot] = -2;
+}
+
+/* 0 where there is no memory; the map is then as it was. */
+MEMOI int memoi_map_put(memoi_map* map, int64_t key, int64_t value) {
+    int64_t slot, i;
+    if (map->n_filled * 2 >= map->capacity) {
+        memoi_map grown;
+        int64_t n_kept = 0;
+        memset(&grown, 0, sizeof grown);
+        for (i = 0; i < map->capacity; i++) n_kept += map->values[i] >= 0;
+        grown.capacity = 32;
+        while (grown.capacity < 4 * (n_kept + 1)) grown.capacity *= 2;
+        grown.keys = (int64_t*)memoi_calloc(grown.capacity, sizeof(int64_t));
+        grown.values = (int64_t*)memoi_calloc(grown.capacity, sizeof(int64_t));
+        if (!grown.keys || !grown.values) {
+            memoi_map_free(&grown);
+            return 0;
+        }
+        for (i = 0; i < grown.capacity; i++) grown.values[i] = -1;
+        for (i = 0; i < map->capacity; i++) {
+            if (map->values[i] < 0) continue;
+            slot = memoi_map_slot(&grown, map->keys[i]);
+            grown.keys[slot] = map->keys[i];
+            grown.values[slot] = map->values[i];
+            grown.n_filled++;
+        }
+        memoi_map_free(map);
+        *map = grown;
+    }
+    slot = memoi_map_slot(map, key);
+    if (map->values[slot] == -1) map->n_filled++;
+    map->keys[slot] = key;
+    map->values[slot] = value;
+    return 1;
+}
+
+/* --- text being written: grows in memory, reaches the file at once or not at all --- */
+typedef struct memoi_text {
+    char* data;
+    int64_t n_bytes, capacity;
+    int failed; /* no memory at some point; checked once, at the end */
+} memoi_text;
+
+MEMOI void memoi_text_free(memoi_text* text) {
+    MEMO_FREE(text->data);
+    memset(text, 0, sizeof *text);
+}
+
+MEMOI void memoi_put(memoi_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
+MEMOI void memoi_put(memoi_text* text, const char* format, ...) {
+    va_list arguments;
+    int length;
+    void* data = text->data;
+    if (text->failed) return;
+    va_start(arguments, format);
+    length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (length < 0 || !memoi_reserve(&data, &text->capacity, text->n_bytes + length + 1, 1)) {
+        text->failed = 1;
+        return;
+    }
+    text->data = (char*)data;
+    va_start(arguments, format);
+    vsnprintf(text->data + text->n_bytes, (size_t)length + 1, format, arguments);
+    va_end(arguments);
+    text->n_bytes += length;
+}
+
+/* A number with a point whatever the locale says. */
+MEMOI void memoi_put_number(memoi_text* text, double value, int decimals) {
+    char digits[352];
+    char* p;
+    if (!(value - value == 0)) { /* nan, infinity */
+        memoi_put(text, "0");
+        return;
+    }
+    snprintf(digits, sizeof digits, "%.*f", decimals, value);
+    for (p = digits; *p; p++)
+        if (*p == ',') *p = '.';
+    memoi_put(text, "%s", digits);
+}
+
+/* Text inside XML elements, attributes and JSON strings: markup escaped, control characters
+ * dropped. */
+MEMOI void memoi_put_xml(memoi_text* text, const char* s) {
+    for (; *s; s++) {
+        switch (*s) {
+        case '&': memoi_put(text, "&amp;"); break;
+        case '<': memoi_put(text, "&lt;"); break;
+        case '>': memoi_put(text, "&gt;"); break;
+        case '"': memoi_put(text, "&quot;"); break;
+        default:
+            if ((unsigned char)*s >= 32) memoi_put(text, "%c", *s);
+        }
+    }
+}
+MEMOI void memoi_put_json(memoi_text* text, const char* s) {
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            memoi_put(text, "\\%c", *s);
+        else if ((unsigned char)*s >= 32)
+            memoi_put(text, "%c", *s);
+    }
+}
+
+/* --- pieces of SVG pictures; attributes begin with a blank, or are empty --- */
+
+/* ` name="value"` */
+MEMOI void memoi_put_attribute(memoi_text* text, const char* name, double value) {
+    memoi_put(text, " %s=\"", name);
+    memoi_put_number(text, value, 2);
+    memoi_put(text, "\"");
+}
+
+/* Without its closing mark, so that a title can follow. */
+MEMOI void memoi_put_rect(memoi_text* text, const char* attributes, double x, double y,
+                          double width, double height) {
+    memoi_put(text, "<rect%s", attributes);
+    memoi_put_attribute(text, "x", x);
+    memoi_put_attribute(text, "y", y);
+    memoi_put_attribute(text, "width", width);
+    memoi_put_attribute(text, "height", height);
+}
+
+MEMOI void memoi_put_line(memoi_text* text, const char* attributes, double x1, double y1, double x2,
+                          double y2) {
+    memoi_put(text, "<line%s", attributes);
+    memoi_put_attribute(text, "x1", x1);
+    memoi_put_attribute(text, "y1", y1);
+    memoi_put_attribute(text, "x2", x2);
+    memoi_put_attribute(text, "y2", y2);
+    memoi_put(text, "/>\n");
+}
+
+/* Opens a text element; the caller writes the text and closes it. */
+MEMOI void memoi_put_text_at(memoi_text* text, const char* attributes, double x, double y) {
+    memoi_put(text, "<text%s", attributes);
+    memoi_put_attribute(text, "x", x);
+    memoi_put_attribute(text, "y", y);
+    memoi_put(text, ">");
+}
+
+/* 1, 2 or 5 times a power of ten: about n steps in range. */
+MEMOI double memoi_nice_step(double range, double n) {
+    double step = pow(10.0, floor(log10(range / n)));
+    if (step * n * 5 < range) return step * 10;
+    if (step * n * 2 < range) return step * 5;
+    return step * n < range ? step * 2 : step;
+}
+
+/* "12.3 MiB" into a buffer of at least 32 bytes, which it returns. */
+MEMOI const char* memoi_bytes_name(char* buffer, double size_bytes) {
+    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    while (size_bytes >= 1024 && unit < 5) {
+        size_bytes /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
+    return buffer;
+}
+
+/* Writes text to path and frees it, on success and on failure.  A regular or new file is replaced
+ * by rename, so that no reader ever sees half of it; "-" is standard output. */
+MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    struct stat info;
+    char* temporary = NULL;
+    FILE* file = NULL;
+    int is_stdout = strcmp(path, "-") == 0;
+    int replace = !is_stdout && (stat(path, &info) != 0 || S_ISREG(info.st_mode));
+    size_t path_bytes = strlen(path) + 8;
+    if (text->failed) {
+        memoi_text_free(text);
+        return memoi_no_memory(error, "the text of a file");
+    }
+    if (is_stdout) {
+        file = stdout;
+    } else if (replace) {
+        int descriptor;
+        mode_t mask;
+        temporary = (char*)MEMO_MALLOC(path_bytes);
+        if (!temporary) {
+            memoi_text_free(text);
+            return memoi_no_memory(error, "a file name");
+        }
+        snprintf(temporary, path_bytes, "%s.XXXXXX", path);
+        descriptor = mkstemp(temporary);
+        if (descriptor >= 0) {
+            mask = umask(0);
+            umask(mask);
+            (void)!fchmod(descriptor, 0666 & ~mask);
+            file = fdopen(descriptor, "wb");
+            if (!file) {
+                close(descriptor);
+                unlink(temporary);
+            }
+        }
+    } else {
+        file = fopen(path, "wb");
+    }
+    if (!file) {
+        status = memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s", path,
+                                strerror(errno));
+    } else {
+        size_t n_bytes = (size_t)text->n_bytes;
+        int bad = n_bytes && fwrite(text->data, 1, n_bytes, file) != n_bytes;
+        bad |= fflush(file) != 0;
+        if (!is_stdout) bad |= fclose(file) != 0;
+        if (!bad && replace) bad = rename(temporary, path) != 0;
+        if (bad) {
+            status = memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s", path,
+                                    strerror(errno));
+            if (replace) unlink(temporary);
+        }
+    }
+    MEMO_FREE(temporary);
+    memoi_text_free(text);
+    return status;
+}
+
+/* --- text being read --- */
+
+/* The whole of a file ("-": standard input) in memory, ended by a zero byte that n_bytes leaves
+ * out. */
+MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_bytes,
+                                  memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    void* bytes = NULL;
+    int64_t capacity = 0, used = 0;
+    if (!file)
+        return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
+                              strerror(errno));
+    for (;;) {
+        size_t n;
+        if (!memoi_reserve(&bytes, &capacity, used + 65537, 1)) {
+            status = memoi_no_memory(error, path);
+            break;
+        }
+        n = fread((char*)bytes + used, 1, (size_t)(capacity - used - 1), file);
+        used += (int64_t)n;
+        if (n == 0) break;
+    }
+    if (!status && ferror(file))
+        status =
+            memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
+    if (file != stdin) fclose(file);
+    if (status) {
+        MEMO_FREE(bytes);
+        return status;
+    }
+    ((char*)bytes)[used] = 0;
+    *data = (char*)bytes;
+    *n_bytes = used;
+    return MEMO_STATUS_OK;
+}
+
+/* Lines and words of a text that is not changed.  A word is bytes between blanks. */
+typedef struct memoi_reader {
+    const char* name; /* of the file, for messages */
+    const char* next; /* start of the next line */
+    const char* end;  /* of the text */
+    const char* line; /* start of the current line */
+    const char* stop; /* its end, without newline and carriage return */
+    const char* word; /* where the next word of the line is looked for */
+    int64_t n_line;   /* its number, from 1 */
+} memoi_reader;
+
+MEMOI void memoi_reader_init(memoi_reader* reader, const char* name, const char* text,
+                             int64_t n_bytes) {
+    memset(reader, 0, sizeof *reader);
+    reader->name = name;
+    reader->next = text;
+    reader->end = text + n_bytes;
+}
+
+/* Moves to the next line; 0 at the end of the text. */
+MEMOI int memoi_next_line(memoi_reader* reader) {
+    const char* newline;
+    if (reader->next >= reader->end) return 0;
+    newline = (const char*)memchr(reader->next, '\n', (size_t)(reader->end - reader->next));
+    reader->line = reader->word = reader->next;
+    reader->stop = newline ? newline : reader->end;
+    reader->next = newline ? newline + 1 : reader->end;
+    if (reader->stop > reader->line && reader->stop[-1] == '\r') reader->stop--;
+    reader->n_line++;
+    return 1;
+}
+
+/* The next word of the line; 0 where there is none. */
+MEMOI int memoi_next_word(memoi_reader* reader, const char** word, int64_t* length) {
+    const char* p = reader->word;
+    while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
+    *word = p;
+    while (p < reader->stop && *p != ' ' && *p != '\t') p++;
+    *length = (int64_t)(p - *word);
+    reader->word = p;
+    return *length > 0;
+}
+
+MEMOI int memoi_word_is(const char* word, int64_t length, const char* expected) {
+    return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
+}
+
+/* A whole word as a decimal int64; 0 where it is not one or does not fit. */
+MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
+    int64_t i = 0, result = 0;
+    int negative = length > 0 && word[0] == '-';
+    if (negative) i = 1;
+    if (i == length) return 0;
+    for (; i < length; i++) {
+        int digit = word[i] - '0';
+        if (digit < 0 || digit > 9) return 0;
+        if (result < (INT64_MIN + digit) / 10) return 0;
+        result = result * 10 - digit; /* negative: INT64_MIN has no positive twin */
+    }
+    if (!negative && result == INT64_MIN) return 0;
+    *value = negative ? result : -result;
+    return 1;
+}
+
+MEMOI int memoi_next_number(memoi_reader* reader, int64_t* value) {
+    const char* word;
+    int64_t length;
+    return memoi_next_word(reader, &word, &length) && memoi_word_number(word, length, value);
+}
+
+/* An error about the current line: "name:line: message". */
+MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error,
+                                   memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
+MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error,
+                                   memo_status status, const char* format, ...) {
+    if (error) {
+        va_list arguments;
+        char message[320];
+        va_start(arguments, format);
+        vsnprintf(message, sizeof message, format, arguments);
+        va_end(arguments);
+        memo_error_set(error, status, "%.150s:%lld: %s", reader->name, (long long)reader->n_line,
+                       message);
+        error->line = reader->n_line;
+    }
+    return status;
+}
+
+/* ---- 2 trace ------------------------------------------------------------------------------------
+ * Knows: the requests of a step, their text, what marks say, how layers repeat.  Knows nothing of
+ * offsets or devices.  The frame of a file (first line, last line, checksum) is shared with
+ * chapter 3. */
+
+#define MEMOI_STREAMS 64
+
+/* What memo_trace.reserved points to. */
+typedef struct memoi_trace_book {
+    int64_t requests_capacity, origin_capacity, text_capacity;
+    int64_t* origin; /* of each request: the malloc that it is about, as an index; -1: about none */
+    memoi_map live;  /* id -> index of its malloc */
+    memoi_map events; /* event -> index of its first record */
+} memoi_trace_book;
+
+MEMOI memoi_trace_book* memoi_book(const memo_trace* trace) {
+    return (memoi_trace_book*)trace->reserved;
+}
+
+/* Index of the malloc that request i is about (a malloc is about itself), or -1. */
+MEMOI int64_t memoi_origin(const memo_trace* trace, int64_t i) {
+    return memoi_book(trace)->origin[i];
+}
+
+MEMOI const char* memoi_class_name(memo_class memory_class) {
+    switch (memory_class) {
+    case MEMO_CLASS_TRANSIENT: return "transient";
+    case MEMO_CLASS_SKELETAL: return "skeletal";
+    case MEMO_CLASS_PERSISTENT: return "persistent";
+    }
+    return "unknown";
+}
+
+memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
+    memo_trace* made = (memo_trace*)memoi_calloc(1, sizeof(memo_trace));
+    *trace = NULL;
+    if (made) made->reserved = memoi_calloc(1, sizeof(memoi_trace_book));
+    if (!made || !made->reserved) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "a trace");
+    }
+    *trace = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_trace_destroy(memo_trace* trace) {
+    if (!trace) return;
+    MEMO_FREE(memoi_book(trace)->origin);
+    memoi_map_free(&memoi_book(trace)->live);
+    memoi_map_free(&memoi_book(trace)->events);
+    MEMO_FREE(trace->reserved);
+    MEMO_FREE(trace->requests);
+    MEMO_FREE(trace->text);
+    MEMO_FREE(trace);
+}
+
+/* --- appending: first everything that can fail, then the request --- */
+
+MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
+    memoi_trace_book* book = memoi_book(trace);
+    void* requests = trace->requests;
+    void* origin = book->origin;
+    int fits = memoi_reserve(&requests, &book->requests_capacity, trace->n_requests + 1,
+                             sizeof(memo_request)) &&
+               memoi_reserve(&origin, &book->origin_capacity, trace->n_requests + 1, 8);
+    trace->requests = (memo_request*)requests;
+    book->origin = (int64_t*)origin;
+    return fits ? MEMO_STATUS_OK : memoi_no_memory(error, "a trace");
+}
+
+MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind, int64_t id,
+                                       int32_t stream, int64_t origin) {
+    memo_request* request = &trace->requests[trace->n_requests];
+    memset(request, 0, sizeof *request);
+    request->kind = kind;
+    request->id = id;
+    request->stream = stream;
+    memoi_book(trace)->origin[trace->n_requests++] = origin;
+    return request;
+}
+
+MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
+    if (stream >= 0 && stream < MEMOI_STREAMS) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "stream %lld is outside [0, %d]",
+                          (long long)stream, MEMOI_STREAMS - 1);
+}
+
+/* The malloc of a live id, or an error that says why it is not live. */
+MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
+                                   int64_t* origin, memo_error* error) {
+    int64_t i;
+    *origin = memoi_map_get(&memoi_book(trace)->live, id);
+    if (*origin >= 0) return MEMO_STATUS_OK;
+    for (i = 0; i < trace->n_requests; i++) {
+        if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "%s of id %lld, which was freed before", what, (long long)id);
+    }
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s of id %lld, which was never requested", what, (long long)id);
+}
+
+memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
+                              memo_class memory_class, int32_t stream, memo_error* error) {
+    memoi_trace_book* book = memoi_book(trace);
+    memo_request* request;
+    memo_status status = memoi_check_stream(stream, error);
+    if (status) return status;
+    if (size_bytes < 0 || size_bytes > MEMOI_BYTES_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "size %lld of id %lld is outside [0, 2^62]", (long long)size_bytes,
+                              (long long)id);
+    if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "class %d of id %lld is none",
+                              (int)memory_class, (long long)id);
+    if (memoi_map_get(&book->live, id) >= 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "id %lld is live already; free it first or take another id",
+                              (long long)id);
+    status = memoi_trace_room(trace, error);
+    if (status) return status;
+    if (!memoi_map_put(&book->live, id, trace->n_requests))
+        return memoi_no_memory(error, "a trace");
+    request = memoi_trace_append(trace, MEMO_REQUEST_MALLOC, id, stream, trace->n_requests);
+    request->memory_class = memory_class;
+    request->size_bytes = size_bytes;
+    trace->n_buffers++;
+    trace->n_live++;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
+    int64_t origin;
+    memo_status status = memoi_trace_find(trace, id, "free", &origin, error);
+    if (!status) status = memoi_trace_room(trace, error);
+    if (status) return status;
+    memoi_map_remove(&memoi_book(trace)->live, id);
+    memoi_trace_append(trace, MEMO_REQUEST_FREE, id, 0, origin);
+    trace->n_live--;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
+    int64_t origin;
+    memo_status status = memoi_check_stream(stream, error);
+    if (!status) status = memoi_trace_find(trace, id, "use", &origin, error);
+    if (!status) status = memoi_trace_room(trace, error);
+    if (status) return status;
+    memoi_trace_append(trace, MEMO_REQUEST_USE, id, stream, origin);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
+    memoi_map* events = &memoi_book(trace)->events;
+    memo_status status = memoi_check_stream(stream, error);
+    if (!status) status = memoi_trace_room(trace, error);
+    if (status) return status;
+    if (memoi_map_get(events, event) < 0 && !memoi_map_put(events, event, trace->n_requests))
+        return memoi_no_memory(error, "a trace");
+    memoi_trace_append(trace, MEMO_REQUEST_RECORD, event, stream, -1);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
+    memo_status status = memoi_check_stream(stream, error);
+    if (status) return status;
+    if (memoi_map_get(&memoi_book(trace)->events, event) < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "wait for event %lld, which was never recorded", (long long)event);
+    status = memoi_trace_room(trace, error);
+    if (status) return status;
+    memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
+    memoi_trace_book* book = memoi_book(trace);
+    void* grown = trace->text;
+    int64_t length = text ? (int64_t)strlen(text) : 0, i;
+    memo_status status;
+    int fits;
+    if (length == 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a mark needs a text");
+    for (i = 0; i < length; i++) {
+        if ((unsigned char)text[i] < 32)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "a mark is one line without control characters");
+    }
+    status = memoi_trace_room(trace, error);
+    if (status) return status;
+    fits = memoi_reserve(&grown, &book->text_capacity, trace->text_bytes + length + 1, 1);
+    trace->text = (char*)grown;
+    if (!fits) return memoi_no_memory(error, "a trace");
+    memcpy(trace->text + trace->text_bytes, text, (size_t)length + 1);
+    memoi_trace_append(trace, MEMO_REQUEST_MARK, trace->text_bytes, 0, -1);
+    trace->text_bytes += length + 1;
+    return MEMO_STATUS_OK;
+}
+
+/* --- words of a line --- */
+
+/* The word, shortened and with odd bytes as '?', for a message; returns out. */
+MEMOI const char* memoi_shown(char out[40], const char* word, int64_t length) {
+    int64_t i;
+    for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
+    if (i < length) {
+        memcpy(out + i - 3, "...", 3);
+    }
+    out[i] = 0;
+    return out;
+}
+
+MEMOI memo_status memoi_expect_number(memoi_reader* reader, const char* what, int64_t* value,
+                                      memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memoi_next_word(reader, &word, &length))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
+    if (!memoi_word_number(word, length, value))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the %s `%s` is not a whole number of 64 bits", what,
+                                memoi_shown(shown, word, length));
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_expect_stream(memoi_reader* reader, int32_t* stream, memo_error* error) {
+    int64_t number = 0;
+    memo_error reason;
+    memo_status status = memoi_expect_number(reader, "stream", &number, error);
+    if (status) return status;
+    if (memoi_check_stream(number, &reason))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+    *stream = (int32_t)number;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_expect_class(memoi_reader* reader, memo_class* memory_class,
+                                     memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    int i;
+    if (!memoi_next_word(reader, &word, &length))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the class is missing");
+    for (i = 0; i < 3; i++) {
+        if (memoi_word_is(word, length, memoi_class_name((memo_class)i))) {
+            *memory_class = (memo_class)i;
+            return MEMO_STATUS_OK;
+        }
+    }
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                            "the class `%s` is not transient, skeletal or persistent",
+                            memoi_shown(shown, word, length));
+}
+
+MEMOI memo_status memoi_expect_line_end(memoi_reader* reader, memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memoi_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
+                            memoi_shown(shown, word, length));
+}
+
+/* The next line that is neither blank nor a comment, and its first word; 0 at the end of the text.
+ */
+MEMOI int memoi_next_content(memoi_reader* reader, const char** word, int64_t* length) {
+    while (memoi_next_line(reader)) {
+        if (memoi_next_word(reader, word, length) && (*word)[0] != '#') return 1;
+    }
+    return 0;
+}
+
+/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
+
+/* The reader stands behind the word `memo` of the first line. */
+MEMOI memo_status memoi_frame_open(memoi_reader* reader, const char* kind, memo_error* error) {
+    const char* word;
+    int64_t length, version = 0;
+    char shown[40];
+    memo_status status;
+    if (!memoi_next_word(reader, &word, &length) || !memoi_word_is(word, length, kind))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "this is a memo `%s`, a `memo %s` was expected",
+                                memoi_shown(shown, word, length), kind);
+    status = memoi_expect_number(reader, "version", &version, error);
+    if (!status) status = memoi_expect_line_end(reader, error);
+    if (status) return status;
+    if (version > 1)
+        return memoi_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld is newer than this reader (1)", (long long)version);
+    if (version < 1)
+        return memoi_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
+                                (long long)version);
+    return MEMO_STATUS_OK;
+}
+
+/* The last line before the lines between: a damaged file is called damaged, whatever the damage
+ * made of its lines.  Afterwards the reader ends before the last line.  text is the start of the
+ * file. */
+MEMOI memo_status memoi_frame_close(memoi_reader* reader, const char* text, int64_t* count,
+                                    memoi_reader* last_line, memo_error* error) {
+    memoi_reader ahead = *reader;
+    const char* word;
+    const char* end_line;
+    int64_t length, i;
+    uint64_t stated = 0, found;
+    memo_status status;
+    int is_end = 0;
+    while (!is_end && memoi_next_content(&ahead, &word, &length))
+        is_end = memoi_word_is(word, length, "end");
+    if (!is_end)
+        return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
+    end_line = ahead.line;
+    *last_line = ahead;
+    status = memoi_expect_number(&ahead, "count", count, error);
+    if (status) return status;
+    if (!memoi_next_word(&ahead, &word, &length) || length != 16)
+        return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                "the checksum must have 16 hexadecimal digits");
+    for (i = 0; i < length; i++) {
+        char c = word[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0)
+            return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                    "the checksum must have 16 hexadecimal digits");
+        stated = stated << 4 | (uint64_t)digit;
+    }
+    status = memoi_expect_line_end(&ahead, error);
+    if (status) return status;
+    found = memoi_fnv1a(text, (int64_t)(end_line - text));
+    if (found != stated)
+        return memoi_line_error(
+            &ahead, error, MEMO_STATUS_FORMAT,
+            "wrong checksum: the lines above have %016llx; the file was changed "
+            "or damaged",
+            (unsigned long long)found);
+    while (memoi_next_line(&ahead)) {
+        if (memoi_next_word(&ahead, &word, &length))
+            return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                    "nothing may follow the `end` line");
+    }
+    reader->end = end_line;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_frame_finish(memoi_text* text, int64_t count) {
+    uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
+    memoi_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
+}
+
+/* --- reading and writing --- */
+
+MEMOI memo_status memoi_parse_malloc(memoi_reader* reader, memo_trace* trace, int version,
+                                     memo_error* error, memo_error* reason) {
+    int64_t id = 0, size_bytes = 0;
+    int32_t stream = 0;
+    memo_class memory_class = MEMO_CLASS_TRANSIENT;
+    memoi_reader ahead;
+    const char* word;
+    int64_t length;
+    memo_status status = memoi_expect_number(reader, "id", &id, error);
+    if (!status) status = memoi_expect_number(reader, "size", &size_bytes, error);
+    ahead = *reader;
+    if (!status && version > 0 && memoi_next_word(&ahead, &word, &length)) {
+        status = memoi_expect_class(reader, &memory_class, error);
+        ahead = *reader;
+        if (!status && memoi_next_word(&ahead, &word, &length))
+            status = memoi_expect_stream(reader, &stream, error);
+    }
+    if (!status) status = memoi_expect_line_end(reader, error);
+    if (status) return status;
+    return memo_trace_malloc(trace, id, size_bytes, memory_class, stream, reason);
+}
+
+MEMOI memo_status memoi_parse_free(memoi_reader* reader, memo_trace* trace, memo_error* error,
+                                   memo_error* reason) {
+    int64_t id = 0, size_bytes = 0, requested;
+    memo_status status = memoi_expect_number(reader, "id", &id, error);
+    if (!status) status = memoi_expect_number(reader, "size", &size_bytes, error);
+    if (!status) status = memoi_expect_line_end(reader, error);
+    if (status) return status;
+    status = memo_trace_free(trace, id, reason);
+    if (status) return status;
+    requested = trace->requests[memoi_origin(trace, trace->n_requests - 1)].size_bytes;
+    if (size_bytes != requested)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "free of id %lld says %lld bytes, its malloc said %lld",
+                                (long long)id, (long long)size_bytes, (long long)requested);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_parse_mark(memoi_reader* reader, memo_trace* trace, memo_error* error,
+                                   memo_error* reason) {
+    const char* start = reader->word < reader->stop ? reader->word + 1 : reader->stop;
+    size_t length = (size_t)(reader->stop - start);
+    memo_status status;
+    char* text = (char*)MEMO_MALLOC(length + 1);
+    if (!text) return memoi_no_memory(error, "a mark");
+    memcpy(text, start, length);
+    text[length] = 0;
+    if (memchr(text, 0, length))
+        status = memo_error_set(reason, MEMO_STATUS_INVALID_ARGUMENT,
+                                "a mark is one line without control characters");
+    else
+        status = memo_trace_mark(trace, text, reason);
+    MEMO_FREE(text);
+    return status;
+}
+
+/* One request; the reader stands behind its first word. */
+MEMOI memo_status memoi_parse_request(memoi_reader* reader, const char* word, int64_t length,
+                                      memo_trace* trace, int version, memo_error* error) {
+    memo_error reason;
+    char shown[40];
+    int64_t number = 0;
+    int32_t stream = 0;
+    memo_status status;
+    reason.message[0] = 0; /* stays empty where error has the whole message already */
+    if (memoi_word_is(word, length, "malloc")) {
+        status = memoi_parse_malloc(reader, trace, version, error, &reason);
+    } else if (memoi_word_is(word, length, "free")) {
+        status = memoi_parse_free(reader, trace, error, &reason);
+    } else if (memoi_word_is(word, length, "mark")) {
+        status = memoi_parse_mark(reader, trace, error, &reason);
+    } else if (version > 0 &&
+               (memoi_word_is(word, length, "use") || memoi_word_is(word, length, "record") ||
+                memoi_word_is(word, length, "wait"))) {
+        status = memoi_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
+        if (!status) status = memoi_expect_stream(reader, &stream, error);
+        if (!status) status = memoi_expect_line_end(reader, error);
+        if (status) return status;
+        if (word[0] == 'u')
+            status = memo_trace_use(trace, number, stream, &reason);
+        else if (word[0] == 'r')
+            status = memo_trace_record(trace, number, stream, &reason);
+        else
+            status = memo_trace_wait(trace, number, stream, &reason);
+    } else {
+        return memoi_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
+                        : "`%s` is none of malloc, free and mark; a file with more than these "
+                          "begins with `memo trace 1`",
+            memoi_shown(shown, word, length));
+    }
+    if (status && reason.message[0])
+        status = memoi_line_error(
+            reader, error, status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
+            "%s", reason.message);
+    return status;
+}
+
+MEMOI memo_status memoi_parse_requests(memoi_reader* reader, const char* text, memo_trace* trace,
+                                       memo_error* error) {
+    const char* word;
+    int64_t length, count = -1;
+    memoi_reader last_line;
+    memo_status status;
+    int version = 0, more = memoi_next_content(reader, &word, &length);
+    if (!more)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "empty: a trace begins with `memo trace 1` or a request");
+    if (memoi_word_is(word, length, "memo")) {
+        version = 1;
+        status = memoi_frame_open(reader, "trace", error);
+        if (!status) status = memoi_frame_close(reader, text, &count, &last_line, error);
+        if (status) return status;
+        more = memoi_next_content(reader, &word, &length);
+    }
+    for (; more; more = memoi_next_content(reader, &word, &length)) {
+        status = memoi_parse_request(reader, word, length, trace, version, error);
+        if (status) return status;
+    }
+    if (version > 0 && count != trace->n_requests)
+        return memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+                                "wrong count: %lld stated, %lld requests above", (long long)count,
+                                (long long)trace->n_requests);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
+                             memo_trace** trace, memo_error* error) {
+    memoi_reader reader;
+    memo_status status;
+    *trace = NULL;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    status = memo_trace_create(trace, error);
+    if (status) return status;
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    status = memoi_parse_requests(&reader, text, *trace, error);
+    if (status) {
+        memo_trace_destroy(*trace);
+        *trace = NULL;
+    }
+    return status;
+}
+
+memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *trace = NULL;
+    if (status) return status;
+    status =
+        memo_trace_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", trace, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
+    static const char* const names[] = {"malloc", "free", "use", "record", "wait", "mark"};
+    memoi_text text;
+    int64_t i;
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "memo trace 1\n");
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_MARK) {
+            memoi_put(&text, "mark %s\n", trace->text + request->id);
+            continue;
+        }
+        memoi_put(&text, "%s %lld", names[request->kind], (long long)request->id);
+        if (request->kind == MEMO_REQUEST_MALLOC) {
+            memoi_put(&text, " %lld", (long long)request->size_bytes);
+            if (request->memory_class != MEMO_CLASS_TRANSIENT || request->stream != 0)
+                memoi_put(&text, " %s", memoi_class_name(request->memory_class));
+            if (request->stream != 0) memoi_put(&text, " %d", (int)request->stream);
+        } else if (request->kind == MEMO_REQUEST_FREE) {
+            const memo_request* origin = &trace->requests[memoi_origin(trace, i)];
+            memoi_put(&text, " %lld", (long long)origin->size_bytes);
+        } else {
+            memoi_put(&text, " %d", (int)request->stream);
+        }
+        memoi_put(&text, "\n");
+    }
+    memoi_frame_finish(&text, trace->n_requests);
+    return memoi_text_write(&text, path, error);
+}
+
+/* --- marks and classes --- */
+
+memo_mark memo_mark_parse(const char* text) {
+    static const char* const phases[] = {"forward", "recompute", "backward"};
+    memoi_reader reader;
+    const char* word;
+    int64_t length;
+    memo_mark mark, none;
+    int i;
+    none.phase = MEMO_PHASE_NONE;
+    none.layer = -1;
+    none.is_end = 0;
+    mark = none;
+    if (!text) return none;
+    memoi_reader_init(&reader, "mark", text, (int64_t)strlen(text));
+    if (!memoi_next_line(&reader) || !memoi_next_word(&reader, &word, &length)) return none;
+    if (memoi_word_is(word, length, "iteration")) {
+        mark.phase = MEMO_PHASE_ITERATION;
+    } else if (memoi_word_is(word, length, "layer")) {
+        if (!memoi_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
+        if (!memoi_next_word(&reader, &word, &length)) return none;
+        for (i = 0; i < 3; i++)
+            if (memoi_word_is(word, length, phases[i]))
+                mark.phase = (memo_phase)(MEMO_PHASE_FORWARD + i);
+        if (mark.phase == MEMO_PHASE_NONE) return none;
+    } else {
+        return none;
+    }
+    if (!memoi_next_word(&reader, &word, &length)) return none;
+    if (memoi_word_is(word, length, "end"))
+        mark.is_end = 1;
+    else if (!memoi_word_is(word, length, "begin"))
+        return none;
+    if (memoi_next_word(&reader, &word, &length)) return none;
+    return mark;
+}
+
+MEMOI memo_mark memoi_request_mark(const memo_trace* trace, int64_t i) {
+    return memo_mark_parse(
+        trace->requests[i].kind == MEMO_REQUEST_MARK ? trace->text + trace->requests[i].id : NULL);
+}
+
+void memo_trace_classify(memo_trace* trace) {
+    /* Born in a forward and not yet known to outlive it: the one value that the enum leaves free.
+     */
+    const memo_class undecided = (memo_class)3;
+    int64_t i, forward_begin = -1; /* of the forward that is open */
+    for (i = 0; i < trace->n_requests; i++) {
+        memo_request* request = &trace->requests[i];
+        memo_request* origin;
+        if (request->kind == MEMO_REQUEST_MARK) {
+            memo_mark mark = memoi_request_mark(trace, i);
+            if (mark.phase == MEMO_PHASE_FORWARD) forward_begin = mark.is_end ? -1 : i;
+        } else if (request->kind == MEMO_REQUEST_MALLOC) {
+            if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
+                request->memory_class = undecided;
+        } else if (request->kind == MEMO_REQUEST_FREE) {
+            origin = &trace->requests[memoi_origin(trace, i)];
+            if (origin->memory_class != undecided) continue;
+            origin->memory_class = forward_begin >= 0 && memoi_origin(trace, i) > forward_begin
+                                       ? MEMO_CLASS_TRANSIENT
+                                       : MEMO_CLASS_SKELETAL;
+        }
+    }
+    for (i = 0; i < trace->n_requests; i++)
+        if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
+            trace->requests[i].memory_class == undecided)
+            trace->requests[i].memory_class = MEMO_CLASS_TRANSIENT; /* never freed */
+}
+
+/* --- layers: a trace of n from a trace of m ---
+ *
+ * Marks cut a trace of m layers into 4 m + 1 segments, numbered in the order of time:
+ *
+ *     0     1    2     3    ...   2m-1    2m      2m+1    ...  4m-1   4m
+ *     pre   F0   gap   F1   ...   F(m-1)  middle  B(m-1)  ...  B0     post
+ *
+ * so odd segments are layers, and even ones lie between them.  The same numbering serves the
+ * result. A block is named by its segment and its number among that segment's mallocs: this name
+ * survives when the segment is repeated, with its layer shifted. */
+
+typedef struct memoi_layers {
+    const memo_trace* trace;
+    int64_t n_layers;
+    int64_t* first;      /* segment s: requests [first[s], first[s + 1]) */
+    int64_t* base;       /* its mallocs have the numbers [base[s], base[s + 1]) */
+    int64_t* segment;    /* of each malloc number */
+    int64_t* number;     /* of each request that is a malloc */
+    int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
+    int64_t* incoming;   /* one layer: of each malloc number, that of the block which a layer before
+                            it   in time puts in its place; or -1 */
+} memoi_layers;
+
+MEMOI void memoi_layers_free(memoi_layers* layers) {
+    MEMO_FREE(layers->first);
+    MEMO_FREE(layers->base);
+    MEMO_FREE(layers->segment);
+    MEMO_FREE(layers->number);
+    MEMO_FREE(layers->free_index);
+    MEMO_FREE(layers->incoming);
+}
+
+/* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
+ */
+MEMOI int64_t memoi_segment_layer(int64_t s, int64_t n) {
+    if (s == 0 || s == 2 * n || s == 4 * n) return -1;
+    return s < 2 * n ? (s - 1) / 2 : (4 * n - s) / 2;
+}
+
+/* Among n layers, the segment like s among m, but of this layer; -1 where there is none. */
+MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n) {
+    int64_t is_gap = s % 2 == 0;
+    if (layer < 0 || layer >= n) return -1;
+    if (s < 2 * m) return is_gap && layer == n - 1 ? -1 : 2 * layer + 1 + is_gap;
+    return is_gap && layer == 0 ? -1 : 4 * n - 1 - 2 * layer + is_gap;
+}
+
+/* Cuts at the marks.  A recomputation between two layers opens the backward that follows it. */
+MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
+    const memo_trace* trace = layers->trace;
+    int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
+    memo_phase open = MEMO_PHASE_NONE;
+    void* first = NULL;
+    for (i = 0; i <= trace->n_requests; i++) {
+        int64_t expected;
+        memo_mark mark;
+        int fits = memoi_reserve(&first, &capacity, n_cuts + 2, 8);
+        layers->first = (int64_t*)first;
+        if (!fits) return memoi_no_memory(error, "the layers of a trace");
+        if (i == trace->n_requests) break;
+        mark = memoi_request_mark(trace, i);
+        if (mark.layer < 0) continue;
+        if (mark.phase == MEMO_PHASE_RECOMPUTE &&
+            (open != MEMO_PHASE_NONE || mark.is_end || mark.layer != n_forward - 1 - n_backward))
+            continue;
+        if (open == MEMO_PHASE_BACKWARD && mark.phase == MEMO_PHASE_BACKWARD && !mark.is_end &&
+            mark.layer == n_forward - 1 - n_backward &&
+            memoi_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
+            continue;
+        expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
+        if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
+            (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "request %lld, mark \"%.60s\", is out of order; layers go forward 0, 1, ... and "
+                "backward in reverse, once, each with begin and end",
+                (long long)i, trace->text + trace->requests[i].id);
+        layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
+        if (mark.is_end) {
+            n_forward += open == MEMO_PHASE_FORWARD;
+            n_backward += open == MEMO_PHASE_BACKWARD;
+            open = MEMO_PHASE_NONE;
+        } else {
+            open = mark.phase == MEMO_PHASE_FORWARD ? MEMO_PHASE_FORWARD : MEMO_PHASE_BACKWARD;
+        }
+    }
+    layers->first[n_cuts] = trace->n_requests;
+    layers->n_layers = n_forward;
+    if (n_forward == 0 || n_backward != n_forward)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the trace has %lld forward and %lld backward layers; mark begin and "
+                              "end of both of every layer",
+                              (long long)n_forward, (long long)n_backward);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
+    const memo_trace* trace = layers->trace;
+    int64_t n_segments = 4 * layers->n_layers + 1, s, i, n = 0;
+    layers->base = (int64_t*)memoi_calloc(n_segments + 1, 8);
+    layers->segment = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    layers->number = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    layers->free_index = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    layers->incoming = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
+        !layers->incoming)
+        return memoi_no_memory(error, "the layers of a trace");
+    for (s = 0; s < n_segments; s++) {
+        layers->base[s] = n;
+        for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
+            if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) {
+                layers->segment[n] = s;
+                layers->free_index[n] = layers->incoming[n] = -1;
+                layers->number[i] = n++;
+            } else if (trace->requests[i].kind == MEMO_REQUEST_FREE) {
+                layers->free_index[layers->number[memoi_origin(trace, i)]] = i;
+            }
+        }
+    }
+    layers->base[n_segments] = n;
+    return MEMO_STATUS_OK;
+}
+
+/* The next block from number on that is born in segment `born` and freed in `freed` or `or_freed`.
+ */
+MEMOI int64_t memoi_next_crossing(const memoi_layers* layers, int64_t number, int64_t born,
+                                  int64_t freed, int64_t or_freed) {
+    const int64_t* first = layers->first;
+    if (number < layers->base[born]) number = layers->base[born];
+    for (; number < layers->base[born + 1]; number++) {
+        int64_t i = layers->free_index[number];
+        if ((i >= first[freed] && i < first[freed + 1]) ||
+            (i >= first[or_freed] && i < first[or_freed + 1]))
+            return number;
+    }
+    return -1;
+}
+
+/* One layer: the k-th block that comes in from outside is, from the second layer on, the k-th that
+ * the layer before hands out. */
+MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int64_t outside,
+                                     int64_t in_a, int64_t in_b, int64_t inside, int64_t out_a,
+                                     int64_t out_b, memo_error* error) {
+    int64_t in = memoi_next_crossing(layers, 0, outside, in_a, in_b);
+    int64_t out = memoi_next_crossing(layers, 0, inside, out_a, out_b);
+    while (in >= 0 && out >= 0) {
+        const memo_trace* trace = layers->trace;
+        int64_t in_bytes, out_bytes;
+        in_bytes = trace->requests[memoi_origin(trace, layers->free_index[in])].size_bytes;
+        out_bytes = trace->requests[memoi_origin(trace, layers->free_index[out])].size_bytes;
+        if (in_bytes != out_bytes) break;
+        layers->incoming[in] = out;
+        in = memoi_next_crossing(layers, in + 1, outside, in_a, in_b);
+        out = memoi_next_crossing(layers, out + 1, inside, out_a, out_b);
+    }
+    if (in < 0 && out < 0) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "what the layer's %s takes from outside and what it leaves behind do not "
+                          "match in number, order and size; record three layers and apply those",
+                          what);
+}
+
+/* Of the result's segment t: the recorded segment that it repeats (-1: empty) and, for a layer or a
+ * gap, by how much its layers are shifted. */
+MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
+    int64_t layer = memoi_segment_layer(t, n), source;
+    *shift = 0;
+    if (layer < 0) return t == 0 ? 0 : t == 2 * n ? 2 * m : 4 * m;
+    source = layer == 0 ? 0 : layer == n - 1 ? m - 1 : m == 1 ? 0 : 1;
+    *shift = layer - source;
+    return memoi_segment_like(t, n, source, m);
+}
+
+/* The layer of the result for a recorded layer that pre, middle or post (t) speaks of: counted from
+ * the last layer in the middle, from the first afterwards.  Of a single layer, the forward that
+ * middle and post see is the last one. */
+MEMOI int64_t memoi_layer_from_outside(int64_t layer, int64_t m, int64_t n, int64_t t,
+                                       int is_forward) {
+    if (m == 1) return is_forward ? n - 1 : 0;
+    return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
+}
+
+/* The result's name (its malloc number) for a recorded block that segment t speaks of; `inner` is
+ * the layer where middle or post speak of each inner layer's (else -1).  -1: there is no such
+ * block. */
+MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int64_t t,
+                                 int64_t shift, int64_t inner, int64_t n, const int64_t* base) {
+    int64_t m = layers->n_layers, layer = memoi_segment_layer(t, n), s, target;
+    if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
+        int is_forward = layers->segment[number] == 0;
+        int64_t giver = is_forward ? layer - 1 : layer + 1;
+        if (giver >= 0 && giver < n) {
+            number = layers->incoming[number];
+            shift = giver;
+        }
+    }
+    s = layers->segment[number];
+    if (memoi_segment_layer(s, m) < 0) {
+        target = s == 0 ? 0 : s == 2 * m ? 2 * n : 4 * n;
+    } else {
+        int64_t of_layer = memoi_segment_layer(s, m);
+        if (layer >= 0)
+            of_layer += shift;
+        else if (inner >= 0)
+            of_layer = inner;
+        else
+            of_layer = memoi_layer_from_outside(of_layer, m, n, t, s < 2 * m);
+        target = memoi_segment_like(s, m, of_layer, n);
+        if (target < 0) return -1;
+    }
+    number = base[target] + (number - layers->base[s]);
+    return number < base[target + 1] ? number : -1;
+}
+
+/* Appends recorded request i to the result as part of its segment t. */
+MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int64_t t,
+                                      int64_t shift, int64_t inner, int64_t n, const int64_t* base,
+                                      memo_trace* result, memo_error* error) {
+    const memo_trace* trace = layers->trace;
+    const memo_request* request = &trace->requests[i];
+    static const char* const phases[] = {"", "", "forward", "recompute", "backward"};
+    int64_t id = 0, layer;
+    memo_mark mark;
+    char text[64];
+    if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
+        id = memoi_result_block(layers, layers->number[memoi_origin(trace, i)], t, shift, inner, n,
+                                base);
+        if (id < 0)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "it is about a block for which other layers have no counterpart");
+    }
+    switch (request->kind) {
+    case MEMO_REQUEST_MALLOC:
+        return memo_trace_malloc(result, result->n_buffers, request->size_bytes,
+                                 request->memory_class, request->stream, error);
+    case MEMO_REQUEST_FREE: return memo_trace_free(result, id, error);
+    case MEMO_REQUEST_USE: return memo_trace_use(result, id, request->stream, error);
+    case MEMO_REQUEST_RECORD: return memo_trace_record(result, request->id, request->stream, error);
+    case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
+    case MEMO_REQUEST_MARK: break;
+    }
+    mark = memoi_request_mark(trace, i);
+    if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
+        return memo_trace_mark(result, trace->text + request->id, error);
+    layer = memoi_segment_layer(t, n) >= 0
+                ? mark.layer + shift
+                : memoi_layer_from_outside(mark.layer, layers->n_layers, n, t, t <= 2 * n);
+    if (layer < 0 || layer >= n) layer = mark.layer;
+    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, phases[mark.phase],
+             mark.is_end ? "end" : "begin");
+    return memo_trace_mark(result, text, error);
+}
+
+/* Where the counterpart in another layer of a malloc is freed: the request, or -1. */
+MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number, int64_t layer) {
+    int64_t s = layers->segment[number];
+    int64_t like = memoi_segment_like(s, layers->n_layers, layer, layers->n_layers), other;
+    if (like < 0) return -1;
+    other = layers->base[like] + (number - layers->base[s]);
+    return other < layers->base[like + 1] ? layers->free_index[other] : -1;
+}
+
+/* Request i, in middle or post (segment z), is about a block of an inner layer, and the same is
+ * said of each layer: that layer.  Else -1: no inner layer, or a block passed on between layers,
+ * whose free only happens to come behind the last of them. */
+MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
+    int64_t origin = memoi_origin(layers->trace, i), number, layer, before, after;
+    if (origin < 0 || layers->trace->requests[i].kind == MEMO_REQUEST_MALLOC) return -1;
+    number = layers->number[origin];
+    layer = memoi_segment_layer(layers->segment[number], layers->n_layers);
+    if (layer <= 0 || layer >= layers->n_layers - 1) return -1;
+    before = memoi_counterpart_free(layers, number, layer - 1);
+    after = memoi_counterpart_free(layers, number, layer + 1);
+    return before >= layers->first[z] && before < layers->first[z + 1] &&
+                   after >= layers->first[z] && after < layers->first[z + 1]
+               ? layer
+               : -1;
+}
+
+/* Do middle and post speak of the last layer first?  Request i is about a block of layer 1. */
+MEMOI int memoi_is_descending(const memoi_layers* layers, int64_t i) {
+    int64_t number = layers->number[memoi_origin(layers->trace, i)];
+    return memoi_counterpart_free(layers, number, 2) < memoi_counterpart_free(layers, number, 0);
+}
+
+/* Segment t of the result.  In pre, middle and post, a run of requests about layer 1 is repeated
+ * for each inner layer; those about other inner layers are what is repeated, and left out. */
+MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int64_t n,
+                                      const int64_t* base, memo_trace* result, int64_t* at,
+                                      memo_error* error) {
+    int64_t shift, s = memoi_source_segment(t, n, layers->n_layers, &shift), i, end;
+    memo_status status = MEMO_STATUS_OK;
+    if (s < 0) return MEMO_STATUS_OK;
+    for (i = layers->first[s], end = i; i < layers->first[s + 1] && !status; i = end) {
+        int64_t inner = memoi_segment_layer(t, n) < 0 ? memoi_inner_layer(layers, i, s) : -1, k, j;
+        *at = i;
+        end = i + 1;
+        if (inner < 0) {
+            status = memoi_apply_request(layers, i, t, shift, -1, n, base, result, error);
+        } else if (inner == 1) {
+            int descending = memoi_is_descending(layers, i);
+            while (end < layers->first[s + 1] && memoi_inner_layer(layers, end, s) == 1) end++;
+            for (k = 1; k < n - 1 && !status; k++)
+                for (j = i; j < end && !status; j++)
+                    status = memoi_apply_request(layers, j, t, 0, descending ? n - 1 - k : k, n,
+                                                 base, result, error);
+        }
+    }
+    return status;
+}
+
+/* The trace of n layers, ids 0, 1, 2, ... in the order of the mallocs. */
+MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace** result,
+                              memo_error* error) {
+    int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
+    int64_t* base = (int64_t*)memoi_calloc(n_segments + 1, 8);
+    memo_error reason;
+    memo_status status = memo_trace_create(result, error);
+    if (!base || status) {
+        MEMO_FREE(base);
+        memo_trace_destroy(*result);
+        *result = NULL;
+        return memoi_no_memory(error, "a trace");
+    }
+    for (t = 0; t < n_segments; t++) {
+        base[t + 1] = base[t];
+        s = memoi_source_segment(t, n, layers->n_layers, &shift);
+        if (s < 0) continue;
+        base[t + 1] += layers->base[s + 1] - layers->base[s];
+        for (number = layers->base[s]; number < layers->base[s + 1]; number++)
+            n_never_freed += layers->free_index[number] < 0;
+    }
+    for (t = 0; t < n_segments && !status; t++) {
+        status = memoi_apply_segment(layers, t, n, base, *result, &at, &reason);
+    }
+    if (status == MEMO_STATUS_INVALID_ARGUMENT) {
+        memo_error_set(error, status,
+                       "request %lld of the trace cannot be repeated for other layers: %s",
+                       (long long)at, reason.message);
+    } else if (status) {
+        memo_error_set(error, status, "%s", reason.message);
+    } else if ((*result)->n_live != n_never_freed) {
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "blocks of a layer are freed in a place that other layers lack");
+    }
+    MEMO_FREE(base);
+    if (status) {
+        memo_trace_destroy(*result);
+        *result = NULL;
+    }
+    return status;
+}
+
+/* Repeating layer 1 must give the recorded trace itself; else its layers are not alike. */
+MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* error) {
+    const memo_trace* trace = layers->trace;
+    memo_trace* again;
+    memo_error reason;
+    int64_t i, n_common;
+    memo_status status = memoi_apply(layers, layers->n_layers, &again, &reason);
+    if (status) return memo_error_set(error, status, "%s", reason.message);
+    n_common = trace->n_requests < again->n_requests ? trace->n_requests : again->n_requests;
+    for (i = 0; i < n_common; i++) {
+        const memo_request* a = &trace->requests[i];
+        const memo_request* b = &again->requests[i];
+        int64_t origin = memoi_origin(trace, i);
+        if (a->kind != b->kind || a->memory_class != b->memory_class || a->stream != b->stream ||
+            a->size_bytes != b->size_bytes || (origin >= 0 && layers->number[origin] != b->id) ||
+            (origin < 0 && a->kind != MEMO_REQUEST_MARK && a->id != b->id) ||
+            (a->kind == MEMO_REQUEST_MARK && strcmp(trace->text + a->id, again->text + b->id)))
+            break;
+    }
+    if (i < trace->n_requests || i < again->n_requests)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "request %lld: the layers between the first and the last are not "
+                                "alike, so no pattern can be repeated",
+                                (long long)i);
+    memo_trace_destroy(again);
+    return status;
+}
+
+memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, memo_trace** result,
+                                    memo_error* error) {
+    memoi_layers layers;
+    memo_status status;
+    int64_t m;
+    *result = NULL;
+    if (n_layers < 1 || n_layers > 1 << 20)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "n_layers %lld is outside [1, 2^20]", (long long)n_layers);
+    memset(&layers, 0, sizeof layers);
+    layers.trace = trace;
+    status = memoi_layers_cut(&layers, error);
+    if (!status) status = memoi_layers_number(&layers, error);
+    m = layers.n_layers;
+    if (!status && (m == 2 || (m > 2 && n_layers < 2)))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "%lld layers cannot be made of %lld: one layer gives any number, "
+                                "three or more give two or more; record one or three",
+                                (long long)n_layers, (long long)m);
+    if (!status && m == 1 && n_layers > 1)
+        status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
+    if (!status && m == 1 && n_layers > 1)
+        status = memoi_layers_chain(&layers, "backward", 2, 3, 3, 3, 4, 4, error);
+    if (!status && m > 2) status = memoi_layers_check(&layers, error);
+    if (!status) status = memoi_apply(&layers, n_layers, result, error);
+    memoi_layers_free(&layers);
+    return status;
+}
+
+/* ---- 3 plan -------------------------------------------------------------------------------------
+ * Knows: buffers, lifetimes, offsets; the problem that a trace poses, the proof that a solution is
+ * one, its file and its picture.  Knows nothing of how offsets are found. */
+
+#define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
+
+/* Bytes that a buffer counts for. */
+MEMOI int64_t memoi_plan_bytes(const memo_plan* plan, int64_t buffer) {
+    return memoi_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
+}
+
+MEMOI int64_t memoi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+MEMOI int memoi_is_alignment(int64_t alignment) {
+    return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
+}
+
+memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
+                             memo_plan** plan, memo_error* error) {
+    memo_plan* made;
+    *plan = NULL;
+    if (alignment_bytes == 0) alignment_bytes = 1;
+    if (n_buffers < 0 || n_gaps < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%lld buffers and %lld gaps",
+                              (long long)n_buffers, (long long)n_gaps);
+    if (!memoi_is_alignment(alignment_bytes))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "alignment %lld is not a power of two up to 2^40",
+                              (long long)alignment_bytes);
+    made = (memo_plan*)memoi_calloc(1, sizeof(memo_plan));
+    if (!made) return memoi_no_memory(error, "a plan");
+    made->buffers = (memo_buffer*)memoi_calloc(n_buffers, sizeof(memo_buffer));
+    made->gaps = (memo_gap*)memoi_calloc(n_gaps, sizeof(memo_gap));
+    if (!made->buffers || !made->gaps) {
+        memo_plan_destroy(made);
+        return memoi_no_memory(error, "a plan");
+    }
+    made->n_buffers = n_buffers;
+    made->n_gaps = n_gaps;
+    made->alignment_bytes = alignment_bytes;
+    *plan = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_plan_destroy(memo_plan* plan) {
+    if (!plan) return;
+    MEMO_FREE(plan->buffers);
+    MEMO_FREE(plan->gaps);
+    MEMO_FREE(plan);
+}
+
+/* --- preparing --- */
+
+/* A number of bytes that begins (or, negative, ends) to count at a time. */
+typedef struct memoi_step {
+    int64_t time, bytes;
+} memoi_step;
+
+MEMOI int memoi_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+
+/* Ends come first: lifetimes are half-open. */
+MEMOI int memoi_step_compare(const void* a, const void* b) {
+    const memoi_step* x = (const memoi_step*)a;
+    const memoi_step* y = (const memoi_step*)b;
+    return x->time != y->time ? memoi_compare(x->time, y->time) : memoi_compare(x->bytes, y->bytes);
+}
+
+typedef struct memoi_order {
+    int64_t key, index;
+} memoi_order;
+
+MEMOI int memoi_order_compare(const void* a, const void* b) {
+    const memoi_order* x = (const memoi_order*)a;
+    const memoi_order* y = (const memoi_order*)b;
+    return x->key != y->key ? memoi_compare(x->key, y->key) : memoi_compare(x->index, y->index);
+}
+
+MEMOI int memoi_gap_compare(const void* a, const void* b) {
+    const memo_gap* x = (const memo_gap*)a;
+    const memo_gap* y = (const memo_gap*)b;
+    return x->buffer != y->buffer ? memoi_compare(x->buffer, y->buffer)
+                                  : memoi_compare(x->begin, y->begin);
+}
+
+/* What is wrong with buffer i taken alone, or NULL. */
+MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
+    const memo_buffer* buffer = &plan->buffers[i];
+    int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+    if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOI_BYTES_MAX)
+        return "its size is outside [0, 2^62]";
+    if (buffer->begin < 0 || buffer->end > MEMOI_BYTES_MAX) return "its lifetime leaves [0, 2^62]";
+    if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
+    if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
+        return "its alignment is not a power of two from the plan's up to 2^40";
+    if (buffer->stream < 0 || buffer->stream >= MEMOI_STREAMS)
+        return "its stream is outside [0, 63]";
+    if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
+        (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
+        return "its class is none";
+    if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOI_BYTES_MAX ||
+                             buffer->offset_bytes % alignment))
+        return "its fixed offset is negative, not aligned, or beyond 2^62";
+    return NULL;
+}
+
+/* *culprit: the buffer at fault, or -1; so throughout this chapter. */
+MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
+                                     memo_error* error, const char* fault) {
+    *culprit = i;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "buffer %lld (id %lld): %s",
+                          (long long)i, (long long)plan->buffers[i].id, fault);
+}
+
+/* Everything that must hold before a planner starts, but for the order. */
+MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
+    int64_t i, total = 0;
+    *culprit = -1;
+    if (!memoi_is_alignment(plan->alignment_bytes))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "alignment %lld is not a power of two up to 2^40",
+                              (long long)plan->alignment_bytes);
+    for (i = 0; i < plan->n_buffers; i++) {
+        const char* fault = memoi_buffer_fault(plan, i);
+        if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
+        total += memoi_plan_bytes(plan, i);
+        if (total > MEMOI_BYTES_MAX ||
+            (plan->buffers[i].is_fixed &&
+             plan->buffers[i].offset_bytes > MEMOI_BYTES_MAX - memoi_plan_bytes(plan, i)))
+            return memoi_buffer_error(plan, i, culprit, error,
+                                      "the sizes up to here sum to more than 2^62");
+    }
+    for (i = 0; i < plan->n_gaps; i++) {
+        const memo_gap* gap = &plan->gaps[i];
+        if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "gap %lld is of buffer %lld, of which there are %lld",
+                                  (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
+        if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
+            gap->end > plan->buffers[gap->buffer].end)
+            return memoi_buffer_error(plan, gap->buffer, culprit, error,
+                                      "a gap is empty or leaves the lifetime");
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_plan_check_gaps(const memo_plan* plan, int64_t* culprit,
+                                        memo_error* error) {
+    int64_t i;
+    for (i = 1; i < plan->n_gaps; i++) {
+        const memo_gap* gap = &plan->gaps[i];
+        if (memoi_gap_compare(gap - 1, gap) > 0)
+            return memoi_buffer_error(plan, gap->buffer, culprit, error,
+                                      "its gaps are not in order; memo_plan_prepare sorts them");
+        if (gap[-1].buffer == gap->buffer && gap[-1].end > gap->begin)
+            return memoi_buffer_error(plan, gap->buffer, culprit, error, "two gaps overlap");
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The largest sum of live sizes; no fixed buffer may end above it either.  -1: no memory. */
+MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
+    int64_t n = plan->n_buffers + plan->n_gaps, i, live = 0, bound = 0;
+    memoi_step* steps = (memoi_step*)memoi_calloc(2 * n, sizeof(memoi_step));
+    if (!steps) return -1;
+    for (i = 0; i < n; i++) {
+        const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
+        const memo_buffer* buffer = &plan->buffers[gap ? gap->buffer : i];
+        int64_t bytes = memoi_align_up(buffer->size_bytes, plan->alignment_bytes);
+        steps[2 * i].time = gap ? gap->end : buffer->begin;
+        steps[2 * i].bytes = bytes;
+        steps[2 * i + 1].time = gap ? gap->begin : buffer->end;
+        steps[2 * i + 1].bytes = -bytes;
+        if (!gap && buffer->is_fixed) bound = memoi_max(bound, buffer->offset_bytes + bytes);
+    }
+    qsort(steps, (size_t)(2 * n), sizeof(memoi_step), memoi_step_compare);
+    for (i = 0; i < 2 * n; i++) {
+        live += steps[i].bytes;
+        bound = memoi_max(bound, live);
+    }
+    MEMO_FREE(steps);
+    return bound;
+}
+
+/* Sorts buffers by begin, stably, and lets gaps follow their buffers. */
+MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
+    int64_t n = plan->n_buffers, i;
+    memoi_order* order = (memoi_order*)memoi_calloc(n, sizeof(memoi_order));
+    memo_buffer* sorted = (memo_buffer*)memoi_calloc(n, sizeof(memo_buffer));
+    int64_t* place = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    if (!order || !sorted || !place) {
+        MEMO_FREE(order);
+        MEMO_FREE(sorted);
+        MEMO_FREE(place);
+        return memoi_no_memory(error, "sorting a plan");
+    }
+    for (i = 0; i < n; i++) {
+        order[i].key = plan->buffers[i].begin;
+        order[i].index = i;
+    }
+    qsort(order, (size_t)n, sizeof(memoi_order), memoi_order_compare);
+    for (i = 0; i < n; i++) {
+        sorted[i] = plan->buffers[order[i].index];
+        place[order[i].index] = i;
+    }
+    for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
+    qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_gap_compare);
+    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer)); /* the array stays the user's */
+    MEMO_FREE(sorted);
+    MEMO_FREE(order);
+    MEMO_FREE(place);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
+    int64_t i, culprit, bound;
+    memo_status status = memoi_plan_check(plan, &culprit, error);
+    if (!status) status = memoi_plan_sort(plan, error);
+    if (!status) status = memoi_plan_check_gaps(plan, &culprit, error);
+    if (status) return status;
+    bound = memoi_plan_bound(plan);
+    if (bound < 0) return memoi_no_memory(error, "the bound of a plan");
+    plan->lower_bound_bytes = bound;
+    for (i = 0; i < plan->n_buffers; i++)
+        plan->n_times = memoi_max(plan->n_times, plan->buffers[i].end);
+    if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "body_begin %lld is outside the %lld times",
+                              (long long)plan->body_begin, (long long)plan->n_times);
+    return MEMO_STATUS_OK;
+}
+
+/* --- from a trace ---
+ *
+ * Vector clocks: clock[s][u] is the last request of stream u behind which everything comes that
+ * stream s enqueues from now on.  Only waits advance it, so its advances are kept, to be asked
+ * later: from which request on is stream s behind a given use on stream u? */
+
+typedef struct memoi_advance {
+    int64_t at, reaches; /* from request `at` on, the clock is `reaches` */
+} memoi_advance;
+
+typedef struct memoi_advances {
+    memoi_advance* list;
+    int64_t n, capacity;
+} memoi_advances;
+
+typedef struct memoi_clocks {
+    int64_t n;                               /* streams that occur */
+    int64_t index[MEMOI_STREAMS];            /* of a stream among them */
+    int64_t* clock;                          /* (n, n) */
+    memoi_advances* advances;                /* (n, n) */
+    int64_t* snapshots;                      /* (events, n): the clock of the latest record */
+    memoi_map events;                        /* event -> row of snapshots */
+    int64_t first_malloc[MEMOI_STREAMS + 1]; /* where a stream's mallocs start in the next two */
+    int64_t* malloc_request;
+    int64_t* malloc_time;
+    int64_t* last_use;     /* of each request that is a malloc: the latest use of it, or -1 */
+    int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
+} memoi_clocks;
+
+MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
+    int64_t i;
+    for (i = 0; clocks->advances && i < clocks->n * clocks->n; i++)
+        MEMO_FREE(clocks->advances[i].list);
+    MEMO_FREE(clocks->advances);
+    MEMO_FREE(clocks->clock);
+    MEMO_FREE(clocks->snapshots);
+    memoi_map_free(&clocks->events);
+    MEMO_FREE(clocks->malloc_request);
+    MEMO_FREE(clocks->malloc_time);
+    MEMO_FREE(clocks->last_use);
+    MEMO_FREE(clocks->previous_use);
+}
+
+/* Which streams occur, and where the mallocs of each will be listed. */
+MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
+    int64_t n_mallocs[MEMOI_STREAMS], i, s;
+    memset(clocks, 0, sizeof *clocks);
+    memset(n_mallocs, 0, sizeof n_mallocs);
+    for (s = 0; s < MEMOI_STREAMS; s++) clocks->index[s] = -1;
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_MARK) continue;
+        if (clocks->index[request->stream] < 0) clocks->index[request->stream] = clocks->n++;
+        if (request->kind == MEMO_REQUEST_MALLOC) n_mallocs[clocks->index[request->stream]]++;
+    }
+    for (s = 0; s < clocks->n; s++)
+        clocks->first_malloc[s + 1] = clocks->first_malloc[s] + n_mallocs[s];
+}
+
+MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t stream,
+                                    const int64_t* snapshot, memo_error* error) {
+    int64_t u;
+    for (u = 0; u < clocks->n; u++) {
+        memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
+        void* list = advances->list;
+        int fits;
+        if (u == stream || snapshot[u] <= clocks->clock[stream * clocks->n + u]) continue;
+        fits = memoi_reserve(&list, &advances->capacity, advances->n + 1, sizeof(memoi_advance));
+        advances->list = (memoi_advance*)list;
+        if (!fits) return memoi_no_memory(error, "the order of streams");
+        clocks->clock[stream * clocks->n + u] = snapshot[u];
+        advances->list[advances->n].at = i;
+        advances->list[advances->n++].reaches = snapshot[u];
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
+                                   memo_error* error) {
+    int64_t n = clocks->n, i, time = 0, n_listed[MEMOI_STREAMS], n_events = 0, capacity = 0;
+    void* snapshots = NULL;
+    clocks->clock = (int64_t*)memoi_calloc(n * n, 8);
+    clocks->advances = (memoi_advances*)memoi_calloc(n * n, sizeof(memoi_advances));
+    clocks->malloc_request = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    clocks->malloc_time = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    clocks->last_use = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    clocks->previous_use = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    if (!clocks->clock || !clocks->advances || !clocks->malloc_request || !clocks->malloc_time ||
+        !clocks->last_use || !clocks->previous_use)
+        return memoi_no_memory(error, "the order of streams");
+    memset(n_listed, 0, sizeof n_listed);
+    for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
+        int64_t origin = memoi_origin(trace, i);
+        if (request->kind == MEMO_REQUEST_MALLOC) {
+            int64_t k = clocks->first_malloc[s] + n_listed[s]++;
+            clocks->malloc_request[k] = i;
+            clocks->malloc_time[k] = time;
+            clocks->last_use[i] = -1;
+        } else if (request->kind == MEMO_REQUEST_USE) {
+            clocks->previous_use[i] = clocks->last_use[origin];
+            clocks->last_use[origin] = i;
+        } else if (request->kind == MEMO_REQUEST_RECORD) {
+            row = memoi_map_get(&clocks->events, request->id);
+            if (row < 0) {
+                int fits;
+                row = n_events++;
+                fits = memoi_reserve(&snapshots, &capacity, n_events * n, 8) &&
+                       memoi_map_put(&clocks->events, request->id, row);
+                clocks->snapshots = (int64_t*)snapshots;
+                if (!fits) return memoi_no_memory(error, "the order of streams");
+            }
+            memcpy(clocks->snapshots + row * n, clocks->clock + s * n, (size_t)n * 8);
+            clocks->snapshots[row * n + s] = i;
+        } else if (request->kind == MEMO_REQUEST_WAIT) {
+            memo_status status;
+            row = memoi_map_get(&clocks->events, request->id);
+            status = memoi_clocks_wait(clocks, i, s, clocks->snapshots + row * n, error);
+            if (status) return status;
+        }
+        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The time just after the last malloc, on any stream, that does not come after request `use` on
+ * stream `used_by`; 0 where all come after it. */
+MEMOI int64_t memoi_clocks_end(const memoi_clocks* clocks, int64_t used_by, int64_t use) {
+    int64_t s, end = 0;
+    for (s = 0; s < clocks->n; s++) {
+        const memoi_advances* advances = &clocks->advances[s * clocks->n + used_by];
+        int64_t low = 0, high = advances->n, at;
+        if (s == used_by) continue;
+        while (low < high) { /* the first advance that reaches the use */
+            int64_t middle = low + (high - low) / 2;
+            if (advances->list[middle].reaches >= use)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        at = low < advances->n ? advances->list[low].at : INT64_MAX;
+        low = clocks->first_malloc[s];
+        high = clocks->first_malloc[s + 1];
+        while (low < high) { /* the first malloc behind it */
+            int64_t middle = low + (high - low) / 2;
+            if (clocks->malloc_request[middle] > at)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        if (low > clocks->first_malloc[s]) end = memoi_max(end, clocks->malloc_time[low - 1] + 1);
+    }
+    return end;
+}
+
+/* Lets the lifetime of each freed buffer reach to where every stream is behind its uses. */
+MEMOI memo_status memoi_plan_extend(memo_plan* plan, const memo_trace* trace, const int64_t* number,
+                                    memo_error* error) {
+    memoi_clocks clocks;
+    memo_status status;
+    int64_t i, use;
+    memoi_clocks_count(&clocks, trace);
+    if (clocks.n <= 1) return MEMO_STATUS_OK;
+    status = memoi_clocks_run(&clocks, trace, error);
+    for (i = 0; i < trace->n_requests && !status; i++) {
+        int64_t origin = memoi_origin(trace, i), end;
+        memo_buffer* buffer;
+        if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
+        buffer = &plan->buffers[number[origin]];
+        end = memoi_clocks_end(&clocks, clocks.index[buffer->stream], i);
+        for (use = clocks.last_use[origin]; use >= 0; use = clocks.previous_use[use])
+            end = memoi_max(
+                end, memoi_clocks_end(&clocks, clocks.index[trace->requests[use].stream], use));
+        buffer->end = memoi_max(buffer->end, end);
+    }
+    memoi_clocks_free(&clocks);
+    return status;
+}
+
+/* Lifetimes by the order of the requests alone. */
+MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
+    int64_t i, time = 0, n = 0, has_body = 0;
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_MALLOC) {
+            memo_buffer* buffer = &plan->buffers[n];
+            number[i] = n++;
+            buffer->id = request->id;
+            buffer->size_bytes = request->size_bytes;
+            buffer->begin = time++;
+            buffer->end = -1;
+            buffer->stream = request->stream;
+            buffer->memory_class = request->memory_class;
+        } else if (request->kind == MEMO_REQUEST_FREE) {
+            plan->buffers[number[memoi_origin(trace, i)]].end = time++;
+        } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
+            memo_mark mark = memoi_request_mark(trace, i);
+            if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
+                plan->body_begin = time;
+                has_body = 1;
+            }
+        }
+    }
+    plan->n_times = time;
+}
+
+memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
+                                 memo_error* error) {
+    int64_t* number; /* of each request that is a malloc: its buffer */
+    int64_t i;
+    memo_status status =
+        memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
+    if (status) return status;
+    number = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    if (number) {
+        memoi_plan_fill(*plan, trace, number);
+        status = memoi_plan_extend(*plan, trace, number, error);
+        MEMO_FREE(number);
+    } else {
+        status = memoi_no_memory(error, "a plan");
+    }
+    for (i = 0; i < (*plan)->n_buffers && !status; i++) {
+        memo_buffer* buffer = &(*plan)->buffers[i];
+        int is_before = buffer->begin < (*plan)->body_begin;
+        if (is_before && buffer->end < 0) buffer->memory_class = MEMO_CLASS_PERSISTENT;
+        if (buffer->end < 0 || buffer->memory_class == MEMO_CLASS_PERSISTENT)
+            buffer->end = (*plan)->n_times;
+        if (buffer->memory_class == MEMO_CLASS_PERSISTENT && !is_before) buffer->begin = 0;
+    }
+    if (!status) status = memo_plan_prepare(*plan, error);
+    if (status) {
+        memo_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
+
+/* --- validating: a sweep over time ---
+ *
+ * What is live is kept by address, as a set of ranks: a complete binary tree of flags, each the
+ * "or" of its two children.  A piece that begins to live overlaps one that lives only if it
+ * overlaps its neighbour above or below. */
+
+/* A stretch of a buffer's life without gaps. */
+typedef struct memoi_piece {
+    int64_t buffer, begin, end;
+    int64_t rank; /* among all pieces by offset */
+} memoi_piece;
+
+MEMOI void memoi_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
+    int64_t node = n_leaves + rank;
+    tree[node] = (unsigned char)is_live;
+    for (node /= 2; node >= 1; node /= 2)
+        tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
+}
+
+/* The nearest rank in the set above (direction 1) or below (0); -1 where there is none. */
+MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
+                               int64_t direction) {
+    int64_t node = n_leaves + rank;
+    while (node > 1 && (node % 2 == direction || !tree[node ^ 1])) node /= 2;
+    if (node <= 1) return -1;
+    node ^= 1;
+    while (node < n_leaves)
+        node = 2 * node + (tree[2 * node + 1 - direction] ? 1 - direction : direction);
+    return node - n_leaves;
+}
+
+MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const memoi_piece* b) {
+    int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
+    int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
+    return a_begin < b_begin + memoi_plan_bytes(plan, b->buffer) &&
+           b_begin < a_begin + memoi_plan_bytes(plan, a->buffer);
+}
+
+/* Pieces of all buffers that occupy anything, in the order of buffers; returns how many. */
+MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
+    int64_t i, gap = 0, n = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        int64_t begin = plan->buffers[i].begin;
+        for (; gap <= plan->n_gaps; gap++) {
+            int is_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+            int64_t end = is_gap ? plan->gaps[gap].begin : plan->buffers[i].end;
+            if (begin < end && plan->buffers[i].size_bytes > 0) {
+                pieces[n].buffer = i;
+                pieces[n].begin = begin;
+                pieces[n++].end = end;
+            }
+            if (!is_gap) break;
+            begin = plan->gaps[gap].end;
+        }
+    }
+    return n;
+}
+
+/* The sweep: every overlap in time and address, and the bound, from the pieces. */
+MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
+                                   memoi_order* order, memoi_order* events, unsigned char* tree,
+                                   int64_t n_leaves, int check_offsets, int64_t* bound,
+                                   int64_t* culprit, memo_error* error) {
+    int64_t i, live = 0;
+    for (i = 0; i < n; i++) {
+        order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
+        order[i].index = i;
+        events[2 * i].key = pieces[i].begin;
+        events[2 * i].index = n + i; /* behind all ends of the same time */
+        events[2 * i + 1].key = pieces[i].end;
+        events[2 * i + 1].index = i;
+    }
+    qsort(order, (size_t)n, sizeof(memoi_order), memoi_order_compare);
+    qsort(events, (size_t)(2 * n), sizeof(memoi_order), memoi_order_compare);
+    for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
+    for (i = 0; i < 2 * n; i++) {
+        int begins = events[i].index >= n, direction;
+        const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
+        live +=
+            begins ? memoi_plan_bytes(plan, piece->buffer) : -memoi_plan_bytes(plan, piece->buffer);
+        *bound = memoi_max(*bound, live);
+        if (!check_offsets) continue;
+        memoi_ranks_set(tree, n_leaves, piece->rank, begins);
+        for (direction = 0; begins && direction < 2; direction++) {
+            int64_t rank = memoi_ranks_next(tree, n_leaves, piece->rank, direction);
+            const memoi_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
+            if (!other || !memoi_piece_overlap(plan, piece, other)) continue;
+            *culprit = piece->buffer;
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
+                "offsets %lld and %lld",
+                (long long)other->buffer, (long long)plan->buffers[other->buffer].id,
+                (long long)piece->buffer, (long long)plan->buffers[piece->buffer].id,
+                (long long)piece->begin, (long long)plan->buffers[other->buffer].offset_bytes,
+                (long long)plan->buffers[piece->buffer].offset_bytes);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
+                                           memo_error* error) {
+    int64_t i, peak = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t alignment =
+            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
+            buffer->offset_bytes > MEMOI_BYTES_MAX - memoi_plan_bytes(plan, i))
+            return memoi_buffer_error(plan, i, culprit, error,
+                                      "its offset is negative, not aligned, or ends beyond 2^62");
+        peak = memoi_max(peak, buffer->offset_bytes + memoi_plan_bytes(plan, i));
+    }
+    if (plan->peak_bytes != peak)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the peak says %lld, the offsets and sizes make it %lld",
+                              (long long)plan->peak_bytes, (long long)peak);
+    if (plan->proof == MEMO_PROOF_OPTIMAL && peak < plan->lower_bound_bytes)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the peak is below the bound");
+    return MEMO_STATUS_OK;
+}
+
+/* Everything, or without what a planner sets (check_offsets 0). */
+MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
+                                    memo_error* error) {
+    int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
+    memoi_piece* pieces;
+    memoi_order* order;
+    memoi_order* events;
+    unsigned char* tree;
+    memo_status status = memoi_plan_check(plan, culprit, error);
+    if (!status) status = memoi_plan_check_gaps(plan, culprit, error);
+    if (status) return status;
+    for (i = 0; i < plan->n_buffers; i++) {
+        if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
+            return memoi_buffer_error(
+                plan, i, culprit, error,
+                "it begins before the one before it; memo_plan_prepare sorts");
+        if (plan->buffers[i].end > plan->n_times)
+            return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
+        if (plan->buffers[i].is_fixed)
+            bound = memoi_max(bound, plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i));
+    }
+    if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "body_begin %lld is outside the %lld times",
+                              (long long)plan->body_begin, (long long)plan->n_times);
+    if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
+    if (status) return status;
+    while (n_leaves < n) n_leaves *= 2;
+    pieces = (memoi_piece*)memoi_calloc(n, sizeof(memoi_piece));
+    order = (memoi_order*)memoi_calloc(n, sizeof(memoi_order));
+    events = (memoi_order*)memoi_calloc(2 * n, sizeof(memoi_order));
+    tree = (unsigned char*)memoi_calloc(2 * n_leaves, 1);
+    if (!pieces || !order || !events || !tree)
+        status = memoi_no_memory(error, "validating a plan");
+    else
+        status = memoi_plan_sweep(plan, pieces, memoi_plan_pieces(plan, pieces), order, events,
+                                  tree, n_leaves, check_offsets, &bound, culprit, error);
+    MEMO_FREE(pieces);
+    MEMO_FREE(order);
+    MEMO_FREE(events);
+    MEMO_FREE(tree);
+    if (!status && bound != plan->lower_bound_bytes) {
+        *culprit = -1;
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "the bound says %lld, the lifetimes and sizes make it %lld",
+                                (long long)plan->lower_bound_bytes, (long long)bound);
+    }
+    return status;
+}
+
+memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
+    int64_t culprit;
+    if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "no planner has set the offsets yet; memo_plan_solve does");
+    return memoi_plan_verify(plan, 1, &culprit, error);
+}
+
+/* --- files --- */
+
+MEMOI const char* memoi_proof_name(memo_proof proof) {
+    switch (proof) {
+    case MEMO_PROOF_NONE: return "none";
+    case MEMO_PROOF_FEASIBLE: return "feasible";
+    case MEMO_PROOF_OPTIMAL: return "optimal";
+    }
+    return "unknown";
+}
+
+/* The engine as one word; "-" where there is none. */
+MEMOI const char* memoi_engine_name(const memo_plan* plan, char out[16]) {
+    int i;
+    for (i = 0; i < 15 && plan->engine[i]; i++)
+        out[i] = plan->engine[i] > 32 && plan->engine[i] < 127 ? plan->engine[i] : '_';
+    if (i == 0) out[i++] = '-';
+    out[i] = 0;
+    return out;
+}
+
+memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
+    memoi_text text;
+    char engine[16];
+    int64_t i, culprit;
+    memo_status status = plan->proof == MEMO_PROOF_NONE
+                             ? memoi_plan_verify(plan, 0, &culprit, error)
+                             : memo_plan_validate(plan, error);
+    if (status) return status;
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
+              (long long)plan->alignment_bytes, (long long)plan->n_times,
+              (long long)plan->body_begin, (long long)plan->peak_bytes,
+              (long long)plan->lower_bound_bytes);
+    memoi_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\n",
+              memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
+              (long long)plan->n_buffers, (long long)plan->n_gaps);
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        memoi_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %s\n", (long long)buffer->id,
+                  (long long)buffer->begin, (long long)buffer->end, (long long)buffer->size_bytes,
+                  (long long)buffer->offset_bytes, (long long)buffer->alignment_bytes,
+                  buffer->is_fixed != 0, (int)buffer->stream,
+                  memoi_class_name(buffer->memory_class));
+    }
+    for (i = 0; i < plan->n_gaps; i++)
+        memoi_put(&text, "gap %lld %lld %lld\n", (long long)plan->gaps[i].buffer,
+                  (long long)plan->gaps[i].begin, (long long)plan->gaps[i].end);
+    memoi_frame_finish(&text, 10 + plan->n_buffers + plan->n_gaps);
+    return memoi_text_write(&text, path, error);
+}
+
+/* The next line must begin with this word. */
+MEMOI memo_status memoi_expect_word(memoi_reader* reader, const char* expected, memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memoi_next_content(reader, &word, &length))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
+                                expected);
+    if (memoi_word_is(word, length, expected)) return MEMO_STATUS_OK;
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "`%s` where `%s` was expected",
+                            memoi_shown(shown, word, length), expected);
+}
+
+MEMOI memo_status memoi_expect_header(memoi_reader* reader, const char* key, int64_t* value,
+                                      memo_error* error) {
+    memo_status status = memoi_expect_word(reader, key, error);
+    if (!status) status = memoi_expect_number(reader, key, value, error);
+    if (!status) status = memoi_expect_line_end(reader, error);
+    return status;
+}
+
+/* The lines `proof` and `engine`. */
+MEMOI memo_status memoi_expect_proof(memoi_reader* reader, memo_plan* plan, memo_error* error) {
+    const char* word;
+    int64_t length;
+    int proof;
+    memo_status status = memoi_expect_word(reader, "proof", error);
+    if (status) return status;
+    if (!memoi_next_word(reader, &word, &length)) length = 0;
+    for (proof = 0; proof < 3; proof++)
+        if (memoi_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
+    if (proof == 3)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the proof must be none, feasible or optimal");
+    plan->proof = (memo_proof)proof;
+    status = memoi_expect_line_end(reader, error);
+    if (!status) status = memoi_expect_word(reader, "engine", error);
+    if (status) return status;
+    if (!memoi_next_word(reader, &word, &length) || length > 15)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the engine must be a word of 1 to 15 bytes, - for none");
+    memset(plan->engine, 0, sizeof plan->engine);
+    if (!memoi_word_is(word, length, "-")) memcpy(plan->engine, word, (size_t)length);
+    return memoi_expect_line_end(reader, error);
+}
+
+MEMOI memo_status memoi_parse_buffer(memoi_reader* reader, memo_buffer* buffer, memo_error* error) {
+    static const char* const names[] = {"id",     "begin",     "end",  "size",
+                                        "offset", "alignment", "fixed"};
+    int64_t numbers[7];
+    int i;
+    memo_status status = memoi_expect_word(reader, "buffer", error);
+    memset(numbers, 0, sizeof numbers);
+    for (i = 0; i < 7 && !status; i++)
+        status = memoi_expect_number(reader, names[i], &numbers[i], error);
+    if (!status) status = memoi_expect_stream(reader, &buffer->stream, error);
+    if (!status) status = memoi_expect_class(reader, &buffer->memory_class, error);
+    if (!status) status = memoi_expect_line_end(reader, error);
+    if (status) return status;
+    if (numbers[6] != 0 && numbers[6] != 1)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "fixed must be 0 or 1");
+    buffer->id = numbers[0];
+    buffer->begin = numbers[1];
+    buffer->end = numbers[2];
+    buffer->size_bytes = numbers[3];
+    buffer->offset_bytes = numbers[4];
+    buffer->alignment_bytes = numbers[5];
+    buffer->is_fixed = (int32_t)numbers[6];
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_parse_gap(memoi_reader* reader, memo_gap* gap, memo_error* error) {
+    memo_status status = memoi_expect_word(reader, "gap", error);
+    if (!status) status = memoi_expect_number(reader, "buffer", &gap->buffer, error);
+    if (!status) status = memoi_expect_number(reader, "begin", &gap->begin, error);
+    if (!status) status = memoi_expect_number(reader, "end", &gap->end, error);
+    if (!status) status = memoi_expect_line_end(reader, error);
+    return status;
+}
+
+/* Buffers, gaps, and the verdict on the whole, with the line of the buffer that it names. */
+MEMOI memo_status memoi_parse_plan_body(memoi_reader* reader, memo_plan* plan, int64_t* lines,
+                                        memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    const char* word;
+    int64_t i, length, culprit = -1;
+    memo_error reason;
+    for (i = 0; i < plan->n_buffers && !status; i++) {
+        status = memoi_parse_buffer(reader, &plan->buffers[i], error);
+        lines[i] = reader->n_line;
+    }
+    for (i = 0; i < plan->n_gaps && !status; i++)
+        status = memoi_parse_gap(reader, &plan->gaps[i], error);
+    if (status) return status;
+    if (memoi_next_content(reader, &word, &length))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "a line more than `buffers` and `gaps` announce");
+    status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
+    if (!status) return MEMO_STATUS_OK;
+    if (culprit >= 0) reader->n_line = lines[culprit];
+    return memoi_line_error(reader, error,
+                            status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
+                            "not a valid plan: %s", reason.message);
+}
+
+MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_plan** plan,
+                                   memo_error* error) {
+    int64_t numbers[5], n_buffers = 0, n_gaps = 0, count = 0, length, i;
+    static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
+    int64_t* lines;
+    const char* word;
+    memoi_reader last_line;
+    memo_plan head;
+    memo_status status;
+    if (!memoi_next_content(reader, &word, &length) || !memoi_word_is(word, length, "memo"))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "a plan begins with `memo plan 1`");
+    status = memoi_frame_open(reader, "plan", error);
+    if (!status) status = memoi_frame_close(reader, text, &count, &last_line, error);
+    for (i = 0; i < 5 && !status; i++)
+        status = memoi_expect_header(reader, names[i], &numbers[i], error);
+    memset(&head, 0, sizeof head);
+    if (!status) status = memoi_expect_proof(reader, &head, error);
+    if (!status) status = memoi_expect_header(reader, "buffers", &n_buffers, error);
+    if (!status) status = memoi_expect_header(reader, "gaps", &n_gaps, error);
+    if (status) return status;
+    if (n_buffers < 0 || n_gaps < 0 || n_buffers > reader->end - reader->next ||
+        n_gaps > reader->end - reader->next)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "%lld buffers and %lld gaps do not fit in the rest of the file",
+                                (long long)n_buffers, (long long)n_gaps);
+    if (count != 10 + n_buffers + n_gaps)
+        return memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+                                "wrong count: %lld stated, %lld lines announced above",
+                                (long long)count, (long long)(10 + n_buffers + n_gaps));
+    if (!memoi_is_alignment(numbers[0]))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "alignment %lld is not a power of two up to 2^40",
+                                (long long)numbers[0]);
+    status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
+    if (status) return status;
+    (*plan)->n_times = numbers[1];
+    (*plan)->body_begin = numbers[2];
+    (*plan)->peak_bytes = numbers[3];
+    (*plan)->lower_bound_bytes = numbers[4];
+    (*plan)->proof = head.proof;
+    memcpy((*plan)->engine, head.engine, sizeof head.engine);
+    lines = (int64_t*)memoi_calloc(n_buffers, sizeof(int64_t));
+    if (!lines) return memoi_no_memory(error, "a plan");
+    status = memoi_parse_plan_body(reader, *plan, lines, error);
+    MEMO_FREE(lines);
+    return status;
+}
+
+memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
+                            memo_error* error) {
+    memoi_reader reader;
+    memo_status status;
+    *plan = NULL;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    status = memoi_parse_plan(&reader, text, plan, error);
+    if (status) {
+        memo_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
+
+memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *plan = NULL;
+    if (status) return status;
+    status =
+        memo_plan_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", plan, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+/* --- picture --- */
+
+typedef struct memoi_picture {
+    memoi_text text;
+    double left, right, top, bottom; /* of the plot, in pixels */
+    double n_times, n_bytes;         /* that it spans */
+} memoi_picture;
+
+MEMOI double memoi_picture_x(const memoi_picture* picture, double time) {
+    return picture->left + (picture->right - picture->left) * time / picture->n_times;
+}
+MEMOI double memoi_picture_y(const memoi_picture* picture, double bytes) {
+    return picture->bottom - (picture->bottom - picture->top) * bytes / picture->n_bytes;
+}
+
+MEMOI void memoi_picture_axes(memoi_picture* picture) {
+    static const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    memoi_text* text = &picture->text;
+    double unit = 1, step, value;
+    int n_unit = 0;
+    while (picture->n_bytes >= 2 * unit * 1024 && n_unit < 5) {
+        unit *= 1024;
+        n_unit++;
+    }
+    step = memoi_nice_step(picture->n_bytes / unit, 8);
+    for (value = 0; value * unit <= picture->n_bytes; value += step) {
+        double y = memoi_picture_y(picture, value * unit);
+        memoi_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
+        memoi_put_text_at(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8, y + 4);
+        memoi_put_number(text, value, step < 1 ? 1 : 0);
+        memoi_put(text, "</text>\n");
+    }
+    step = memoi_nice_step(picture->n_times, 10);
+    if (step < 1) step = 1;
+    for (value = 0; value <= picture->n_times; value += step) {
+        double x = memoi_picture_x(picture, value);
+        memoi_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
+        memoi_put_text_at(text, " class=\"tick\" text-anchor=\"middle\"", x, picture->bottom + 19);
+        memoi_put_number(text, value, 0);
+        memoi_put(text, "</text>\n");
+    }
+    memoi_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
+                      (picture->left + picture->right) / 2, picture->bottom + 42);
+    memoi_put(text, "time (mallocs and frees)</text>\n");
+    memoi_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
+    memoi_put_number(text, (picture->top + picture->bottom) / 2, 1);
+    memoi_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
+}
+
+/* One piece of a buffer.  Of pieces too narrow to be told apart, the first in a place is drawn. */
+MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
+                               const memoi_piece* piece, memoi_map* drawn) {
+    const memo_buffer* buffer = &plan->buffers[piece->buffer];
+    double x = memoi_picture_x(picture, (double)piece->begin);
+    double width = memoi_picture_x(picture, (double)piece->end) - x;
+    double y = memoi_picture_y(picture, (double)buffer->offset_bytes +
+                                            (double)memoi_plan_bytes(plan, piece->buffer));
+    double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
+    char bytes[32];
+    if (height < 0.2) return;
+    if (width < 0.2) {
+        int64_t place =
+            ((int64_t)(x * 4) * 10000 + (int64_t)(y * 2)) * 10000 + (int64_t)(height * 2);
+        if (memoi_map_get(drawn, place) >= 0) return;
+        memoi_map_put(drawn, place, 1); /* where this fails, a piece is drawn twice */
+        width = 0.2;
+    }
+    memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
+                   height);
+    memoi_put(&picture->text,
+              "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
+              "%d%s</title></rect>\n",
+              (long long)buffer->id, memoi_bytes_name(bytes, (double)buffer->size_bytes),
+              (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
+              (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
+              (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
+}
+
+static const char* const memoi_class_colours[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
+
+MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
+                                       memo_error* error) {
+    memoi_piece* pieces =
+        (memoi_piece*)memoi_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_piece));
+    memoi_map drawn;
+    int64_t n, i;
+    int c;
+    if (!pieces) return memoi_no_memory(error, "a picture");
+    memset(&drawn, 0, sizeof drawn);
+    n = memoi_plan_pieces(plan, pieces);
+    for (c = 0; c < 3; c++) {
+        memoi_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colours[c]);
+        for (i = 0; i < n; i++)
+            if ((int)plan->buffers[pieces[i].buffer].memory_class == c)
+                memoi_picture_piece(picture, plan, &pieces[i], &drawn);
+        memoi_put(&picture->text, "</g>\n");
+    }
+    memoi_map_free(&drawn);
+    MEMO_FREE(pieces);
+    return MEMO_STATUS_OK;
+}
+
+/* A band above the plot with its label, where there are label_width pixels for it; a thin one
+ * without. */
+MEMOI void memoi_picture_band(memoi_picture* picture, const char* colour, double begin, double end,
+                              double y, double label_width, const char* label, const char* hover) {
+    double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
+    char fill[32];
+    if (width < 0.2) return;
+    snprintf(fill, sizeof fill, " fill=\"%.16s\"", colour);
+    memoi_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
+    memoi_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
+    if (width < label_width || !label[0]) return;
+    memoi_put_text_at(&picture->text, " class=\"band\"", x + width / 2, y + 11.5);
+    memoi_put(&picture->text, "%s</text>\n", label);
+}
+
+static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", "backward"};
+static const char* const memoi_phase_colours[][2] = {
+    {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
+
+/* A band for each layer in this phase. */
+MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace, memo_phase phase,
+                                double y) {
+    double time = 0, begin = -1, label_width = 3;
+    int64_t i, last = 1;
+    /* All layers get a label, or none: room for the longest decides. */
+    for (i = 0; i < trace->n_requests; i++)
+        last = memoi_max(last, memoi_request_mark(trace, i).layer);
+    for (; last > 0; last /= 10) label_width += 6.4;
+    for (i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
+        memo_request_kind kind = trace->requests[i].kind;
+        memo_mark mark = memoi_request_mark(trace, i);
+        char label[24], hover[64];
+        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        if (mark.layer < 0 || mark.phase != phase) continue;
+        if (mark.is_end && begin >= 0) {
+            snprintf(label, sizeof label, "%lld", (long long)mark.layer);
+            snprintf(hover, sizeof hover, "layer %s %s", label, memoi_phase_names[phase]);
+            memoi_picture_band(picture, memoi_phase_colours[phase][mark.layer % 2], begin, time, y,
+                               label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
+        }
+        begin = mark.is_end ? -1 : time;
+    }
+}
+
+/* A band for each run of layers that go the same way, and lines through the plot at its ends. */
+MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, double y) {
+    double time = 0, begin = -1, run_begin = 0, run_end = 0;
+    int64_t i;
+    int run = 0; /* its phase; 0: none yet */
+    for (i = 0; i <= trace->n_requests && time <= picture->n_times; i++) {
+        int at_end = i == trace->n_requests, phase;
+        memo_mark mark;
+        if (!at_end) {
+            memo_request_kind kind = trace->requests[i].kind;
+            time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+            mark = memoi_request_mark(trace, i);
+            if (mark.layer < 0 || mark.phase == MEMO_PHASE_RECOMPUTE) continue;
+        } else {
+            mark = memo_mark_parse(NULL);
+        }
+        phase = (int)mark.phase;
+        if (run && phase != run) {
+            double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
+            memoi_picture_band(picture, memoi_phase_colours[run][1], run_begin, run_end, y, 64,
+                               memoi_phase_names[run], memoi_phase_names[run]);
+            memoi_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
+                           picture->bottom);
+            memoi_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
+                           picture->bottom);
+            run = 0;
+        }
+        if (mark.is_end && begin >= 0) {
+            if (!run) run_begin = begin;
+            run = phase;
+            run_end = time;
+        }
+        begin = mark.is_end ? -1 : time;
+    }
+}
+
+/* Two rows of bands above the plot: the phases, and below them the layers. */
+MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace) {
+    static const memo_phase phases[] = {MEMO_PHASE_FORWARD, MEMO_PHASE_BACKWARD,
+                                        MEMO_PHASE_RECOMPUTE}; /* the last lies over the others */
+    static const char* const rows[] = {"phase", "layer"};
+    double y = picture->top - 38;
+    int i;
+    memoi_picture_runs(picture, trace, y);
+    for (i = 0; i < 3; i++) memoi_picture_layers(picture, trace, phases[i], y + 17);
+    for (i = 0; i < 2; i++) {
+        memoi_put_text_at(&picture->text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8,
+                          y + 12 + 17 * i);
+        memoi_put(&picture->text, "%s</text>\n", rows[i]);
+    }
+}
+
+MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* colour,
+                               const char* dash, int64_t bytes, double label_y) {
+    char attributes[96], size[32];
+    double y = memoi_picture_y(picture, (double)bytes);
+    snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", colour,
+             dash);
+    memoi_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
+    snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", colour);
+    memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
+    memoi_put(&picture->text, "%s</text>\n", what);
+    memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
+    memoi_put(&picture->text, "%s</text>\n", memoi_bytes_name(size, (double)bytes));
+}
+
+/* Peak and bound as lines with labels to the right, which keep clear of each other. */
+MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
+    double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
+    double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
+    if (plan->peak_bytes == plan->lower_bound_bytes) {
+        memoi_picture_level(picture, "peak = lower bound", "#b3261e", "", plan->peak_bytes, peak_y);
+        return;
+    }
+    memoi_picture_level(picture, "peak", "#b3261e", "", plan->peak_bytes, peak_y);
+    memoi_picture_level(picture, "lower bound", "#17693f", " stroke-dasharray=\"6 4\"",
+                        plan->lower_bound_bytes, bound_y < peak_y + 36 ? peak_y + 36 : bound_y);
+}
+
+MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, const char* title) {
+    memoi_text* text = &picture->text;
+    char peak[32], bound[32], engine[16];
+    double gap = plan->lower_bound_bytes
+                     ? 100.0 * (double)(plan->peak_bytes - plan->lower_bound_bytes) /
+                           (double)plan->lower_bound_bytes
+                     : 0;
+    int i;
+    memoi_put(text,
+              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"700\" viewBox=\"0 "
+              "0 1200 700\" font-family=\"Helvetica, Arial, sans-serif\">\n"
+              "<style>.b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
+              ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
+              ".tick{font-size:12px;fill:#555}.name{font-size:13px;fill:#333}"
+              ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}</style>\n"
+              "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
+              "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
+    memoi_put_xml(text, title ? title : "memory plan");
+    memoi_put(text,
+              "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
+              "bound %s, gap ",
+              (long long)plan->n_buffers, memoi_bytes_name(peak, (double)plan->peak_bytes),
+              memoi_bytes_name(bound, (double)plan->lower_bound_bytes));
+    memoi_put_number(text, gap, 2);
+    memoi_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
+    memoi_put_xml(text, memoi_engine_name(plan, engine));
+    memoi_put(text, ")</text>\n");
+    for (i = 0; i < 3; i++) {
+        double x = 884 + 100 * i;
+        char fill[32];
+        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colours[i]);
+        memoi_put_rect(text, fill, x, 23, 13, 13);
+        memoi_put(text, "/>");
+        memoi_put_text_at(text, " class=\"name\"", x + 18, 34);
+        memoi_put(text, "%s</text>\n", memoi_class_name((memo_class)i));
+    }
+}
+
+memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, const char* title,
+                                const char* path, memo_error* error) {
+    memoi_picture picture;
+    memo_status status;
+    int has_phases = 0;
+    int64_t i;
+    if (plan->proof == MEMO_PROOF_NONE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "a plan without offsets has no picture; memo_plan_solve sets them");
+    for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
+        has_phases = memoi_request_mark(trace, i).layer >= 0;
+    memset(&picture, 0, sizeof picture);
+    picture.left = 96;
+    picture.right = 1060;
+    picture.top = has_phases ? 112 : 78;
+    picture.bottom = 640;
+    picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
+    picture.n_bytes = 1.03 * (double)memoi_max(plan->peak_bytes, plan->lower_bound_bytes);
+    if (picture.n_bytes < 8) picture.n_bytes = 8;
+    memoi_picture_head(&picture, plan, title);
+    memoi_picture_axes(&picture);
+    status = memoi_picture_pieces(&picture, plan, error);
+    if (status) {
+        memoi_text_free(&picture.text);
+        return status;
+    }
+    if (has_phases) memoi_picture_phases(&picture, trace);
+    memoi_put_line(&picture.text, " class=\"axis\"", picture.left, picture.top, picture.left,
+                   picture.bottom);
+    memoi_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom, picture.right,
+                   picture.bottom);
+    memoi_picture_levels(&picture, plan);
+    memoi_put(&picture.text, "</svg>\n");
+    return memoi_text_write(&picture.text, path, error);
+}
+
+/* ---- 5 arena ------------------------------------------------------------------------------------
+ * Knows: traces, plans, and of the device only how to take and give back memory.  Knows nothing of
+ * how a plan was found, nor of streams beyond writing them down. */
+
+#define MEMOI_DEVICE_ALIGNMENT 512
+
+/* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
+ * replay. */
+typedef struct memoi_block {
+    void* address; /* NULL: this entry is unused */
+    int64_t size_bytes;
+    int64_t id;      /* in the trace; -1: not in it */
+    int64_t in_body; /* belongs to the micro-batch */
+    int64_t next_unused;
+} memoi_block;
+
+typedef struct memoi_blocks {
+    memoi_block* list;
+    int64_t n, capacity, first_unused; /* first_unused: an index + 1, 0: none */
+    int64_t n_in_body, live_bytes, peak_bytes;
+    memoi_map index; /* address -> index in list */
+} memoi_blocks;
+
+/* A buffer of the plan in replay. */
+typedef struct memoi_slot {
+    char* address;
+    int64_t size_bytes;
+    int64_t*
+        holder; /* who lives at this address: an index of slots; slots of equal address share it */
+    int32_t is_live, in_body;
+    int32_t ends_before_body; /* planned to be free again before the first micro-batch */
+} memoi_slot;
+
+typedef enum memoi_arena_state {
+    MEMOI_ARENA_BEFORE = 0, /* no micro-batch yet: requests are persistent */
+    MEMOI_ARENA_INSIDE,
+    MEMOI_ARENA_BETWEEN
+} memoi_arena_state;
+
+struct memo_arena {
+    const memo_device* device;
+    const memo_plan* plan; /* NULL: recording */
+    memo_trace* trace;     /* NULL once the first micro-batch is recorded, and in replay */
+    memo_divergence on_divergence;
+    memo_log log;
+    memo_arena_stats stats;
+    memoi_arena_state state;
+    memoi_blocks blocks;
+
+    /* Recording. */
+    int64_t body_request;                    /* where the micro-batch starts in the trace */
+    uint64_t dry_address, dry_address_begin; /* next one of a dry run; what it was at begin */
+
+    /* Replay.  The planned events in order: malloc of buffer b is 2 b, its free 2 b + 1. */
+    char* memory;     /* the block */
+    void* own_memory; /* what the device gave for it; NULL: the user's */
+    int64_t* events;
+    int64_t n_events, body_event;
+    int64_t cursor;
+    int64_t n_unplanned; /* fallbacks since a request was last served from the plan */
+    int64_t n_body_live, n_body_requests;
+    int64_t n_early_live; /* of those that end before the body */
+    memoi_slot* slots;
+    int64_t* holders;
+    memoi_map addresses; /* address -> index in holders */
+};
+
+memo_arena_desc memo_arena_desc_default(void) {
+    memo_arena_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* --- blocks of the device --- */
+
+MEMOI int64_t memoi_address_key(const void* address) { return (int64_t)(uintptr_t)address; }
+
+/* Room for one more block, so that adding it cannot fail. */
+MEMOI memo_status memoi_blocks_room(memoi_blocks* blocks, memo_error* error) {
+    void* list = blocks->list;
+    int fits = blocks->first_unused ||
+               memoi_reserve(&list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block));
+    blocks->list = (memoi_block*)list;
+    return fits ? MEMO_STATUS_OK : memoi_no_memory(error, "the arena's list of blocks");
+}
+
+MEMOI void memoi_blocks_remove(memoi_blocks* blocks, int64_t i) {
+    memoi_block* block = &blocks->list[i];
+    memoi_map_remove(&blocks->index, memoi_address_key(block->address));
+    blocks->live_bytes -= block->size_bytes;
+    blocks->n_in_body -= block->in_body;
+    block->address = NULL;
+    block->next_unused = blocks->first_unused;
+    blocks->first_unused = i + 1;
+}
+
+/* Addresses of a dry run start here: no program has memory there. */
+#define MEMOI_DRY_ADDRESS ((uint64_t)1 << 48)
+
+MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** address,
+                                  memo_error* error) {
+    uint64_t bytes = (uint64_t)memoi_align_up(size_bytes + !size_bytes, MEMOI_DEVICE_ALIGNMENT);
+    if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "a dry run has no more addresses for %lld bytes",
+                              (long long)size_bytes);
+    *address = (void*)(uintptr_t)arena->dry_address;
+    arena->dry_address += bytes;
+    return MEMO_STATUS_OK;
+}
+
+/* Takes a block from the device and lists it. */
+MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64_t id,
+                                    void** address, memo_error* error) {
+    memoi_blocks* blocks = &arena->blocks;
+    memoi_block* block;
+    int64_t i;
+    memo_status status = memoi_blocks_room(blocks, error);
+    if (!status && size_bytes > MEMOI_BYTES_MAX - blocks->live_bytes)
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                                "live sizes sum to more than 2^62 bytes");
+    if (!status)
+        status = arena->device
+                     ? arena->device->device_alloc(arena->device->context, size_bytes + !size_bytes,
+                                                   address, error)
+                     : memoi_dry_alloc(arena, size_bytes, address, error);
+    if (status) return status;
+    i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
+    if (!memoi_map_put(&blocks->index, memoi_address_key(*address), i)) {
+        if (arena->device) arena->device->device_free(arena->device->context, *address, NULL);
+        return memoi_no_memory(error, "the arena's list of blocks");
+    }
+    block = &blocks->list[i];
+    if (i == blocks->n)
+        blocks->n++;
+    else
+        blocks->first_unused = block->next_unused;
+    block->address = *address;
+    block->size_bytes = size_bytes;
+    block->id = id;
+    block->in_body = arena->state == MEMOI_ARENA_INSIDE;
+    blocks->n_in_body += block->in_body;
+    blocks->live_bytes += size_bytes;
+    blocks->peak_bytes = memoi_max(blocks->peak_bytes, blocks->live_bytes);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_block_free(memo_arena* arena, int64_t i, memo_error* error) {
+    void* address = arena->blocks.list[i].address;
+    memoi_blocks_remove(&arena->blocks, i);
+    return arena->device ? arena->device->device_free(arena->device->context, address, error)
+                         : MEMO_STATUS_OK;
+}
+
+/* Gives back all blocks, or those of the micro-batch.  The device's errors have nowhere to go. */
+MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
+    int64_t i;
+    for (i = 0; i < arena->blocks.n; i++) {
+        const memoi_block* block = &arena->blocks.list[i];
+        if (block->address && (block->in_body || !only_body)) memoi_block_free(arena, i, NULL);
+    }
+}
+
+/* --- creation --- */
+
+MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
+    if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the device lacks device_alloc or device_free");
+    if (desc->on_divergence != MEMO_DIVERGENCE_ERROR &&
+        desc->on_divergence != MEMO_DIVERGENCE_FALLBACK)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "on_divergence %d is none",
+                              (int)desc->on_divergence);
+    if (!desc->plan == !desc->trace)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "set either trace, to record, or plan, to replay");
+    if (desc->trace) {
+        if (desc->memory)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memory is for replay; recording takes a device or none");
+        if (desc->trace->n_requests)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "the trace has %lld requests already; record into an empty one",
+                                  (long long)desc->trace->n_requests);
+        return MEMO_STATUS_OK;
+    }
+    if (!desc->device && !desc->memory)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "replay needs a device, or memory of its own");
+    if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "MEMO_DIVERGENCE_FALLBACK needs a device to fall back to");
+    return memo_plan_validate(desc->plan, error);
+}
+
+/* Is the buffer requested before the first micro-batch? */
+MEMOI int memoi_is_before_body(const memo_plan* plan, const memo_buffer* buffer) {
+    return buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin;
+}
+
+typedef struct memoi_event {
+    int64_t time;
+    int32_t in_body, is_malloc;
+    int64_t buffer;
+} memoi_event;
+
+/* Frees come first: lifetimes are half-open. */
+MEMOI int memoi_event_compare(const void* a, const void* b) {
+    const memoi_event* x = (const memoi_event*)a;
+    const memoi_event* y = (const memoi_event*)b;
+    if (x->in_body != y->in_body) return x->in_body - y->in_body;
+    if (x->time != y->time) return memoi_compare(x->time, y->time);
+    if (x->is_malloc != y->is_malloc) return x->is_malloc - y->is_malloc;
+    return memoi_compare(x->buffer, y->buffer);
+}
+
+/* The order in which the trainer will come: it follows from the lifetimes. */
+MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
+    const memo_plan* plan = arena->plan;
+    memoi_event* events = (memoi_event*)memoi_calloc(2 * plan->n_buffers, sizeof(memoi_event));
+    int64_t i, n = 0;
+    memo_status status = MEMO_STATUS_OK;
+    arena->events = (int64_t*)memoi_calloc(2 * plan->n_buffers, sizeof(int64_t));
+    if (!events || !arena->events) {
+        MEMO_FREE(events);
+        return memoi_no_memory(error, "an arena");
+    }
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        events[n].time = buffer->begin;
+        events[n].in_body = !memoi_is_before_body(plan, buffer);
+        events[n].is_malloc = 1;
+        events[n++].buffer = i;
+        if (buffer->memory_class == MEMO_CLASS_PERSISTENT) continue;
+        events[n].time = buffer->end;
+        events[n].in_body = buffer->end >= plan->body_begin;
+        events[n].is_malloc = 0;
+        events[n++].buffer = i;
+    }
+    qsort(events, (size_t)n, sizeof(memoi_event), memoi_event_compare);
+    for (i = 0; i < n && !status; i++) {
+        const memoi_event* event = &events[i];
+        if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
+            event[-1].is_malloc && event[-1].time == event->time)
+            status = memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "buffers %lld and %lld begin at the same time %lld, so the plan does not say which "
+                "is requested first; replay a plan made by memo_plan_from_trace",
+                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
+        arena->events[i] = 2 * event->buffer + !event->is_malloc;
+        arena->body_event += !event->in_body;
+    }
+    arena->n_events = n;
+    MEMO_FREE(events);
+    return status;
+}
+
+/* A buffer of no bytes needs an address that no other request has.  Others start at multiples of
+ * the alignment: the bytes between are free for this, as far as they go. */
+MEMOI char* memoi_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
+    int64_t alignment = arena->plan->alignment_bytes, offset;
+    if (alignment > 1) {
+        offset = n_before / (alignment - 1) * alignment + 1 + n_before % (alignment - 1);
+        if (offset < arena->plan->peak_bytes) return arena->memory + offset;
+    }
+    return (char*)&arena->slots[buffer];
+}
+
+MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
+    const memo_plan* plan = arena->plan;
+    int64_t i, n_empty = 0, n_holders = 0;
+    arena->slots = (memoi_slot*)memoi_calloc(plan->n_buffers, sizeof(memoi_slot));
+    arena->holders = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
+    if (!arena->slots || !arena->holders) return memoi_no_memory(error, "an arena");
+    for (i = 0; i < plan->n_buffers; i++) {
+        memoi_slot* slot = &arena->slots[i];
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t holder;
+        slot->size_bytes = buffer->size_bytes;
+        slot->in_body = !memoi_is_before_body(plan, buffer);
+        slot->ends_before_body =
+            buffer->memory_class != MEMO_CLASS_PERSISTENT && buffer->end < plan->body_begin;
+        slot->address = buffer->size_bytes ? arena->memory + buffer->offset_bytes
+                                           : memoi_empty_address(arena, i, n_empty++);
+        holder = memoi_map_get(&arena->addresses, memoi_address_key(slot->address));
+        if (holder < 0) {
+            holder = n_holders++;
+            if (!memoi_map_put(&arena->addresses, memoi_address_key(slot->address), holder))
+                return memoi_no_memory(error, "an arena");
+        }
+        slot->holder = &arena->holders[holder];
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_desc* desc,
+                                          memo_error* error) {
+    const memo_device* device = desc->device;
+    int64_t needed = arena->plan->peak_bytes, alignment = arena->plan->alignment_bytes, i;
+    memo_error reason;
+    memo_status status;
+    char name[32];
+    for (i = 0; i < arena->plan->n_buffers; i++)
+        alignment = memoi_max(alignment, arena->plan->buffers[i].alignment_bytes);
+    if (desc->memory) {
+        arena->memory = (char*)desc->memory;
+        if (desc->memory_bytes < needed)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "the plan needs %lld bytes, memory has %lld", (long long)needed,
+                                  (long long)desc->memory_bytes);
+        if ((uintptr_t)desc->memory % (uintptr_t)alignment)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memory is not at a multiple of the plan's alignment, %lld",
+                                  (long long)alignment);
+        return MEMO_STATUS_OK;
+    }
+    if (needed == 0) return MEMO_STATUS_OK;
+    if (alignment > MEMOI_DEVICE_ALIGNMENT) needed += alignment;
+    reason.message[0] = 0;
+    status = device->device_alloc(device->context, needed, &arena->own_memory, &reason);
+    if (status) {
+        int64_t free_bytes = -1, total_bytes = 0;
+        char free_name[32];
+        arena->own_memory = NULL;
+        if (!device->memory_info ||
+            device->memory_info(device->context, &free_bytes, &total_bytes, NULL))
+            return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
+                                  memoi_bytes_name(name, (double)needed), (long long)needed,
+                                  reason.message);
+        return memo_error_set(
+            error, status,
+            "the plan needs %s (%lld bytes) in one block, %s (%lld bytes) are free: %s",
+            memoi_bytes_name(name, (double)needed), (long long)needed,
+            memoi_bytes_name(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
+    }
+    arena->memory = (char*)arena->own_memory;
+    if ((uintptr_t)arena->memory % (uintptr_t)alignment)
+        arena->memory += (uintptr_t)alignment - (uintptr_t)arena->memory % (uintptr_t)alignment;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, memo_error* error) {
+    memo_arena* made;
+    memo_status status = memoi_arena_check(desc, error);
+    *arena = NULL;
+    if (status) return status;
+    made = (memo_arena*)memoi_calloc(1, sizeof(memo_arena));
+    if (!made) return memoi_no_memory(error, "an arena");
+    made->device = desc->device;
+    made->plan = desc->plan;
+    made->trace = desc->trace;
+    made->on_divergence = desc->on_divergence;
+    made->log = desc->log;
+    made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
+    if (made->plan) {
+        status = memoi_arena_events(made, error);
+        if (!status) status = memoi_arena_take_memory(made, desc, error);
+        if (!status) status = memoi_arena_slots(made, error);
+        made->stats.reserved_bytes = made->plan->peak_bytes;
+    }
+    if (status)
+        memo_arena_destroy(made);
+    else
+        *arena = made;
+    return status;
+}
+
+void memo_arena_destroy(memo_arena* arena) {
+    if (!arena) return;
+    memoi_blocks_drop(arena, 0);
+    if (arena->own_memory)
+        arena->device->device_free(arena->device->context, arena->own_memory, NULL);
+    memoi_map_free(&arena->blocks.index);
+    memoi_map_free(&arena->addresses);
+    MEMO_FREE(arena->blocks.list);
+    MEMO_FREE(arena->events);
+    MEMO_FREE(arena->slots);
+    MEMO_FREE(arena->holders);
+    MEMO_FREE(arena);
+}
+
+/* --- micro-batches --- */
+
+memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
+    if (arena->state == MEMOI_ARENA_INSIDE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_begin inside a micro-batch; end or abandon it first");
+    if (arena->n_early_live)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "%lld buffers are still live that the plan frees before the first "
+                              "micro-batch, whose buffers take their place; free them",
+                              (long long)arena->n_early_live);
+    if (arena->trace) {
+        int64_t n_requests = arena->trace->n_requests;
+        memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
+        if (status) return status;
+        arena->body_request = n_requests;
+    }
+    arena->dry_address_begin = arena->dry_address;
+    arena->cursor = arena->body_event;
+    arena->n_unplanned = arena->n_body_requests = 0;
+    arena->state = MEMOI_ARENA_INSIDE;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
+    int64_t n_live = arena->n_body_live + arena->blocks.n_in_body;
+    if (arena->state != MEMOI_ARENA_INSIDE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_end without memo_arena_begin");
+    if (n_live)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "%lld buffers of this micro-batch are still live; free them before its "
+            "end, or request before memo_arena_begin what stays",
+            (long long)n_live);
+    if (arena->trace) {
+        memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
+        if (status) return status;
+        arena->trace = NULL; /* recorded */
+    }
+    arena->dry_address = arena->dry_address_begin;
+    arena->state = MEMOI_ARENA_BETWEEN;
+    return MEMO_STATUS_OK;
+}
+
+/* Takes the micro-batch out of the trace again, but for what it freed of the buffers from before.
+ */
+MEMOI void memoi_trace_withdraw(memo_trace* trace, int64_t from) {
+    memoi_trace_book* book = memoi_book(trace);
+    int64_t i, n = from;
+    trace->text_bytes = trace->requests[from].id; /* the mark "iteration begin" */
+    for (i = from; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        int64_t origin = book->origin[i];
+        if (request->kind == MEMO_REQUEST_MALLOC) {
+            trace->n_buffers--;
+            if (memoi_map_get(&book->live, request->id) == i) {
+                memoi_map_remove(&book->live, request->id);
+                trace->n_live--;
+            }
+        } else if (request->kind == MEMO_REQUEST_RECORD) {
+            if (memoi_map_get(&book->events, request->id) == i)
+                memoi_map_remove(&book->events, request->id);
+        } else if (request->kind == MEMO_REQUEST_FREE && origin < from) {
+            trace->requests[n] = *request;
+            book->origin[n++] = origin;
+        }
+    }
+    trace->n_requests = n;
+}
+
+void memo_arena_abandon(memo_arena* arena) {
+    int64_t i;
+    if (arena->state != MEMOI_ARENA_INSIDE) return;
+    for (i = 0; arena->plan && i < arena->plan->n_buffers; i++)
+        if (arena->slots[i].in_body) arena->slots[i].is_live = 0;
+    arena->n_body_live = 0;
+    memoi_blocks_drop(arena, 1);
+    if (arena->trace) memoi_trace_withdraw(arena->trace, arena->body_request);
+    arena->dry_address = arena->dry_address_begin;
+    arena->state = arena->trace ? MEMOI_ARENA_BEFORE : MEMOI_ARENA_BETWEEN;
+}
+
+/* --- requests, recorded --- */
+
+MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
+                                     void** address, memo_error* error) {
+    int64_t id = arena->trace ? arena->trace->n_buffers : -1;
+    memo_status status = memoi_block_alloc(arena, size_bytes, id, address, error);
+    if (!status && arena->trace) {
+        status = memo_trace_malloc(arena->trace, id, size_bytes,
+                                   arena->state == MEMOI_ARENA_BEFORE ? MEMO_CLASS_PERSISTENT
+                                                                      : MEMO_CLASS_TRANSIENT,
+                                   stream, error);
+        if (status)
+            memoi_block_free(
+                arena, memoi_map_get(&arena->blocks.index, memoi_address_key(*address)), NULL);
+    }
+    if (status) return status;
+    arena->stats.n_requests++;
+    arena->stats.reserved_bytes = arena->blocks.peak_bytes;
+    return MEMO_STATUS_OK;
+}
+
+/* --- requests, replayed ---
+ *
+ * A request is served from the plan only when all planned events before it have happened or cannot
+ * happen any more (a planned free of a buffer that is not live).  So what is live lies where the
+ * plan says that it lies at this moment, and addresses never overlap, whatever the trainer does. */
+
+/* Moves the cursor over planned frees that have nothing to wait for. */
+MEMOI int64_t memoi_skip_frees(const memo_arena* arena, int64_t cursor) {
+    while (cursor < arena->n_events && arena->events[cursor] % 2 &&
+           !arena->slots[arena->events[cursor] / 2].is_live)
+        cursor++;
+    return cursor;
+}
+
+MEMOI void memoi_serve(memo_arena* arena, int64_t cursor, void** address) {
+    int64_t buffer = arena->events[cursor] / 2;
+    memoi_slot* slot = &arena->slots[buffer];
+    slot->is_live = 1;
+    *slot->holder = buffer;
+    *address = slot->address;
+    arena->n_body_live += slot->in_body;
+    arena->n_early_live += slot->ends_before_body;
+    arena->cursor = cursor + 1;
+    arena->n_unplanned = 0;
+}
+
+/* After fallbacks: was each of them meant for one of the next planned requests?  Then this one has
+ * exactly the size of a planned request behind those.  -1: no. */
+MEMOI int64_t memoi_resume(const memo_arena* arena, int64_t cursor, int64_t end,
+                           int64_t size_bytes) {
+    int64_t n_passed = 0;
+    for (; cursor < end && n_passed <= arena->n_unplanned && n_passed < 64; cursor++) {
+        int64_t event;
+        cursor = memoi_skip_frees(arena, cursor);
+        if (cursor >= end) break;
+        event = arena->events[cursor];
+        if (event % 2) break; /* waits for a free */
+        if (arena->slots[event / 2].size_bytes == size_bytes) return cursor;
+        n_passed++;
+    }
+    return -1;
+}
+
+/* What the plan has instead of the request; the error, or the device serves it. */
+MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_bytes, void** address,
+                                memo_error* error) {
+    char message[256], planned[128];
+    int64_t event = arena->cursor < end ? arena->events[arena->cursor] : -1;
+    memo_status status;
+    if (event < 0)
+        snprintf(planned, sizeof planned, "the plan has no more requests");
+    else if (event % 2)
+        snprintf(planned, sizeof planned,
+                 "the plan first frees buffer %lld of %lld bytes (id %lld)", (long long)(event / 2),
+                 (long long)arena->slots[event / 2].size_bytes,
+                 (long long)arena->plan->buffers[event / 2].id);
+    else
+        snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
+                 (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
+                 (long long)arena->plan->buffers[event / 2].id);
+    snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
+             (long long)arena->n_body_requests,
+             arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
+             (long long)size_bytes, planned);
+    if (arena->on_divergence == MEMO_DIVERGENCE_ERROR)
+        return memo_error_set(error, MEMO_STATUS_DIVERGED,
+                              "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
+                              message);
+    status = memoi_block_alloc(arena, size_bytes, -1, address, error);
+    if (status) return status;
+    arena->n_unplanned++;
+    arena->stats.n_fallbacks++;
+    arena->stats.fallback_bytes = arena->blocks.peak_bytes;
+    if (arena->log.write) arena->log.write(arena->log.user, message);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
+                                     memo_error* error) {
+    int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
+    int64_t cursor = memoi_skip_frees(arena, arena->cursor);
+    int64_t event = cursor < end ? arena->events[cursor] : 1;
+    memo_status status = MEMO_STATUS_OK;
+    arena->cursor = cursor;
+    if (arena->n_unplanned) {
+        int64_t resumed = memoi_resume(arena, cursor, end, size_bytes);
+        if (resumed >= 0) {
+            cursor = resumed;
+            event = arena->events[cursor];
+        }
+    }
+    if (event % 2 == 0 && size_bytes <= arena->slots[event / 2].size_bytes)
+        memoi_serve(arena, cursor, address);
+    else
+        status = memoi_diverge(arena, end, size_bytes, address, error);
+    if (status) return status;
+    arena->n_body_requests++;
+    arena->stats.n_requests++;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_release(memo_arena* arena, memoi_slot* slot) {
+    slot->is_live = 0;
+    arena->n_body_live -= slot->in_body;
+    arena->n_early_live -= slot->ends_before_body;
+}
+
+/* The live slot at an address, or NULL. */
+MEMOI memoi_slot* memoi_find_slot(const memo_arena* arena, const void* address) {
+    int64_t holder = memoi_map_get(&arena->addresses, memoi_address_key(address));
+    memoi_slot* slot = holder < 0 ? NULL : &arena->slots[arena->holders[holder]];
+    return slot && slot->is_live && slot->address == address ? slot : NULL;
+}
+
+/* --- requests --- */
+
+memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
+                             memo_error* error) {
+    if (size_bytes < 0 || size_bytes > MEMOI_BYTES_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "a request of %lld bytes is outside [0, 2^62]",
+                              (long long)size_bytes);
+    if (arena->state == MEMOI_ARENA_BETWEEN)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "a request between micro-batches; call memo_arena_begin first");
+    return arena->plan ? memoi_replay_alloc(arena, size_bytes, address, error)
+                       : memoi_record_alloc(arena, size_bytes, stream, address, error);
+}
+
+memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
+    int64_t i;
+    if (arena->plan) {
+        int64_t cursor = memoi_skip_frees(arena, arena->cursor);
+        memoi_slot* slot = NULL;
+        arena->cursor = cursor;
+        if (cursor < arena->n_events && arena->events[cursor] % 2 &&
+            arena->slots[arena->events[cursor] / 2].address == address) {
+            slot = &arena->slots[arena->events[cursor] / 2]; /* live, or it had been skipped */
+            arena->cursor++;
+        } else {
+            slot = memoi_find_slot(arena, address); /* early, or late */
+        }
+        if (slot) {
+            memoi_release(arena, slot);
+            return MEMO_STATUS_OK;
+        }
+    }
+    i = memoi_map_get(&arena->blocks.index, memoi_address_key(address));
+    if (i < 0 || !address)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "free of %p, which is not live: freed before, or not from this arena",
+                              address);
+    if (arena->trace) {
+        memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
+        if (status) return status;
+    }
+    return memoi_block_free(arena, i, error);
+}
+
+memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
+    int64_t i;
+    if (!arena->trace) return MEMO_STATUS_OK;
+    i = memoi_map_get(&arena->blocks.index, memoi_address_key(address));
+    if (i < 0 || !address)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "use of %p, which is not live",
+                              address);
+    return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
+}
+
+memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
+    return arena->trace ? memo_trace_record(arena->trace, event, stream, error) : MEMO_STATUS_OK;
+}
+
+memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
+    return arena->trace ? memo_trace_wait(arena->trace, event, stream, error) : MEMO_STATUS_OK;
+}
+
+memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error) {
+    return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
+}
+
+memo_arena_stats memo_arena_get_stats(const memo_arena* arena) { return arena->stats; }
+
+/* ---- 6 host device ------------------------------------------------------------------------------
+ * Knows: threads, clocks, the table of chapter 4.  Knows nothing of traces, plans or swapping.
+ *
+ * Who writes what.  The caller's thread fills a stream's queue, numbers the records of events and
+ * does all bookkeeping of memory.  A stream's worker empties the queue and completes the events
+ * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
+#ifndef MEMO_NO_HOST_DEVICE
+
+#include <pthread.h>
+#include <time.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#endif
+
+/* syscall() is no part of POSIX; where it is not declared, waiting polls. */
+#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
+#define MEMOI_HAS_FUTEX 1
+#else
+#define MEMOI_HAS_FUTEX 0
+#endif
+
+#define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
+#define MEMOI_HOST_ALIGNMENT            512
+#define MEMOI_HOST_QUEUE_OPERATIONS     4096
+#define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
+#define MEMOI_HOST_SPINS                64
+#define MEMOI_HOST_CHUNK_BYTES                                                                     \
+    ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
+#define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
+#define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
+
+/* --- clock --- */
+
+MEMOI int64_t memoi_host_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+}
+
+MEMOI struct timespec memoi_host_timespec(int64_t time_ns) {
+    struct timespec time;
+    time.tv_sec = (time_t)(time_ns / 1000000000);
+    time.tv_nsec = (long)(time_ns % 1000000000);
+    return time;
+}
+
+MEMOI void memoi_host_sleep_until(int64_t time_ns) {
+    struct timespec time;
+#if defined(__APPLE__) /* no clock_nanosleep */
+    int64_t left_ns;
+    while ((left_ns = time_ns - memoi_host_now_ns()) > 0) {
+        time = memoi_host_timespec(left_ns);
+        nanosleep(&time, NULL);
+    }
+#else
+    time = memoi_host_timespec(time_ns);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+    }
+#endif
+}
+
+/* --- counter: the one way in which two threads meet ---
+ *
+ * One thread advances it, any number wait for it.  It goes in steps of two and wraps; bit 0 says
+ * that somebody sleeps.  The bit lies in the counted word, so setting it fails where the counter
+ * moves meanwhile, and moving the counter takes the bit along: no wake-up is missed.
+ * Waiters touch it relaxed until they have what they wait for, so that they order nobody. */
+
+MEMOI int memoi_host_is_past(uint32_t value, uint32_t target) {
+    return (value & ~1u) - target < 0x80000000u;
+}
+
+MEMOI void memoi_counter_set(uint32_t* counter, uint32_t value) {
+    uint32_t before = __atomic_exchange_n(counter, value, __ATOMIC_RELEASE);
+#if MEMOI_HAS_FUTEX
+    if (before & 1)
+        syscall(SYS_futex, counter, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
+#else
+    (void)before;
+#endif
+}
+
+/* Acquires only where it has been reached. */
+MEMOI int memoi_counter_reached(const uint32_t* counter, uint32_t target) {
+    if (!memoi_host_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
+    (void)__atomic_load_n(counter, __ATOMIC_ACQUIRE);
+    return 1;
+}
+
+MEMOI void memoi_host_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+MEMOI void memoi_counter_wait(uint32_t* counter, uint32_t target) {
+    int64_t n_tries = 0;
+    for (; !memoi_counter_reached(counter, target); n_tries++) {
+        if (n_tries < MEMOI_HOST_SPINS) {
+            memoi_host_pause();
+        } else {
+#if MEMOI_HAS_FUTEX
+            uint32_t value = __atomic_load_n(counter, __ATOMIC_RELAXED);
+            if (memoi_host_is_past(value, target)) continue;
+            if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0,
+                                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+                syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, NULL, NULL, 0);
+#else
+            int64_t n_naps = n_tries - MEMOI_HOST_SPINS;
+            struct timespec nap =
+                memoi_host_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
+            nanosleep(&nap, NULL);
+#endif
+        }
+    }
+}
+
+/* --- what the device is made of --- */
+
+/* The records of one event on one stream.  As a stream completes its records in order, a wait for
+ * one of them is a wait for a counter; a record on another stream must not satisfy it.  Records
+ * take turns with several counters: a wait that comes late would otherwise see later records too,
+ * and be ordered after more than it asked for. */
+#define MEMOI_HOST_TURNS 16
+typedef struct memoi_host_mark {
+    struct memoi_host_mark* next;
+    const struct memoi_host_stream* stream; /* NULL: still free */
+    uint32_t enqueued;                   /* the caller's: number of the latest record, times two */
+    uint32_t counters[MEMOI_HOST_TURNS]; /* the worker's */
+    int64_t time_ns;                     /* of the latest completion; behind its counter */
+} memoi_host_mark;
+
+MEMOI uint32_t* memoi_host_counter(memoi_host_mark* mark, uint32_t target) {
+    return &mark->counters[target / 2 % MEMOI_HOST_TURNS];
+}
+
+/* Destroyed events stay in the device for reuse: queues may still name them. */
+typedef struct memoi_host_event {
+    const struct memoi_host* host;
+    struct memoi_host_event* next;      /* of all */
+    struct memoi_host_event* next_free; /* of the destroyed */
+    int32_t is_live;
+    memoi_host_mark first_mark;
+    memoi_host_mark* latest; /* NULL: never recorded */
+} memoi_host_event;
+
+typedef enum memoi_host_op_kind {
+    MEMOI_HOST_CALL,
+    MEMOI_HOST_RECORD,
+    MEMOI_HOST_WAIT,
+    MEMOI_HOST_STOP
+} memoi_host_op_kind;
+
+typedef struct memoi_host_op {
+    memoi_host_op_kind kind;
+    uint32_t target;             /* RECORD, WAIT: number of the record, times two */
+    memoi_host_mark* mark;       /* RECORD, WAIT */
+    memo_host_function function; /* CALL */
+    union {
+        char bytes[MEMO_HOST_ARGS_BYTES];
+        long double aligned_for_numbers;
+        void* aligned_for_pointers;
+    } args;
+} memoi_host_op;
+
+typedef struct memoi_host_stream {
+    struct memoi_host* host;
+    struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
+    int32_t is_live;
+    int32_t is_dropped; /* destroyed before the start: only records complete; behind go */
+    char name[32];
+    pthread_t thread;
+    memoi_host_op* ops; /* capacity and one more, for STOP */
+    int64_t n_ops;
+    uint32_t go; /* counter: 2 once the device has started */
+
+    /* The caller's side of the queue. */
+    int64_t tail_index;
+    uint32_t tail_position;
+    uint32_t seen_head; /* as of the last time that the queue looked full */
+    char apart1[64];    /* the two sides write to cache lines of their own */
+    uint32_t tail;      /* counter */
+    char apart2[64];
+    uint32_t head; /* counter */
+} memoi_host_stream;
+
+typedef struct memoi_host_memory {
+    const char* name;
+    memo_status status_when_full;
+    int64_t capacity_bytes; /* 0: no limit */
+    int64_t used_bytes, peak_bytes;
+    memoi_map sizes; /* from address */
+} memoi_host_memory;
+
+typedef struct memoi_host {
+    uint64_t magic;
+    memo_device table;
+    memo_host_device_desc desc;
+    int32_t is_started;
+    memoi_host_memory device_memory, host_memory;
+    memoi_host_stream* streams;
+    memoi_host_event* events;
+    memoi_host_event* free_events;
+
+    /* By memo_copy_kind; relaxed. */
+    double bytes_per_s[2];
+    int64_t copied_bytes[2];
+    int32_t n_copies[2]; /* under way, where there is a rate */
+
+    /* The first failure: claimed, written, then published. */
+    int32_t is_failure_claimed;
+    int32_t is_failed;
+    memo_error failure;
+} memoi_host;
+
+/* --- what the workers do --- */
+
+MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const memo_error* error) {
+    memoi_host* host = stream->host;
+    if (!__atomic_exchange_n(&host->is_failure_claimed, 1, __ATOMIC_RELAXED)) {
+        memo_error_set(&host->failure, status, "stream %s: %.400s", stream->name,
+                       error->message[0] ? error->message : memo_status_name(status));
+        __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
+    }
+    /* Who lost the claim stays until it is published: synchronising this stream must return it. */
+    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memoi_host_pause();
+}
+
+MEMOI void* memoi_host_worker(void* argument) {
+    memoi_host_stream* stream = (memoi_host_stream*)argument;
+    uint32_t position = 0;
+    int64_t index = 0;
+#if defined(__linux__)
+    prctl(PR_SET_NAME, (unsigned long)(uintptr_t)stream->name, 0UL, 0UL, 0UL);
+    /* The default of 50 us would lengthen each sleep. */
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+#endif
+    memoi_counter_wait(&stream->go, 2);
+    for (;;) {
+        memoi_host_op* op = &stream->ops[index];
+        memoi_counter_wait(&stream->tail, position + 2);
+        if (op->kind == MEMOI_HOST_STOP) return NULL;
+        if (op->kind == MEMOI_HOST_RECORD) { /* always, or others would hang */
+            op->mark->time_ns = memoi_host_now_ns();
+            memoi_counter_set(memoi_host_counter(op->mark, op->target), op->target);
+        } else if (!stream->is_dropped) {
+            if (op->kind == MEMOI_HOST_WAIT) {
+                memoi_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
+            } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
+                memo_error error;
+                memo_status status;
+                memset(&error, 0, sizeof error);
+                status = op->function(op->args.bytes, &error);
+                if (status) memoi_host_fail(stream, status, &error);
+            }
+        }
+        position += 2;
+        if (++index == stream->n_ops) index = 0;
+        memoi_counter_set(&stream->head, position);
+    }
+}
+
+MEMOI memo_status memoi_host_run_sleep(void* args, memo_error* error) {
+    int64_t start_ns = memoi_host_now_ns();
+    double duration_s;
+    (void)error;
+    memcpy(&duration_s, args, sizeof duration_s);
+    memoi_host_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
+    return MEMO_STATUS_OK;
+}
+
+typedef struct memoi_host_fill_args {
+    void* address;
+    int64_t size_bytes;
+    int32_t byte_value;
+} memoi_host_fill_args;
+
+MEMOI memo_status memoi_host_run_fill(void* args, memo_error* error) {
+    const memoi_host_fill_args* fill = (const memoi_host_fill_args*)args;
+    (void)error;
+    if (fill->size_bytes) memset(fill->address, fill->byte_value, (size_t)fill->size_bytes);
+    return MEMO_STATUS_OK;
+}
+
+typedef struct memoi_host_copy_args {
+    memoi_host* host;
+    memo_copy_kind kind;
+    char* to;
+    const char* from;
+    int64_t to_stride_bytes, from_stride_bytes, row_bytes, n_rows;
+} memoi_host_copy_args;
+
+/* Bytes [begin, end) of the rows laid end to end. */
+MEMOI void memoi_host_copy_part(const memoi_host_copy_args* copy, int64_t begin, int64_t end) {
+    while (begin < end) {
+        int64_t row = begin / copy->row_bytes, column = begin % copy->row_bytes;
+        int64_t n = copy->row_bytes - column;
+        if (n > end - begin) n = end - begin;
+        memcpy(copy->to + row * copy->to_stride_bytes + column,
+               copy->from + row * copy->from_stride_bytes + column, (size_t)n);
+        begin += n;
+    }
+}
+
+/* What one copy in this direction gets now; 0: no limit.  Copies of a direction share equally. */
+MEMOI double memoi_host_rate(const memoi_host* host, int way) {
+    double rate = host->bytes_per_s[way], other = host->bytes_per_s[!way];
+    double both = host->desc.both_ways_bytes_per_s;
+    int32_t n_here = __atomic_load_n(&host->n_copies[way], __ATOMIC_RELAXED);
+    int32_t n_there = __atomic_load_n(&host->n_copies[!way], __ATOMIC_RELAXED);
+    if (both > 0 && n_there > 0) {
+        double part = rate > 0 && other > 0 ? both * rate / (rate + other) : both / 2;
+        if (!(rate > 0) || part < rate) rate = part;
+    }
+    return n_here > 1 ? rate / n_here : rate;
+}
+
+MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
+    memoi_host* host = copy->host;
+    int64_t start_ns = memoi_host_now_ns(), done_bytes = 0;
+    /* After the start.  It grows by exact amounts, so late wake-ups do not add up. */
+    double due_s = 0;
+    __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
+    while (done_bytes < total_bytes) {
+        double rate = memoi_host_rate(host, way), elapsed_s;
+        int64_t n = MEMOI_HOST_CHUNK_BYTES;
+        if (rate > 0 && rate * MEMOI_HOST_CHUNK_S < (double)n)
+            n = 1 + (int64_t)(rate * MEMOI_HOST_CHUNK_S);
+        if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
+        memoi_host_copy_part(copy, done_bytes, done_bytes + n);
+        done_bytes += n;
+        elapsed_s = (double)(memoi_host_now_ns() - start_ns) * 1e-9;
+        if (rate > 0)
+            due_s += (double)n / rate;
+        else if (due_s < elapsed_s)
+            due_s = elapsed_s;
+        if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
+            memoi_host_sleep_until(start_ns + (int64_t)(due_s * 1e9));
+    }
+    __atomic_fetch_sub(&host->n_copies[way], 1, __ATOMIC_RELAXED);
+}
+
+MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
+    const memoi_host_copy_args* copy = (const memoi_host_copy_args*)args;
+    memoi_host* host = copy->host;
+    int64_t total_bytes = copy->row_bytes * copy->n_rows;
+    int way = copy->kind == MEMO_COPY_TO_DEVICE;
+    int is_on_device = copy->kind == MEMO_COPY_ON_DEVICE;
+    (void)error;
+    if (!is_on_device && (host->bytes_per_s[way] > 0 || host->desc.both_ways_bytes_per_s > 0))
+        memoi_host_copy_slowly(copy, way, total_bytes);
+    else
+        memoi_host_copy_part(copy, 0, total_bytes);
+    if (!is_on_device) __atomic_fetch_add(&host->copied_bytes[way], total_bytes, __ATOMIC_RELAXED);
+    return MEMO_STATUS_OK;
+}
+
+/* --- what the caller's thread does --- */
+
+MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    if (!__atomic_load_n(&host->is_failed, __ATOMIC_ACQUIRE)) return MEMO_STATUS_OK;
+    return memo_error_set(error, host->failure.status, "%s", host->failure.message);
+}
+
+MEMOI memo_status memoi_host_find_stream(const memoi_host* host, memo_stream handle,
+                                         memoi_host_stream** stream, memo_error* error) {
+    *stream = (memoi_host_stream*)handle;
+    if (*stream && (*stream)->host == host && (*stream)->is_live) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the stream is %s",
+                          !*stream ? "NULL; the host device has no default stream"
+                                   : "destroyed or of another device");
+}
+
+MEMOI memo_status memoi_host_find_event(const memoi_host* host, memo_event handle,
+                                        memoi_host_event** event, memo_error* error) {
+    *event = (memoi_host_event*)handle;
+    if (*event && (*event)->host == host && (*event)->is_live) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the event is %s",
+                          !*event ? "NULL" : "destroyed or of another device");
+}
+
+/* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
+MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** op,
+                                     memo_error* error) {
+    memoi_host* host = stream->host;
+    uint32_t capacity = 2 * (uint32_t)(stream->n_ops - 1);
+    memo_status status = memoi_host_status(host, error);
+    if (status) return status;
+    if (stream->tail_position - stream->seen_head == capacity) {
+        if (!host->is_started)
+            return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                  "the queue of stream %s is full and nothing runs before "
+                                  "memo_host_device_start: raise queue_operations above %lld",
+                                  stream->name, (long long)stream->n_ops - 1);
+        memoi_counter_wait(&stream->head, stream->seen_head + 2);
+        stream->seen_head = __atomic_load_n(&stream->head, __ATOMIC_ACQUIRE) & ~1u;
+    }
+    *op = &stream->ops[stream->tail_index];
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_host_commit(memoi_host_stream* stream) {
+    stream->tail_position += 2;
+    if (++stream->tail_index == stream->n_ops) stream->tail_index = 0;
+    memoi_counter_set(&stream->tail, stream->tail_position);
+}
+
+MEMOI memo_status memoi_host_call(memoi_host* host, memo_stream handle, memo_host_function function,
+                                  const void* args, int64_t args_bytes, memo_error* error) {
+    memoi_host_stream* stream;
+    memoi_host_op* op;
+    memo_status status = memoi_host_find_stream(host, handle, &stream, error);
+    if (!status) status = memoi_host_reserve(stream, &op, error);
+    if (status) return status;
+    op->kind = MEMOI_HOST_CALL;
+    op->function = function;
+    if (args_bytes) memcpy(op->args.bytes, args, (size_t)args_bytes);
+    memoi_host_commit(stream);
+    return MEMO_STATUS_OK;
+}
+
+/* --- memory --- */
+
+MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t size_bytes,
+                                          void** address, memo_error* error) {
+    int64_t counted_bytes;
+    char asked[32], left[32], all[32];
+    *address = NULL;
+    if (size_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s memory: size %lld is negative", memory->name,
+                              (long long)size_bytes);
+    memoi_bytes_name(asked, (double)size_bytes);
+    if (size_bytes > MEMOI_BYTES_MAX)
+        return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
+                              memory->name, asked);
+    counted_bytes = memoi_align_up(size_bytes, MEMOI_HOST_ALIGNMENT);
+    if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
+        int64_t free_bytes = memory->capacity_bytes - memory->used_bytes;
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s (%lld bytes) asked for, %s (%lld bytes) free of %s",
+                              memory->name, asked, (long long)size_bytes,
+                              memoi_bytes_name(left, (double)free_bytes), (long long)free_bytes,
+                              memoi_bytes_name(all, (double)memory->capacity_bytes));
+    }
+    if (counted_bytes > MEMOI_BYTES_MAX - memory->used_bytes ||
+        posix_memalign(address, MEMOI_HOST_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
+        *address = NULL;
+        return memo_error_set(
+            error, memory->status_when_full,
+            "%s memory: %s (%lld bytes) asked for, which this machine does not have", memory->name,
+            asked, (long long)size_bytes);
+    }
+    if (!memoi_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
+        free(*address);
+        *address = NULL;
+        return memoi_no_memory(error, "the sizes of allocations");
+    }
+    memory->used_bytes += counted_bytes;
+    if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* address,
+                                         memo_error* error) {
+    int64_t key = (int64_t)(uintptr_t)address, counted_bytes;
+    if (!address) return MEMO_STATUS_OK;
+    counted_bytes = memoi_map_get(&memory->sizes, key);
+    if (counted_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s memory: %p was not allocated here, or is free already",
+                              memory->name, address);
+    memoi_map_remove(&memory->sizes, key);
+    memory->used_bytes -= counted_bytes;
+    free(address);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_host_memory_destroy(memoi_host_memory* memory) {
+    int64_t i;
+    for (i = 0; i < memory->sizes.capacity; i++)
+        if (memory->sizes.values[i] >= 0) free((void*)(uintptr_t)memory->sizes.keys[i]);
+    memoi_map_free(&memory->sizes);
+}
+
+MEMOI memo_status memoi_host_device_alloc(void* context, int64_t size_bytes, void** address,
+                                          memo_error* error) {
+    return memoi_host_memory_alloc(&((memoi_host*)context)->device_memory, size_bytes, address,
+                                   error);
+}
+MEMOI memo_status memoi_host_device_free(void* context, void* address, memo_error* error) {
+    return memoi_host_memory_free(&((memoi_host*)context)->device_memory, address, error);
+}
+MEMOI memo_status memoi_host_host_alloc(void* context, int64_t size_bytes, void** address,
+                                        memo_error* error) {
+    return memoi_host_memory_alloc(&((memoi_host*)context)->host_memory, size_bytes, address,
+                                   error);
+}
+MEMOI memo_status memoi_host_host_free(void* context, void* address, memo_error* error) {
+    return memoi_host_memory_free(&((memoi_host*)context)->host_memory, address, error);
+}
+
+MEMOI memo_status memoi_host_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
+                                         memo_error* error) {
+    const memoi_host_memory* memory = &((memoi_host*)context)->device_memory;
+    *total_bytes = memory->capacity_bytes ? memory->capacity_bytes : MEMOI_BYTES_MAX;
+    *free_bytes = *total_bytes - memory->used_bytes;
+    return memoi_host_status(context, error);
+}
+
+/* --- streams --- */
+
+MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int32_t priority,
+                                           memo_stream* handle, memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_stream* stream = host->streams;
+    memo_status status = memoi_host_status(host, error);
+    int is_new;
+    (void)priority;
+    *handle = NULL;
+    if (status) return status;
+    while (stream && stream->is_live) stream = stream->next;
+    is_new = !stream;
+    if (is_new) {
+        stream = (memoi_host_stream*)memoi_calloc(1, sizeof *stream);
+        if (!stream) return memoi_no_memory(error, "a stream");
+        stream->host = host;
+    }
+    stream->n_ops =
+        (host->desc.queue_operations ? host->desc.queue_operations : MEMOI_HOST_QUEUE_OPERATIONS) +
+        1;
+    /* Not zeroed: a queue never filled never touches its pages. */
+    stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
+    stream->is_dropped = 0;
+    stream->go = host->is_started ? 2 : 0;
+    stream->tail_index = 0;
+    stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
+    snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
+    if (!stream->ops) {
+        status = memoi_no_memory(error, "the queue of a stream");
+    } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
+        status =
+            memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                           "no thread for stream %s: the system refuses one more", stream->name);
+    }
+    if (status) {
+        MEMO_FREE(stream->ops);
+        stream->ops = NULL;
+        if (is_new) MEMO_FREE(stream);
+        return status;
+    }
+    stream->is_live = 1;
+    if (is_new) {
+        stream->next = host->streams;
+        host->streams = stream;
+    }
+    *handle = (memo_stream)stream;
+    return MEMO_STATUS_OK;
+}
+
+/* Before the start the stream's work is dropped: waiting for it would hang. */
+MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
+    if (!stream->host->is_started) {
+        stream->is_dropped = 1;
+        memoi_counter_set(&stream->go, 2);
+    }
+    stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
+    memoi_host_commit(stream);
+}
+
+MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
+    pthread_join(stream->thread, NULL);
+    MEMO_FREE(stream->ops);
+    stream->ops = NULL;
+    stream->is_live = 0;
+}
+
+MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, memo_error* error) {
+    memoi_host_stream* stream;
+    memo_status status;
+    if (!handle) return MEMO_STATUS_OK;
+    status = memoi_host_find_stream((memoi_host*)context, handle, &stream, error);
+    if (status) return status;
+    memoi_host_stream_stop(stream);
+    memoi_host_stream_join(stream);
+    return MEMO_STATUS_OK;
+}
+
+/* The caller is about to wait for something unfinished; nothing finishes before the start. */
+MEMOI memo_status memoi_host_check_started(const memoi_host* host, const char* what,
+                                           memo_error* error) {
+    if (host->is_started) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "%s would wait for ever: nothing runs before memo_host_device_start",
+                          what);
+}
+
+MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
+                                                memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_stream* stream;
+    memo_status status = memoi_host_find_stream(host, handle, &stream, error);
+    if (status) return status;
+    if (!memoi_counter_reached(&stream->head, stream->tail_position)) {
+        status = memoi_host_check_started(host, "stream_synchronize", error);
+        if (status) return status;
+        memoi_counter_wait(&stream->head, stream->tail_position);
+    }
+    return memoi_host_status(host, error);
+}
+
+/* --- events --- */
+
+MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event* event = host->free_events;
+    memo_status status = memoi_host_status(host, error);
+    *handle = NULL;
+    if (status) return status;
+    if (event) {
+        host->free_events = event->next_free;
+    } else {
+        event = (memoi_host_event*)memoi_calloc(1, sizeof *event);
+        if (!event) return memoi_no_memory(error, "an event");
+        event->host = host;
+        event->next = host->events;
+        host->events = event;
+    }
+    event->is_live = 1;
+    event->latest = NULL;
+    *handle = (memo_event)event;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_host_event_destroy(void* context, memo_event handle, memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event* event;
+    memo_status status;
+    if (!handle) return MEMO_STATUS_OK;
+    status = memoi_host_find_event(host, handle, &event, error);
+    if (status) return status;
+    event->is_live = 0;
+    event->next_free = host->free_events;
+    host->free_events = event;
+    return MEMO_STATUS_OK;
+}
+
+/* The event's mark on stream; the first record on a second stream makes one.  NULL: no memory. */
+MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
+                                            const memoi_host_stream* stream) {
+    memoi_host_mark* mark = &event->first_mark;
+    while (mark->stream && mark->stream != stream && mark->next) mark = mark->next;
+    if (mark->stream && mark->stream != stream) {
+        mark->next = (memoi_host_mark*)memoi_calloc(1, sizeof *mark);
+        mark = mark->next;
+    }
+    if (mark) mark->stream = stream;
+    return mark;
+}
+
+MEMOI memo_status memoi_host_event_record(void* context, memo_event event_handle,
+                                          memo_stream stream_handle, memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event* event;
+    memoi_host_stream* stream;
+    memoi_host_mark* mark;
+    memoi_host_op* op;
+    memo_status status = memoi_host_find_event(host, event_handle, &event, error);
+    if (!status) status = memoi_host_find_stream(host, stream_handle, &stream, error);
+    if (!status) status = memoi_host_reserve(stream, &op, error);
+    if (status) return status;
+    mark = memoi_host_find_mark(event, stream);
+    if (!mark) return memoi_no_memory(error, "an event on one more stream");
+    mark->enqueued += 2;
+    event->latest = mark;
+    op->kind = MEMOI_HOST_RECORD;
+    op->mark = mark;
+    op->target = mark->enqueued;
+    memoi_host_commit(stream);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_host_event_wait(void* context, memo_event event_handle,
+                                        memo_stream stream_handle, memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event* event;
+    memoi_host_stream* stream;
+    memoi_host_op* op;
+    memo_status status = memoi_host_find_event(host, event_handle, &event, error);
+    if (!status) status = memoi_host_find_stream(host, stream_handle, &stream, error);
+    if (!status && !event->latest) return memoi_host_status(host, error);
+    if (!status) status = memoi_host_reserve(stream, &op, error);
+    if (status) return status;
+    op->kind = MEMOI_HOST_WAIT;
+    op->mark = event->latest;
+    op->target = event->latest->enqueued;
+    memoi_host_commit(stream);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI int memoi_host_event_is_done(const memoi_host_event* event) {
+    memoi_host_mark* mark = event->latest;
+    return !mark || memoi_counter_reached(memoi_host_counter(mark, mark->enqueued), mark->enqueued);
+}
+
+MEMOI memo_status memoi_host_event_query(void* context, memo_event handle, int32_t* is_done,
+                                         memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event* event;
+    memo_status status = memoi_host_find_event(host, handle, &event, error);
+    if (status) return status;
+    *is_done = memoi_host_event_is_done(event);
+    return memoi_host_status(host, error);
+}
+
+MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
+                                               memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event* event;
+    memo_status status = memoi_host_find_event(host, handle, &event, error);
+    if (status) return status;
+    if (!memoi_host_event_is_done(event)) {
+        status = memoi_host_check_started(host, "event_synchronize", error);
+        if (status) return status;
+        memoi_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
+                           event->latest->enqueued);
+    }
+    return memoi_host_status(host, error);
+}
+
+MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handle,
+                                           memo_event end_handle, double* elapsed_s,
+                                           memo_error* error) {
+    memoi_host* host = (memoi_host*)context;
+    memoi_host_event *begin, *end;
+    memo_status status = memoi_host_status(host, error);
+    if (!status) status = memoi_host_find_event(host, begin_handle, &begin, error);
+    if (!status) status = memoi_host_find_event(host, end_handle, &end, error);
+    if (status) return status;
+    if (!begin->latest || !end->latest)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "event_elapsed: the %s event was never recorded",
+                              begin->latest ? "second" : "first");
+    if (!memoi_host_event_is_done(begin) || !memoi_host_event_is_done(end))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "event_elapsed: the %s event is not done; synchronise first",
+                              memoi_host_event_is_done(begin) ? "second" : "first");
+    *elapsed_s = (double)(end->latest->time_ns - begin->latest->time_ns) * 1e-9;
+    return MEMO_STATUS_OK;
+}
+
+/* --- copies --- */
+
+MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
+                                       void* to, int64_t to_stride_bytes, const void* from,
+                                       int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                       memo_error* error) {
+    memoi_host_copy_args copy;
+    if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
+                              (int)kind);
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOI_BYTES_MAX / n_rows))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "copy: %lld rows of %lld bytes cannot be", (long long)n_rows,
+                              (long long)row_bytes);
+    if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
+                       to_stride_bytes > MEMOI_BYTES_MAX / n_rows ||
+                       from_stride_bytes > MEMOI_BYTES_MAX / n_rows))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
+                              (long long)to_stride_bytes, (long long)from_stride_bytes,
+                              (long long)n_rows, (long long)row_bytes);
+    if ((!to || !from) && row_bytes > 0 && n_rows > 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %s is NULL",
+                              to ? "from" : "to");
+    copy.host = (memoi_host*)context;
+    copy.kind = kind;
+    copy.to = (char*)to;
+    copy.from = (const char*)from;
+    copy.to_stride_bytes = to_stride_bytes;
+    copy.from_stride_bytes = from_stride_bytes;
+    copy.row_bytes = row_bytes;
+    copy.n_rows = n_rows;
+    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) { /* one long row */
+        copy.row_bytes = row_bytes * n_rows;
+        copy.n_rows = 1;
+    }
+    return memoi_host_call(copy.host, stream, memoi_host_run_copy, &copy, sizeof copy, error);
+}
+
+MEMOI memo_status memoi_host_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                  const void* from, int64_t size_bytes, memo_error* error) {
+    return memoi_host_copy_rows(context, stream, kind, to, size_bytes, from, size_bytes, size_bytes,
+                                1, error);
+}
+
+MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* address,
+                                  int32_t byte_value, int64_t size_bytes, memo_error* error) {
+    memoi_host_fill_args fill;
+    if (size_bytes < 0 || (!address && size_bytes))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "fill: %lld bytes at %p",
+                              (long long)size_bytes, address);
+    fill.address = address;
+    fill.size_bytes = size_bytes;
+    fill.byte_value = byte_value;
+    return memoi_host_call((memoi_host*)context, stream, memoi_host_run_fill, &fill, sizeof fill,
+                           error);
+}
+
+/* --- the device --- */
+
+/* NULL where device is none of memo_host_device_create. */
+MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
+    memoi_host* host = device ? (memoi_host*)device->context : NULL;
+    if (host && host->magic == MEMOI_HOST_MAGIC) return host;
+    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                   "the device is not one made by memo_host_device_create");
+    return NULL;
+}
+
+memo_host_device_desc memo_host_device_desc_default(void) {
+    memo_host_device_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* Below a byte a second, or beyond any number, the ends of copies could not be computed. */
+MEMOI int memoi_host_is_rate(double bytes_per_s) {
+    return bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18);
+}
+
+memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
+                                    memo_error* error) {
+    memoi_host* host;
+    memo_device* table;
+    *device = NULL;
+    if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
+    if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
+        desc->device_memory_bytes > MEMOI_BYTES_MAX || desc->host_memory_bytes > MEMOI_BYTES_MAX)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "device_memory_bytes %lld and host_memory_bytes %lld must lie in [0, 2^62]",
+            (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
+    if (!memoi_host_is_rate(desc->to_host_bytes_per_s) ||
+        !memoi_host_is_rate(desc->to_device_bytes_per_s) ||
+        !memoi_host_is_rate(desc->both_ways_bytes_per_s))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "rates of copies must be 0 (no limit) or at least 1 byte/s; they are "
+                              "%g, %g and, both ways, %g",
+                              desc->to_host_bytes_per_s, desc->to_device_bytes_per_s,
+                              desc->both_ways_bytes_per_s);
+    if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "queue_operations is %lld; it must lie in [0, %lld]",
+                              (long long)desc->queue_operations,
+                              (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+    host = (memoi_host*)memoi_calloc(1, sizeof *host);
+    if (!host) return memoi_no_memory(error, "a host device");
+    host->magic = MEMOI_HOST_MAGIC;
+    host->desc = *desc;
+    host->is_started = !desc->start_held;
+    host->device_memory.name = "device";
+    host->device_memory.status_when_full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
+    host->device_memory.capacity_bytes = desc->device_memory_bytes;
+    host->host_memory.name = "host";
+    host->host_memory.status_when_full = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    host->host_memory.capacity_bytes = desc->host_memory_bytes;
+    host->bytes_per_s[MEMO_COPY_TO_HOST] = desc->to_host_bytes_per_s;
+    host->bytes_per_s[MEMO_COPY_TO_DEVICE] = desc->to_device_bytes_per_s;
+
+    table = &host->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = "host";
+    table->context = host;
+    table->device_alloc = memoi_host_device_alloc;
+    table->device_free = memoi_host_device_free;
+    table->host_alloc = memoi_host_host_alloc;
+    table->host_free = memoi_host_host_free;
+    table->memory_info = memoi_host_memory_info;
+    table->stream_create = memoi_host_stream_create;
+    table->stream_destroy = memoi_host_stream_destroy;
+    table->stream_synchronize = memoi_host_stream_synchronize;
+    table->event_create = memoi_host_event_create;
+    table->event_destroy = memoi_host_event_destroy;
+    table->event_record = memoi_host_event_record;
+    table->event_wait = memoi_host_event_wait;
+    table->event_query = memoi_host_event_query;
+    table->event_synchronize = memoi_host_event_synchronize;
+    table->event_elapsed = memoi_host_event_elapsed;
+    table->copy = memoi_host_copy;
+    table->copy_rows = memoi_host_copy_rows;
+    table->fill = memoi_host_fill;
+    table->status = memoi_host_status;
+    *device = table;
+    return MEMO_STATUS_OK;
+}
+
+void memo_host_device_destroy(memo_device* device) {
+    memoi_host* host = memoi_host_of(device, NULL);
+    memoi_host_stream* stream;
+    if (!host) return;
+    /* All are told before any is waited for, as they may wait for each other. */
+    for (stream = host->streams; stream; stream = stream->next)
+        if (stream->is_live) memoi_host_stream_stop(stream);
+    while ((stream = host->streams) != NULL) {
+        host->streams = stream->next;
+        if (stream->is_live) memoi_host_stream_join(stream);
+        MEMO_FREE(stream);
+    }
+    while (host->events) {
+        memoi_host_event* event = host->events;
+        host->events = event->next;
+        while (event->first_mark.next) {
+            memoi_host_mark* mark = event->first_mark.next;
+            event->first_mark.next = mark->next;
+            MEMO_FREE(mark);
+        }
+        MEMO_FREE(event);
+    }
+    memoi_host_memory_destroy(&host->device_memory);
+    memoi_host_memory_destroy(&host->host_memory);
+    host->magic = 0;
+    MEMO_FREE(host);
+}
+
+memo_status memo_host_device_start(memo_device* device, memo_error* error) {
+    memoi_host* host = memoi_host_of(device, error);
+    memoi_host_stream* stream;
+    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (host->is_started) return memoi_host_status(host, error);
+    host->is_started = 1;
+    for (stream = host->streams; stream; stream = stream->next)
+        if (stream->is_live) memoi_counter_set(&stream->go, 2);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
+                                    memo_host_function function, const void* args,
+                                    int64_t args_bytes, memo_error* error) {
+    memoi_host* host = memoi_host_of(device, error);
+    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!function)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "launch: function is NULL");
+    if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "launch: %lld bytes of args at %p; at most %d are copied, pass a pointer "
+            "to more",
+            (long long)args_bytes, args, MEMO_HOST_ARGS_BYTES);
+    return memoi_host_call(host, stream, function, args, args_bytes, error);
+}
+
+memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
+                                   memo_error* error) {
+    memoi_host* host = memoi_host_of(device, error);
+    if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!(duration_s >= 0 && duration_s <= 1e9))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
+    return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
+                           error);
+}
+
+memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
+    const memoi_host* host = memoi_host_of(device, NULL);
+    memo_host_device_stats stats;
+    memset(&stats, 0, sizeof stats);
+    if (!host) return stats;
+    stats.device_bytes = host->device_memory.used_bytes;
+    stats.device_peak_bytes = host->device_memory.peak_bytes;
+    stats.host_bytes = host->host_memory.used_bytes;
+    stats.host_peak_bytes = host->host_memory.peak_bytes;
+    stats.to_host_bytes = __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
+    stats.to_device_bytes =
+        __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_DEVICE], __ATOMIC_RELAXED);
+    return stats;
+}
+
+#endif /* MEMO_NO_HOST_DEVICE */
+
+/* ---- 7 schedule ---------------------------------------------------------------------------------
+ * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
+ * computed. */
+
+/* --- building --- */
+
+typedef struct memoi_room {
+    void* data;
+    int64_t n, capacity;
+} memoi_room;
+
+/* memo_schedule.reserved: owns the arrays that the public fields point to. */
+typedef struct memoi_schedule_rooms {
+    memoi_room ops, streams, links, more_streams, ranges, text;
+    int64_t alloc_bytes, free_bytes; /* sums over all ops, so that no sum overflows later */
+} memoi_schedule_rooms;
+
+MEMOI memoi_schedule_rooms* memoi_rooms_of(const memo_schedule* schedule) {
+    return (memoi_schedule_rooms*)schedule->reserved;
+}
+
+MEMOI int memoi_room_reserve(memoi_room* room, int64_t n_more, size_t element_bytes) {
+    return memoi_reserve(&room->data, &room->capacity, room->n + n_more, element_bytes);
+}
+
+/* Room for one element everywhere, and for so many elements of variable number; 0: no memory.  All
+ * that can fail in adding happens here, before the schedule changes. */
+MEMOI int memoi_schedule_reserve(memo_schedule* schedule, int64_t n_more_streams, int64_t n_ranges,
+                                 const char* name) {
+    memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+    int64_t n_text = name ? (int64_t)strlen(name) + 1 : 0;
+    int is_there = memoi_room_reserve(&rooms->ops, 1, sizeof(memo_op)) &&
+                   memoi_room_reserve(&rooms->streams, 1, sizeof(int64_t)) &&
+                   memoi_room_reserve(&rooms->links, 1, sizeof(memo_link)) &&
+                   memoi_room_reserve(&rooms->more_streams, n_more_streams, sizeof(int32_t)) &&
+                   memoi_room_reserve(&rooms->ranges, n_ranges, sizeof(memo_range)) &&
+                   memoi_room_reserve(&rooms->text, n_text, 1);
+    schedule->ops = (memo_op*)rooms->ops.data;
+    schedule->streams = (int64_t*)rooms->streams.data;
+    schedule->links = (memo_link*)rooms->links.data;
+    schedule->more_streams = (int32_t*)rooms->more_streams.data;
+    schedule->ranges = (memo_range*)rooms->ranges.data;
+    schedule->text = (char*)rooms->text.data;
+    return is_there;
+}
+
+MEMOI int64_t memoi_schedule_text(memo_schedule* schedule, const char* name) {
+    memoi_room* text = &memoi_rooms_of(schedule)->text;
+    int64_t offset = text->n, n_bytes = (int64_t)strlen(name) + 1;
+    memcpy(schedule->text + offset, name, (size_t)n_bytes);
+    text->n += n_bytes;
+    return offset;
+}
+
+MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule) {
+    memo_op* op = &schedule->ops[schedule->n_ops++];
+    memoi_rooms_of(schedule)->ops.n++;
+    memset(op, 0, sizeof *op);
+    op->event = -1;
+    return op;
+}
+
+memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
+    memo_schedule* result = (memo_schedule*)memoi_calloc(1, sizeof(memo_schedule));
+    *schedule = NULL;
+    if (!result) return memoi_no_memory(error, "a schedule");
+    result->reserved = memoi_calloc(1, sizeof(memoi_schedule_rooms));
+    /* One of each, so that no array is NULL. */
+    if (!result->reserved || !memoi_schedule_reserve(result, 1, 1, "run")) {
+        memo_schedule_destroy(result);
+        return memoi_no_memory(error, "a schedule");
+    }
+    memoi_schedule_text(result, "run"); /* offset 0: operations without a name */
+    *schedule = result;
+    return MEMO_STATUS_OK;
+}
+
+void memo_schedule_destroy(memo_schedule* schedule) {
+    memoi_schedule_rooms* rooms;
+    if (!schedule) return;
+    rooms = memoi_rooms_of(schedule);
+    if (rooms) {
+        MEMO_FREE(rooms->ops.data);
+        MEMO_FREE(rooms->streams.data);
+        MEMO_FREE(rooms->links.data);
+        MEMO_FREE(rooms->more_streams.data);
+        MEMO_FREE(rooms->ranges.data);
+        MEMO_FREE(rooms->text.data);
+        MEMO_FREE(rooms);
+    }
+    MEMO_FREE(schedule);
+}
+
+MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32_t stream,
+                                            memo_error* error) {
+    if (stream >= 0 && stream < schedule->n_streams) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "stream %d: the schedule has %d streams, from 0 on", (int)stream,
+                          (int)schedule->n_streams);
+}
+
+MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_t event,
+                                           memo_error* error) {
+    if (event >= 0 && event < schedule->n_events) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "event %d: the schedule has %d events, from 0 on", (int)event,
+                          (int)schedule->n_events);
+}
+
+MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t link,
+                                          memo_error* error) {
+    if (link > 0 && link <= schedule->n_links) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "link %d: the schedule has %d links, from 1 on", (int)link,
+                          (int)schedule->n_links);
+}
+
+MEMOI int memoi_is_finite(double value) { return value - value == 0; }
+
+memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
+                                     memo_error* error) {
+    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
+        return memoi_no_memory(error, "a stream of a schedule");
+    *stream = schedule->n_streams++;
+    schedule->streams[*stream] = memoi_schedule_text(schedule, name);
+    memoi_rooms_of(schedule)->streams.n++;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
+                                   int32_t* link, memo_error* error) {
+    memo_link* added;
+    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a link needs a name");
+    if (!(bytes_per_s > 0) || !memoi_is_finite(bytes_per_s))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "link %s: bytes_per_s must be above 0 and finite", name);
+    if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
+        return memoi_no_memory(error, "a link of a schedule");
+    added = &schedule->links[schedule->n_links++];
+    memoi_rooms_of(schedule)->links.n++;
+    memset(added, 0, sizeof *added);
+    added->name = memoi_schedule_text(schedule, name);
+    added->bytes_per_s = bytes_per_s;
+    *link = schedule->n_links;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
+                                     double shared_bytes_per_s, memo_error* error) {
+    memo_link *first, *second;
+    if (memoi_schedule_has_link(schedule, a, error) || memoi_schedule_has_link(schedule, b, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    first = &schedule->links[a - 1];
+    second = &schedule->links[b - 1];
+    if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "links %d and %d: a link has one peer, another link", (int)a, (int)b);
+    if (!(shared_bytes_per_s > 0) || !memoi_is_finite(shared_bytes_per_s))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "links %d and %d: shared_bytes_per_s must be above 0 and finite",
+                              (int)a, (int)b);
+    first->peer = b;
+    second->peer = a;
+    first->shared_bytes_per_s = second->shared_bytes_per_s = shared_bytes_per_s;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event, memo_error* error) {
+    if (schedule->n_events == INT32_MAX) return memoi_no_memory(error, "an event of a schedule");
+    *event = schedule->n_events++;
+    return MEMO_STATUS_OK;
+}
+
+memo_op_desc memo_op_desc_default(void) {
+    memo_op_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+MEMOI memo_status memoi_check_ranges(const char* name, const char* what, const memo_range* ranges,
+                                     int64_t n_ranges, memo_error* error) {
+    int64_t i;
+    if (n_ranges < 0 || (n_ranges && !ranges))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld %s ranges%s", name,
+                              (long long)n_ranges, what, ranges ? "" : " at NULL");
+    for (i = 0; i < n_ranges; i++)
+        if (ranges[i].begin > ranges[i].end)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "%s: %s range %lld ends before it begins", name, what,
+                                  (long long)i);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_desc* desc,
+                                   const char* name, memo_error* error) {
+    const memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+    int64_t i, j;
+    if (memoi_schedule_has_stream(schedule, desc->stream, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld more streams%s", name,
+                              (long long)desc->n_more_streams,
+                              desc->more_streams ? "" : " at NULL");
+    for (i = 0; i < desc->n_more_streams; i++) {
+        if (memoi_schedule_has_stream(schedule, desc->more_streams[i], error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+        for (j = -1; j < i; j++)
+            if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "%s: stream %d is named twice", name,
+                                      (int)desc->more_streams[i]);
+    }
+    if (!(desc->duration_s >= 0) || !memoi_is_finite(desc->duration_s))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: duration_s must be finite and not negative", name);
+    if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
+        desc->alloc_bytes > MEMOI_BYTES_MAX - rooms->alloc_bytes ||
+        desc->free_bytes > MEMOI_BYTES_MAX - rooms->free_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s: link_bytes, alloc_bytes and free_bytes must not be negative, nor "
+            "their sums over the schedule above 2^62",
+            name);
+    if (memoi_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
+        memoi_check_ranges(name, "written", desc->writes, desc->n_writes, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
+                              memo_error* error) {
+    memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+    const char* name = desc->name ? desc->name : "run";
+    memo_op* op;
+    if (memoi_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memoi_schedule_reserve(schedule, desc->n_more_streams, desc->n_reads + desc->n_writes,
+                                name))
+        return memoi_no_memory(error, "an operation of a schedule");
+    op = memoi_schedule_push(schedule);
+    op->kind = MEMO_OP_RUN;
+    op->stream = desc->stream;
+    op->link = desc->link;
+    op->link_bytes = desc->link_bytes;
+    op->alloc_bytes = desc->alloc_bytes;
+    op->free_bytes = desc->free_bytes;
+    op->duration_s = desc->duration_s;
+    op->name = desc->name ? memoi_schedule_text(schedule, name) : 0;
+    op->first_more_stream = rooms->more_streams.n;
+    op->n_more_streams = desc->n_more_streams;
+    op->first_range = rooms->ranges.n;
+    op->n_reads = desc->n_reads;
+    op->n_writes = desc->n_writes;
+    if (desc->n_more_streams)
+        memcpy(schedule->more_streams + rooms->more_streams.n, desc->more_streams,
+               (size_t)desc->n_more_streams * sizeof(int32_t));
+    if (desc->n_reads)
+        memcpy(schedule->ranges + rooms->ranges.n, desc->reads,
+               (size_t)desc->n_reads * sizeof(memo_range));
+    if (desc->n_writes)
+        memcpy(schedule->ranges + rooms->ranges.n + desc->n_reads, desc->writes,
+               (size_t)desc->n_writes * sizeof(memo_range));
+    rooms->more_streams.n += desc->n_more_streams;
+    rooms->ranges.n += desc->n_reads + desc->n_writes;
+    rooms->alloc_bytes += desc->alloc_bytes;
+    rooms->free_bytes += desc->free_bytes;
+    return MEMO_STATUS_OK;
+}
+
+/* A record, wait or sync.  stream or event -1: none. */
+MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kind, int32_t event,
+                                       int32_t stream, memo_error* error) {
+    memo_op* op;
+    if (!memoi_schedule_reserve(schedule, 0, 0, NULL))
+        return memoi_no_memory(error, "an operation of a schedule");
+    op = memoi_schedule_push(schedule);
+    op->kind = kind;
+    op->stream = stream;
+    op->event = event;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
+                                 memo_error* error) {
+    if (memoi_schedule_has_event(schedule, event, error) ||
+        memoi_schedule_has_stream(schedule, stream, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_schedule_order(schedule, MEMO_OP_RECORD, event, stream, error);
+}
+
+memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                               memo_error* error) {
+    if (memoi_schedule_has_event(schedule, event, error) ||
+        memoi_schedule_has_stream(schedule, stream, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_schedule_order(schedule, MEMO_OP_WAIT, event, stream, error);
+}
+
+memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
+    if (memoi_schedule_has_stream(schedule, stream, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_schedule_order(schedule, MEMO_OP_SYNC, -1, stream, error);
+}
+
+memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event, memo_error* error) {
+    if (memoi_schedule_has_event(schedule, event, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_schedule_order(schedule, MEMO_OP_SYNC, event, -1, error);
+}
+
+const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
+    switch (schedule->ops[op].kind) {
+    case MEMO_OP_RUN: return schedule->text + schedule->ops[op].name;
+    case MEMO_OP_RECORD: return "record";
+    case MEMO_OP_WAIT: return "wait";
+    case MEMO_OP_SYNC: return "sync";
+    }
+    return "";
+}
+
+MEMOI const char* memoi_stream_name(const memo_schedule* schedule, int32_t stream) {
+    return schedule->text + schedule->streams[stream];
+}
+
+/* The k-th stream that op occupies: 0 is op->stream, n_more_streams the last. */
+MEMOI int32_t memoi_op_stream(const memo_schedule* schedule, const memo_op* op, int64_t k) {
+    return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
+}
+
+/* --- what each op comes right after --- */
+
+/* Reasons that every op can have; more streams follow. */
+enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
+
+typedef struct memoi_graph {
+    int64_t* after; /* 3 an op: indices of ops, -1: none.  The op before it on its stream (SYNC of a
+                      stream: the last op there), the SYNC before it, the record that it waits for */
+    int64_t* more;  /* the op before it on each of its more_streams, numbered as these are */
+} memoi_graph;
+
+MEMOI void memoi_graph_free(memoi_graph* graph) {
+    MEMO_FREE(graph->after);
+    MEMO_FREE(graph->more);
+}
+
+MEMOI int64_t memoi_n_after(const memo_op* op) { return MEMOI_AFTER_MORE + op->n_more_streams; }
+
+MEMOI int64_t memoi_after(const memoi_graph* graph, const memo_op* op, int64_t i, int64_t reason) {
+    return reason < MEMOI_AFTER_MORE
+               ? graph->after[3 * i + reason]
+               : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
+}
+
+MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
+                                    memo_error* error) {
+    int64_t* last = (int64_t*)memoi_calloc(schedule->n_streams, sizeof(int64_t));
+    int64_t* recorded = (int64_t*)memoi_calloc(schedule->n_events, sizeof(int64_t));
+    int64_t i, k, sync = -1;
+    graph->after = (int64_t*)memoi_calloc(schedule->n_ops, 3 * sizeof(int64_t));
+    graph->more = (int64_t*)memoi_calloc(memoi_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
+    if (!last || !recorded || !graph->after || !graph->more) {
+        MEMO_FREE(last);
+        MEMO_FREE(recorded);
+        memoi_graph_free(graph);
+        return memoi_no_memory(error, "the order of a schedule");
+    }
+    for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
+    for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t* after = graph->after + 3 * i;
+        int waits = op->event >= 0 && op->kind != MEMO_OP_RECORD;
+        after[MEMOI_AFTER_STREAM] = op->stream >= 0 ? last[op->stream] : -1;
+        after[MEMOI_AFTER_HOST] = sync;
+        after[MEMOI_AFTER_RECORD] = waits ? recorded[op->event] : -1;
+        if (op->kind == MEMO_OP_SYNC) {
+            sync = i;
+            continue;
+        }
+        for (k = 0; k <= op->n_more_streams; k++) {
+            int32_t stream = memoi_op_stream(schedule, op, k);
+            if (k > 0) graph->more[op->first_more_stream + k - 1] = last[stream];
+            last[stream] = i;
+        }
+        if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
+    }
+    MEMO_FREE(last);
+    MEMO_FREE(recorded);
+    return MEMO_STATUS_OK;
+}
+
+/* --- check ---
+ *
+ * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
+ * none.  As the ops of a stream are ordered as they are enqueued, a happens before b just where
+ * clock[b][stream of a] >= a.
+ *
+ * Races.  For each op b and each stream s that is not its own, only the latest op a of s before b
+ * that conflicts with b is examined: an earlier one on s happens before a, so it cannot race unless
+ * a does.
+ *
+ * Redundant waits.  needed[b][s] is the latest op of s that conflicts with b and happens before b.
+ * Without a wait clocks can only fall, and some ordered conflict is lost just where a clock falls
+ * below needed: that of (needed[b][s], b) itself, and any other one on s is with an earlier op than
+ * needed[b][s]. */
+
+/* A cell is the bytes between two neighbouring ends of ranges. */
+typedef struct memoi_cells {
+    int64_t begin, end;
+} memoi_cells;
+
+/* Which op touched a cell last: a segment tree with its root at 1 and its leaves from n_leaves on.
+ * Ops come in rising order, so the last is the largest.  The last one in a range either covers the
+ * range's first cell, and is found in covers above that cell, or begins in the range, and is found
+ * in begins. */
+typedef struct memoi_touched {
+    int64_t* covers; /* of a node: index + 1 of the last op with a range over all of it; 0: none */
+    int64_t* begins; /* of a node: index + 1 of the last op with a range that begins in it */
+    int64_t n_leaves;
+} memoi_touched;
+
+MEMOI void memoi_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op) {
+    int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) tree->covers[left++] = op + 1;
+        if (right & 1) tree->covers[--right] = op + 1;
+    }
+    for (node = cells->begin + tree->n_leaves; node; node /= 2) tree->begins[node] = op + 1;
+}
+
+/* The last op in cells, or latest where that is later. */
+MEMOI int64_t memoi_last_touch(const memoi_touched* tree, const memoi_cells* cells,
+                               int64_t latest) {
+    int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
+    int64_t last = latest + 1;
+    if (!tree->begins[1]) return latest;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) {
+            if (tree->begins[left] > last) last = tree->begins[left];
+            left++;
+        }
+        if (right & 1) {
+            right--;
+            if (tree->begins[right] > last) last = tree->begins[right];
+        }
+    }
+    for (node = cells->begin + tree->n_leaves; node; node /= 2)
+        if (tree->covers[node] > last) last = tree->covers[node];
+    return last - 1;
+}
+
+typedef struct memoi_checker {
+    const memo_schedule* schedule;
+    memo_check* check;
+    int64_t races_capacity;
+    memoi_graph graph;
+    int64_t n_streams;
+    int64_t* clock;    /* n_ops rows of n_streams */
+    int64_t* needed;   /* the same */
+    int64_t* lower;    /* the same: clocks without one wait, valid where lowered is that wait + 1 */
+    int64_t* lowered;  /* an op */
+    int64_t* last_use; /* an op: the last op that comes right after it */
+    uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
+    int64_t n_ends;
+    /* Of each op, from its first_range on: the cells that it touches, and those of them that it
+     * writes, sorted, apart from one another. */
+    memoi_cells *touched, *written;
+    int64_t *n_touched, *n_written; /* an op */
+    memoi_touched touches, writes;  /* of the ops of one stream */
+} memoi_checker;
+
+MEMOI int memoi_compare_u64(const void* a, const void* b) {
+    uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+    return (x > y) - (x < y);
+}
+
+MEMOI int memoi_compare_races(const void* a, const void* b) {
+    const memo_race *x = (const memo_race*)a, *y = (const memo_race*)b;
+    if (x->second != y->second) return x->second < y->second ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t without) {
+    return (c->lowered[op] == without + 1 ? c->lower : c->clock) + op * c->n_streams;
+}
+
+/* The clock of op i from those before it, without the wait `without` (-1: none). */
+MEMOI void memoi_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
+    const memo_op* op = &c->schedule->ops[i];
+    int64_t s, k;
+    for (s = 0; s < c->n_streams; s++) row[s] = -1;
+    for (k = 0; k < memoi_n_after(op); k++) {
+        int64_t before = memoi_after(&c->graph, op, i, k);
+        const int64_t* other;
+        if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
+        other = memoi_checker_row(c, before, without);
+        for (s = 0; s < c->n_streams; s++)
+            if (other[s] > row[s]) row[s] = other[s];
+    }
+    if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
+    for (k = 0; k <= op->n_more_streams; k++) row[memoi_op_stream(c->schedule, op, k)] = i;
+}
+
+/* The first cells that two lists share; 0: none. */
+MEMOI int memoi_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, int64_t n_b,
+                     memoi_cells* shared) {
+    while (n_a && n_b) {
+        shared->begin = a->begin > b->begin ? a->begin : b->begin;
+        shared->end = a->end < b->end ? a->end : b->end;
+        if (shared->begin < shared->end) return 1;
+        if (a->end < b->end) {
+            a++;
+            n_a--;
+        } else {
+            b++;
+            n_b--;
+        }
+    }
+    return 0;
+}
+
+/* The first bytes that ops a and b share, one of them writing; 0: none. */
+MEMOI int memoi_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_range* shared) {
+    int64_t at_a = c->schedule->ops[a].first_range, at_b = c->schedule->ops[b].first_range;
+    memoi_cells cells, other;
+    int found =
+        memoi_meet(c->written + at_a, c->n_written[a], c->touched + at_b, c->n_touched[b], &cells);
+    if (memoi_meet(c->touched + at_a, c->n_touched[a], c->written + at_b, c->n_written[b],
+                   &other) &&
+        (!found || other.begin < cells.begin)) {
+        cells = other;
+        found = 1;
+    }
+    if (!found) return 0;
+    shared->begin = c->ends[cells.begin];
+    shared->end = c->ends[cells.end];
+    return 1;
+}
+
+/* The cell that begins at an end of a range. */
+MEMOI int64_t memoi_cell(const memoi_checker* c, uint64_t end) {
+    int64_t low = 0, high = c->n_ends - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (c->ends[middle] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+MEMOI int memoi_compare_cells(const void* a, const void* b) {
+    const memoi_cells *x = (const memoi_cells*)a, *y = (const memoi_cells*)b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* The cells of ranges, sorted and merged; returns the length of the list. */
+MEMOI int64_t memoi_list_cells(const memoi_checker* c, const memo_range* ranges, int64_t n_ranges,
+                               memoi_cells* list) {
+    int64_t i, n = 0, n_merged = 0;
+    for (i = 0; i < n_ranges; i++) {
+        if (ranges[i].begin == ranges[i].end) continue;
+        list[n].begin = memoi_cell(c, ranges[i].begin);
+        list[n++].end = memoi_cell(c, ranges[i].end);
+    }
+    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memoi_compare_cells);
+    for (i = 0; i < n; i++) {
+        if (!n_merged || list[i].begin > list[n_merged - 1].end)
+            list[n_merged++] = list[i];
+        else if (list[i].end > list[n_merged - 1].end)
+            list[n_merged - 1].end = list[i].end;
+    }
+    return n_merged;
+}
+
+/* Op b (not on stream) against the ops of stream before it, which the trees hold. */
+MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
+    const memo_schedule* schedule = c->schedule;
+    const memo_op* op = &schedule->ops[b];
+    int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
+    memo_range shared;
+    for (i = 0; i < c->n_touched[b]; i++)
+        latest = memoi_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
+    for (i = 0; i < c->n_written[b]; i++)
+        latest = memoi_last_touch(&c->touches, &c->written[op->first_range + i], latest);
+    if (latest < 0) return 1;
+    c->check->n_conflicts++;
+    if (latest > ordered) {
+        void* races = c->check->races;
+        memo_race* race;
+        if (!memoi_reserve(&races, &c->races_capacity, c->check->n_races + 1, sizeof(memo_race)))
+            return 0;
+        c->check->races = (memo_race*)races;
+        race = &c->check->races[c->check->n_races++];
+        race->first = latest;
+        race->second = b;
+        memoi_conflict(c, latest, b, &race->range);
+        for (latest = ordered; latest >= 0; latest--) {
+            const memo_op* a = &schedule->ops[latest];
+            if (a->kind == MEMO_OP_RUN && a->stream == stream &&
+                memoi_conflict(c, latest, b, &shared))
+                break;
+        }
+    }
+    c->needed[b * c->n_streams + stream] = latest;
+    return 1;
+}
+
+/* Fills races and needed. */
+MEMOI int memoi_check_conflicts(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    int64_t stream, i, k;
+    size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
+    for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
+    for (stream = 0; stream < c->n_streams; stream++) {
+        memset(c->touches.covers, 0, tree_bytes);
+        memset(c->touches.begins, 0, tree_bytes);
+        memset(c->writes.covers, 0, tree_bytes);
+        memset(c->writes.begins, 0, tree_bytes);
+        for (i = 0; i < schedule->n_ops; i++) {
+            const memo_op* op = &schedule->ops[i];
+            int is_own = 0;
+            if (op->kind != MEMO_OP_RUN) continue;
+            for (k = 0; k <= op->n_more_streams; k++)
+                is_own |= memoi_op_stream(schedule, op, k) == stream;
+            if (!is_own && !memoi_check_op(c, i, stream)) return 0;
+            if (op->stream != stream)
+                continue; /* an op of several streams is kept under its first */
+            for (k = 0; k < c->n_touched[i]; k++)
+                memoi_touch(&c->touches, &c->touched[op->first_range + k], i);
+            for (k = 0; k < c->n_written[i]; k++)
+                memoi_touch(&c->writes, &c->written[op->first_range + k], i);
+        }
+    }
+    if (c->check->n_races)
+        qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race), memoi_compare_races);
+    return 1;
+}
+
+/* Whether all that is ordered stays so without this wait.  Follows the clocks that fall, as far as
+ * they do. */
+MEMOI int memoi_wait_is_redundant(memoi_checker* c, int64_t wait) {
+    const memo_schedule* schedule = c->schedule;
+    int64_t reach = wait, i, k, s;
+    for (i = wait; i <= reach; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
+        int is_touched = i == wait;
+        for (k = 0; k < memoi_n_after(op) && !is_touched; k++) {
+            int64_t before = memoi_after(&c->graph, op, i, k);
+            is_touched = before >= 0 && c->lowered[before] == wait + 1;
+        }
+        if (!is_touched) continue;
+        memoi_clock(c, i, wait, row);
+        if (!memcmp(row, c->clock + i * c->n_streams, (size_t)c->n_streams * sizeof(int64_t)))
+            continue;
+        for (s = 0; s < c->n_streams; s++)
+            if (row[s] < needed[s]) return 0;
+        c->lowered[i] = wait + 1;
+        if (c->last_use[i] > reach) reach = c->last_use[i];
+    }
+    return 1;
+}
+
+MEMOI int memoi_checker_run(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    memo_check* check = c->check;
+    int64_t n_ranges = memoi_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
+    if (schedule->n_ops > MEMOI_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
+    c->clock = (int64_t*)memoi_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->needed = (int64_t*)memoi_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lower = (int64_t*)memoi_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lowered = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    c->last_use = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    c->ends = (uint64_t*)memoi_calloc(2 * n_ranges, sizeof(uint64_t));
+    c->touched = (memoi_cells*)memoi_calloc(n_ranges, sizeof(memoi_cells));
+    c->written = (memoi_cells*)memoi_calloc(n_ranges, sizeof(memoi_cells));
+    c->n_touched = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    c->n_written = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    check->redundant_waits = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    check->unrecorded_waits = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    if (!c->clock || !c->needed || !c->lower || !c->lowered || !c->last_use || !c->ends ||
+        !c->touched || !c->written || !c->n_touched || !c->n_written || !check->redundant_waits ||
+        !check->unrecorded_waits)
+        return 0;
+
+    for (i = 0; i < n_ranges; i++) {
+        c->ends[2 * i] = schedule->ranges[i].begin;
+        c->ends[2 * i + 1] = schedule->ranges[i].end;
+    }
+    qsort(c->ends, (size_t)(2 * n_ranges), sizeof(uint64_t), memoi_compare_u64);
+    for (i = 0; i < 2 * n_ranges; i++)
+        if (!i || c->ends[i] != c->ends[i - 1]) c->ends[c->n_ends++] = c->ends[i];
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        const memo_range* ranges = schedule->ranges + op->first_range;
+        c->n_touched[i] =
+            memoi_list_cells(c, ranges, op->n_reads + op->n_writes, c->touched + op->first_range);
+        c->n_written[i] =
+            memoi_list_cells(c, ranges + op->n_reads, op->n_writes, c->written + op->first_range);
+    }
+    while (n_leaves < c->n_ends) n_leaves *= 2;
+    c->touches.n_leaves = c->writes.n_leaves = n_leaves;
+    c->touches.covers = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
+    c->touches.begins = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
+    c->writes.covers = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
+    c->writes.begins = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
+    if (!c->touches.covers || !c->touches.begins || !c->writes.covers || !c->writes.begins)
+        return 0;
+
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        memoi_clock(c, i, -2, c->clock + i * c->n_streams);
+        for (k = 0; k < memoi_n_after(op); k++) {
+            int64_t before = memoi_after(&c->graph, op, i, k);
+            if (before >= 0) c->last_use[before] = i;
+        }
+    }
+    if (!memoi_check_conflicts(c)) return 0;
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
+            c->graph.after[3 * i + MEMOI_AFTER_RECORD] < 0)
+            check->unrecorded_waits[check->n_unrecorded_waits++] = i;
+        if (op->kind != MEMO_OP_WAIT) continue;
+        check->n_waits++;
+        if (memoi_wait_is_redundant(c, i)) check->redundant_waits[check->n_redundant_waits++] = i;
+    }
+    return 1;
+}
+
+memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
+                                memo_error* error) {
+    memoi_checker c;
+    memo_status status;
+    int is_done;
+    *check = NULL;
+    memset(&c, 0, sizeof c);
+    c.schedule = schedule;
+    c.n_streams = schedule->n_streams;
+    status = memoi_graph_build(schedule, &c.graph, error);
+    if (status) return status;
+    c.check = (memo_check*)memoi_calloc(1, sizeof(memo_check));
+    is_done = c.check && memoi_checker_run(&c);
+    memoi_graph_free(&c.graph);
+    MEMO_FREE(c.clock);
+    MEMO_FREE(c.needed);
+    MEMO_FREE(c.lower);
+    MEMO_FREE(c.lowered);
+    MEMO_FREE(c.last_use);
+    MEMO_FREE(c.ends);
+    MEMO_FREE(c.touched);
+    MEMO_FREE(c.written);
+    MEMO_FREE(c.n_touched);
+    MEMO_FREE(c.n_written);
+    MEMO_FREE(c.touches.covers);
+    MEMO_FREE(c.touches.begins);
+    MEMO_FREE(c.writes.covers);
+    MEMO_FREE(c.writes.begins);
+    if (!is_done) {
+        memo_check_destroy(c.check);
+        return memoi_no_memory(error, "the check of a schedule");
+    }
+    *check = c.check;
+    return MEMO_STATUS_OK;
+}
+
+void memo_check_destroy(memo_check* check) {
+    if (!check) return;
+    MEMO_FREE(check->races);
+    MEMO_FREE(check->redundant_waits);
+    MEMO_FREE(check->unrecorded_waits);
+    MEMO_FREE(check);
+}
+
+/* --- simulate --- */
+
+typedef struct memoi_moment {
+    double time;
+    int64_t value; /* an op, or bytes */
+} memoi_moment;
+
+/* Smaller time first, then smaller value: which puts frees (negative) before allocs. */
+MEMOI int memoi_is_earlier(const memoi_moment* a, const memoi_moment* b) {
+    return a->time < b->time || (a->time == b->time && a->value < b->value);
+}
+
+MEMOI int memoi_compare_moments(const void* a, const void* b) {
+    const memoi_moment *x = (const memoi_moment*)a, *y = (const memoi_moment*)b;
+    return memoi_is_earlier(y, x) - memoi_is_earlier(x, y);
+}
+
+/* Binary heap, the earliest first.  An op runs on a stream, so there is room for n_streams. */
+typedef struct memoi_heap {
+    memoi_moment* moments;
+    int64_t n;
+} memoi_heap;
+
+MEMOI void memoi_heap_push(memoi_heap* heap, double time, int64_t value) {
+    int64_t at = heap->n++;
+    memoi_moment moment;
+    moment.time = time;
+    moment.value = value;
+    for (; at > 0 && memoi_is_earlier(&moment, &heap->moments[(at - 1) / 2]); at = (at - 1) / 2)
+        heap->moments[at] = heap->moments[(at - 1) / 2];
+    heap->moments[at] = moment;
+}
+
+MEMOI int64_t memoi_heap_pop(memoi_heap* heap) {
+    int64_t value = heap->moments[0].value, at = 0, child;
+    memoi_moment moment = heap->moments[--heap->n];
+    while ((child = 2 * at + 1) < heap->n) {
+        if (child + 1 < heap->n &&
+            memoi_is_earlier(&heap->moments[child + 1], &heap->moments[child]))
+            child++;
+        if (!memoi_is_earlier(&heap->moments[child], &moment)) break;
+        heap->moments[at] = heap->moments[child];
+        at = child;
+    }
+    heap->moments[at] = moment;
+    return value;
+}
+
+/* A link in use.  All that is sent over it gets the same rate, so one number tells how far each is:
+ * the bytes that an op active all the time would have sent.  An op is done when this passes its own
+ * mark. */
+typedef struct memoi_flow {
+    memoi_heap active; /* time: the mark in bytes */
+    double sent_bytes; /* at time since_s */
+    double since_s;
+} memoi_flow;
+
+typedef struct memoi_simulator {
+    const memo_schedule* schedule;
+    memo_simulation* simulation;
+    memoi_graph graph;
+    double now;
+    int64_t* n_missing;  /* an op: ops that must end before it starts, edges counted */
+    int64_t* first_next; /* an op: where its followers begin in next */
+    int64_t* next;
+    int64_t* ready; /* queue of ops; each enters once */
+    int64_t ready_begin, ready_end;
+    memoi_heap running; /* ops that take duration_s, until when */
+    memoi_flow* flows;
+    memoi_moment* moments; /* of all heaps */
+} memoi_simulator;
+
+MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
+                                          memo_error* error) {
+    memo_simulation* simulation = (memo_simulation*)memoi_calloc(1, sizeof(memo_simulation));
+    *result = simulation;
+    if (!simulation) return memoi_no_memory(error, "a simulation");
+    simulation->start_s = (double*)memoi_calloc(schedule->n_ops, sizeof(double));
+    simulation->end_s = (double*)memoi_calloc(schedule->n_ops, sizeof(double));
+    simulation->busy_s = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
+    simulation->stall_s = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
+    if (simulation->start_s && simulation->end_s && simulation->busy_s && simulation->stall_s)
+        return MEMO_STATUS_OK;
+    memo_simulation_destroy(simulation);
+    *result = NULL;
+    return memoi_no_memory(error, "a simulation");
+}
+
+void memo_simulation_destroy(memo_simulation* simulation) {
+    if (!simulation) return;
+    MEMO_FREE(simulation->start_s);
+    MEMO_FREE(simulation->end_s);
+    MEMO_FREE(simulation->busy_s);
+    MEMO_FREE(simulation->stall_s);
+    MEMO_FREE(simulation);
+}
+
+/* Every change of memory in order of time; n_moments of them in *moments, which the caller frees.
+ */
+MEMOI memo_status memoi_memory_moments(const memo_schedule* schedule, const memo_simulation* times,
+                                       memoi_moment** moments, int64_t* n_moments,
+                                       memo_error* error) {
+    memoi_moment* list = (memoi_moment*)memoi_calloc(2 * schedule->n_ops, sizeof(memoi_moment));
+    int64_t i, n = 0;
+    if (!list) return memoi_no_memory(error, "memory over time");
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (op->alloc_bytes) {
+            list[n].time = times->start_s[i];
+            list[n++].value = op->alloc_bytes;
+        }
+        if (op->free_bytes) {
+            list[n].time = times->end_s[i];
+            list[n++].value = -op->free_bytes;
+        }
+    }
+    qsort(list, (size_t)n, sizeof(memoi_moment), memoi_compare_moments);
+    *moments = list;
+    *n_moments = n;
+    return MEMO_STATUS_OK;
+}
+
+/* The figures that follow from start_s and end_s. */
+MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation,
+                                       memo_error* error) {
+    double* first = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
+    double* last = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
+    memoi_moment* moments = NULL;
+    int64_t i, k, n_moments = 0, bytes = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (!first || !last) status = memoi_no_memory(error, "the figures of a simulation");
+    if (!status) status = memoi_memory_moments(schedule, simulation, &moments, &n_moments, error);
+    for (i = 0; !status && i < schedule->n_streams; i++) first[i] = -1;
+    for (i = 0; !status && i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        double start = simulation->start_s[i], end = simulation->end_s[i];
+        if (end > simulation->makespan_s) simulation->makespan_s = end;
+        if (op->kind != MEMO_OP_RUN) continue;
+        for (k = 0; k <= op->n_more_streams; k++) {
+            int32_t stream = memoi_op_stream(schedule, op, k);
+            if (first[stream] < 0) first[stream] = start;
+            last[stream] = end;
+            simulation->busy_s[stream] += end - start;
+        }
+    }
+    for (i = 0; !status && i < schedule->n_streams; i++) {
+        double stall = last[i] - first[i] - simulation->busy_s[i];
+        simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
+    }
+    for (i = 0; i < n_moments; i++) {
+        bytes += moments[i].value;
+        if (bytes > simulation->peak_bytes) simulation->peak_bytes = bytes;
+    }
+    MEMO_FREE(first);
+    MEMO_FREE(last);
+    MEMO_FREE(moments);
+    return status;
+}
+
+MEMOI void memoi_end_op(memoi_simulator* s, int64_t i) {
+    int64_t k;
+    s->simulation->end_s[i] = s->now;
+    for (k = s->first_next[i]; k < s->first_next[i + 1]; k++)
+        if (--s->n_missing[s->next[k]] == 0) s->ready[s->ready_end++] = s->next[k];
+}
+
+/* Bytes a second of each op that is active on link; there is one. */
+MEMOI double memoi_flow_rate(const memoi_simulator* s, int64_t link) {
+    const memo_link* l = &s->schedule->links[link];
+    int is_shared = l->peer && s->flows[l->peer - 1].active.n > 0;
+    return (is_shared ? l->shared_bytes_per_s : l->bytes_per_s) / (double)s->flows[link].active.n;
+}
+
+MEMOI void memoi_flow_update(memoi_simulator* s, int64_t link) {
+    memoi_flow* flow = &s->flows[link];
+    if (flow->active.n && s->now > flow->since_s)
+        flow->sent_bytes += (s->now - flow->since_s) * memoi_flow_rate(s, link);
+    flow->since_s = s->now;
+}
+
+/* Before the number of active ops changes: the peer's rate may change with it. */
+MEMOI void memoi_flow_update_both(memoi_simulator* s, int64_t link) {
+    int32_t peer = s->schedule->links[link].peer;
+    memoi_flow_update(s, link);
+    if (peer) memoi_flow_update(s, peer - 1);
+}
+
+/* duration_s has passed: the bytes, if any, go next. */
+MEMOI void memoi_send_op(memoi_simulator* s, int64_t i) {
+    const memo_op* op = &s->schedule->ops[i];
+    memoi_flow* flow;
+    if (!op->link || !op->link_bytes) {
+        memoi_end_op(s, i);
+        return;
+    }
+    flow = &s->flows[op->link - 1];
+    memoi_flow_update_both(s, op->link - 1);
+    if (!flow->active.n) flow->sent_bytes = 0;
+    memoi_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
+}
+
+MEMOI void memoi_start_op(memoi_simulator* s, int64_t i) {
+    const memo_op* op = &s->schedule->ops[i];
+    double reached = 0;
+    int64_t k;
+    if (op->kind == MEMO_OP_RUN) {
+        s->simulation->start_s[i] = s->now;
+        if (op->duration_s > 0)
+            memoi_heap_push(&s->running, s->now + op->duration_s, i);
+        else
+            memoi_send_op(s, i);
+        return;
+    }
+    for (k = 0; k < MEMOI_AFTER_RECORD; k++) {
+        int64_t before = s->graph.after[3 * i + k];
+        if (op->kind == MEMO_OP_SYNC && k == MEMOI_AFTER_STREAM) continue; /* the host reaches it */
+        if (before >= 0 && s->simulation->end_s[before] > reached)
+            reached = s->simulation->end_s[before];
+    }
+    s->simulation->start_s[i] = reached;
+    memoi_end_op(s, i);
+}
+
+MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
+    const memo_schedule* schedule = s->schedule;
+    int64_t i, k, n_edges = 0;
+    s->n_missing = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    s->first_next = (int64_t*)memoi_calloc(schedule->n_ops + 2, sizeof(int64_t));
+    s->ready = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    s->flows = (memoi_flow*)memoi_calloc(schedule->n_links, sizeof(memoi_flow));
+    s->moments = (memoi_moment*)memoi_calloc(((int64_t)schedule->n_links + 1) * schedule->n_streams,
+                                             sizeof(memoi_moment));
+    if (!s->n_missing || !s->first_next || !s->ready || !s->flows || !s->moments) return 0;
+    s->running.moments = s->moments;
+    for (i = 0; i < schedule->n_links; i++)
+        s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        for (k = 0; k < memoi_n_after(op); k++) {
+            int64_t before = memoi_after(&s->graph, op, i, k);
+            if (before < 0) continue;
+            s->n_missing[i]++;
+            s->first_next[before + 2]++;
+            n_edges++;
+        }
+    }
+    s->next = (int64_t*)memoi_calloc(n_edges, sizeof(int64_t));
+    if (!s->next) return 0;
+    for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        for (k = 0; k < memoi_n_after(op); k++) {
+            int64_t before = memoi_after(&s->graph, op, i, k);
+            if (before >= 0) s->next[s->first_next[before + 1]++] = i;
+        }
+        if (!s->n_missing[i]) s->ready[s->ready_end++] = i;
+    }
+    return 1;
+}
+
+MEMOI void memoi_simulator_run(memoi_simulator* s) {
+    int64_t i, n_links = s->schedule->n_links;
+    for (;;) {
+        int64_t link = -1; /* whose event is next; -1: the end of a duration */
+        double time = 0;
+        while (s->ready_begin < s->ready_end) memoi_start_op(s, s->ready[s->ready_begin++]);
+        if (s->running.n) time = s->running.moments[0].time;
+        for (i = 0; i < n_links; i++) {
+            memoi_flow* flow = &s->flows[i];
+            double left, done;
+            if (!flow->active.n) continue;
+            left = flow->active.moments[0].time - flow->sent_bytes;
+            done = flow->since_s + (left > 0 ? left / memoi_flow_rate(s, i) : 0);
+            if ((!s->running.n && link < 0) || done < time) {
+                time = done;
+                link = i;
+            }
+        }
+        if (link < 0 && !s->running.n) return;
+        if (time > s->now) s->now = time;
+        if (link < 0) {
+            memoi_send_op(s, memoi_heap_pop(&s->running));
+        } else {
+            memoi_flow* flow = &s->flows[link];
+            memoi_flow_update_both(s, link);
+            flow->sent_bytes = flow->active.moments[0].time; /* whatever rounding made of it */
+            while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
+                memoi_end_op(s, memoi_heap_pop(&flow->active));
+        }
+    }
+}
+
+memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
+                                   memo_error* error) {
+    memoi_simulator s;
+    memo_status status;
+    int64_t i;
+    *simulation = NULL;
+    memset(&s, 0, sizeof s);
+    s.schedule = schedule;
+    for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
+        if (!(schedule->ops[i].duration_s >= 0) || !memoi_is_finite(schedule->ops[i].duration_s))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "op %lld (%s): duration_s must be finite and not negative",
+                                  (long long)i, memo_schedule_op_name(schedule, i));
+    status = memoi_graph_build(schedule, &s.graph, error);
+    if (status) return status;
+    status = memoi_simulation_create(schedule, &s.simulation, error);
+    if (!status && !memoi_simulator_prepare(&s)) status = memoi_no_memory(error, "a simulation");
+    if (!status) {
+        memoi_simulator_run(&s);
+        status = memoi_simulation_sum(schedule, s.simulation, error);
+    }
+    if (!status && !memoi_is_finite(s.simulation->makespan_s))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "the makespan is beyond what a double holds");
+    memoi_graph_free(&s.graph);
+    MEMO_FREE(s.n_missing);
+    MEMO_FREE(s.first_next);
+    MEMO_FREE(s.next);
+    MEMO_FREE(s.ready);
+    MEMO_FREE(s.flows);
+    MEMO_FREE(s.moments);
+    if (status)
+        memo_simulation_destroy(s.simulation);
+    else
+        *simulation = s.simulation;
+    return status;
+}
+
+MEMOI int memoi_is_measured(const memo_op* op) { return op->start_s != 0 || op->end_s != 0; }
+
+memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulation** simulation,
+                                   memo_error* error) {
+    memo_simulation* result = NULL;
+    memoi_graph graph;
+    memo_status status;
+    double first = 0;
+    int64_t i, k, n_measured = 0;
+    *simulation = NULL;
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (!memoi_is_measured(op)) continue;
+        if (!n_measured++ || op->start_s < first) first = op->start_s;
+    }
+    if (!n_measured)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "no operation was measured: set memo_recorder_desc.is_timed, and get "
+                              "the schedule from memo_recorder_schedule");
+    status = memoi_graph_build(schedule, &graph, error);
+    if (status) return status;
+    status = memoi_simulation_create(schedule, &result, error);
+    for (i = 0; !status && i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (memoi_is_measured(op)) {
+            result->start_s[i] = op->start_s - first;
+            result->end_s[i] = op->end_s - first;
+            continue;
+        }
+        /* Records and syncs take no time of their own: they pass as soon as what they follow has
+         * ended. */
+        for (k = 0; k < memoi_n_after(op); k++) {
+            int64_t before = memoi_after(&graph, op, i, k);
+            int holds =
+                k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
+            double end = before >= 0 ? result->end_s[before] : 0;
+            if (end > result->end_s[i]) result->end_s[i] = end;
+            if (end > result->start_s[i] && !holds) result->start_s[i] = end;
+        }
+    }
+    memoi_graph_free(&graph);
+    if (!status) status = memoi_simulation_sum(schedule, result, error);
+    if (status)
+        memo_simulation_destroy(result);
+    else
+        *simulation = result;
+    return status;
+}
+
+/* --- compare --- */
+
+/* Where op i of two schedules differs, in a few words; NULL: nowhere. */
+MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
+                                      const memo_schedule* b, const memoi_graph* graph_b,
+                                      int64_t i) {
+    const memo_op *x = &a->ops[i], *y = &b->ops[i];
+    int64_t k;
+    if (x->kind != y->kind) return "kind";
+    if (strcmp(memo_schedule_op_name(a, i), memo_schedule_op_name(b, i))) return "name";
+    if ((x->stream < 0) != (y->stream < 0)) return "kind of sync";
+    if (x->n_more_streams != y->n_more_streams) return "number of streams";
+    for (k = 0; x->stream >= 0 && k <= x->n_more_streams; k++)
+        if (strcmp(memoi_stream_name(a, memoi_op_stream(a, x, k)),
+                   memoi_stream_name(b, memoi_op_stream(b, y, k))))
+            return "stream";
+    if (graph_a->after[3 * i + MEMOI_AFTER_RECORD] != graph_b->after[3 * i + MEMOI_AFTER_RECORD])
+        return "record waited for";
+    if (x->n_reads != y->n_reads || x->n_writes != y->n_writes) return "number of ranges";
+    for (k = 0; k < x->n_reads + x->n_writes; k++) {
+        const memo_range* r = &a->ranges[x->first_range + k];
+        const memo_range* q = &b->ranges[y->first_range + k];
+        if (r->end - r->begin != q->end - q->begin) return "size of a range";
+    }
+    return NULL;
+}
+
+/* "wait on compute" for messages, into a buffer that it returns. */
+MEMOI const char* memoi_op_phrase(const memo_schedule* schedule, int64_t i, char* buffer,
+                                  size_t n_bytes) {
+    int32_t stream = schedule->ops[i].stream;
+    snprintf(buffer, n_bytes, "%.60s%s%.60s", memo_schedule_op_name(schedule, i),
+             stream < 0 ? " with an event" : " on ",
+             stream < 0 ? "" : memoi_stream_name(schedule, stream));
+    return buffer;
+}
+
+memo_status memo_schedule_compare(const memo_schedule* promised, const memo_schedule* recorded,
+                                  memo_error* error) {
+    memoi_graph graph_p, graph_r;
+    memo_status status;
+    char name_p[160], name_r[160];
+    int64_t i, n = promised->n_ops < recorded->n_ops ? promised->n_ops : recorded->n_ops;
+    status = memoi_graph_build(promised, &graph_p, error);
+    if (status) return status;
+    status = memoi_graph_build(recorded, &graph_r, error);
+    if (status) {
+        memoi_graph_free(&graph_p);
+        return status;
+    }
+    for (i = 0; i < n && !status; i++) {
+        const char* what = memoi_op_difference(promised, &graph_p, recorded, &graph_r, i);
+        if (what)
+            status =
+                memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                               "op %lld differs in its %s: promised %s, recorded %s", (long long)i,
+                               what, memoi_op_phrase(promised, i, name_p, sizeof name_p),
+                               memoi_op_phrase(recorded, i, name_r, sizeof name_r));
+    }
+    if (!status && promised->n_ops != recorded->n_ops)
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
+            (long long)n,
+            memoi_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p, sizeof name_p),
+            promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
+            (long long)recorded->n_ops);
+    memoi_graph_free(&graph_p);
+    memoi_graph_free(&graph_r);
+    return status;
+}
+
+/* --- draw --- */
+
+/* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
+MEMOI int memoi_is_drawn(const memo_schedule* schedule, const memo_simulation* times, int64_t i) {
+    memo_op_kind kind = schedule->ops[i].kind;
+    return kind == MEMO_OP_RUN || (kind == MEMO_OP_WAIT && times->end_s[i] > times->start_s[i]);
+}
+
+memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo_simulation* times,
+                                       const char* path, memo_error* error) {
+    memoi_text text;
+    memoi_moment* moments;
+    int64_t n_moments, i, k, bytes = 0;
+    memo_status status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
+    if (status) return status;
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    memoi_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
+                     "\"args\":{\"name\":\"streams\"}}");
+    for (i = 0; i < schedule->n_streams; i++) {
+        memoi_put(&text,
+                  ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                  "\"args\":{\"name\":\"",
+                  (int)i);
+        memoi_put_json(&text, memoi_stream_name(schedule, (int32_t)i));
+        memoi_put(&text,
+                  "\"}},\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                  "\"args\":{\"sort_index\":%d}}",
+                  (int)i, (int)i);
+    }
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t read_bytes = 0, written_bytes = 0;
+        if (!memoi_is_drawn(schedule, times, i)) continue;
+        for (k = 0; k < op->n_reads + op->n_writes; k++) {
+            const memo_range* range = &schedule->ranges[op->first_range + k];
+            *(k < op->n_reads ? &read_bytes : &written_bytes) +=
+                (int64_t)(range->end - range->begin);
+        }
+        for (k = 0; k <= op->n_more_streams; k++) {
+            memoi_put(&text, ",\n{\"name\":\"");
+            memoi_put_json(&text, memo_schedule_op_name(schedule, i));
+            memoi_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
+                      op->kind == MEMO_OP_RUN ? "run" : "wait",
+                      (int)memoi_op_stream(schedule, op, k));
+            memoi_put_number(&text, times->start_s[i] * 1e6, 3);
+            memoi_put(&text, ",\"dur\":");
+            memoi_put_number(&text, (times->end_s[i] - times->start_s[i]) * 1e6, 3);
+            memoi_put(&text,
+                      ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
+                      "\"written_bytes\":%lld}}",
+                      (long long)i, (long long)op->link_bytes, (long long)read_bytes,
+                      (long long)written_bytes);
+        }
+    }
+    for (i = 0; i < n_moments; i++) {
+        bytes += moments[i].value;
+        if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
+        memoi_put(&text, ",\n{\"name\":\"memory\",\"ph\":\"C\",\"pid\":0,\"tid\":0,\"ts\":");
+        memoi_put_number(&text, moments[i].time * 1e6, 3);
+        memoi_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
+    }
+    memoi_put(&text, "\n]}\n");
+    MEMO_FREE(moments);
+    return memoi_text_write(&text, path, error);
+}
+
+/* A name without the number at its end or the index inside: what ops of one kind share ("forward
+ * 3": "forward", "B4a": "B").  Its length in bytes. */
+MEMOI int64_t memoi_family(const char* name) {
+    int64_t n = 0;
+    while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(') n++;
+    while (n && (name[n - 1] == ' ' || name[n - 1] == '_' || name[n - 1] == '-')) n--;
+    return n ? n : (int64_t)strlen(name);
+}
+
+typedef struct memoi_family_color {
+    const char* name;
+    int64_t length;
+    uint32_t color;
+    int rank; /* among the free colours; -1: a family with a colour of its own */
+} memoi_family_color;
+
+#define MEMOI_FAMILIES_MAX 24
+#define MEMOI_FREE_COLORS  10
+
+typedef struct memoi_legend {
+    memoi_family_color families[MEMOI_FAMILIES_MAX];
+    int n;
+} memoi_legend;
+
+/* Finds or adds the family of a name.  The usual ones keep their colour in all pictures; others
+ * start from a hash, so that they mostly do, and step aside where that is taken. */
+MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const char* name) {
+    static const struct {
+        const char* name;
+        uint32_t color;
+    } usual[] = {{"forward", 0x4c78a8}, {"F", 0x4c78a8},         {"backward", 0xd1605e},
+                 {"B", 0xd1605e},       {"recompute", 0xf0a04b}, {"R", 0xf0a04b},
+                 {"to host", 0x59a14f}, {"to device", 0x3a9a9b}, {"on device", 0x8f6fae},
+                 {"fill", 0xa6a6a6},    {"run", 0x7f8c99}};
+    static const uint32_t colors[MEMOI_FREE_COLORS] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252,
+                                                       0xbd9e39, 0xad494a, 0x5b8db8, 0xd6a5c9,
+                                                       0x7b4173, 0x8dd3c7};
+    int64_t length = memoi_family(name);
+    memoi_family_color* family;
+    int i, is_taken = 1;
+    for (i = 0; i < legend->n; i++)
+        if (legend->families[i].length == length &&
+            memcmp(legend->families[i].name, name, (size_t)length) == 0)
+            return &legend->families[i];
+    if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
+    family = &legend->families[legend->n];
+    family->name = name;
+    family->length = length;
+    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]); i++) {
+        if (!memoi_word_is(name, length, usual[i].name)) continue;
+        family->color = usual[i].color;
+        family->rank = -1;
+        legend->n++;
+        return family;
+    }
+    family->rank = (int)(memoi_fnv1a(name, length) % MEMOI_FREE_COLORS);
+    while (is_taken && legend->n < MEMOI_FREE_COLORS) {
+        is_taken = 0;
+        for (i = 0; i < legend->n; i++) is_taken |= legend->families[i].rank == family->rank;
+        if (is_taken) family->rank = (family->rank + 1) % MEMOI_FREE_COLORS;
+    }
+    family->color = colors[family->rank];
+    legend->n++;
+    return family;
+}
+
+/* Attributes of a name in a bar: black or white, whichever reads better on color. */
+MEMOI const char* memoi_ink(uint32_t color) {
+    uint32_t luminance =
+        299 * (color >> 16) + 587 * ((color >> 8) & 255) + 114 * (color & 255); /* of 255000 */
+    return luminance > 150000 ? " class=\"n\" fill=\"#1c1c1c\"" : " class=\"n\" fill=\"#fff\"";
+}
+
+/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
+ * none. */
+MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
+    double width = 0;
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) {
+        if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
+        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
+    }
+    return width * font_size;
+}
+
+/* "12.3 ms": three digits. */
+MEMOI void memoi_put_time(memoi_text* text, double time_s) {
+    double value = time_s * 1e6;
+    const char* unit = "\xc2\xb5s";
+    if (time_s >= 1) {
+        value = time_s;
+        unit = "s";
+    } else if (time_s >= 1e-3) {
+        value = time_s * 1e3;
+        unit = "ms";
+    }
+    memoi_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
+    memoi_put(text, " %s", unit);
+}
+
+MEMOI void memoi_put_xml_part(memoi_text* text, const char* s, int64_t n_bytes) {
+    char letter[2] = {0, 0};
+    for (; n_bytes; n_bytes--, s++) {
+        letter[0] = *s;
+        memoi_put_xml(text, letter);
+    }
+}
+
+/* Where things are in the timeline's picture, in pixels. */
+typedef struct memoi_timeline {
+    const memo_schedule* schedule;
+    const memo_simulation* times;
+    memoi_text text;
+    memoi_legend legend;
+    double left, right; /* of time 0 and of the last end */
+    double top, bottom; /* of the rows, memory included */
+    double scale;       /* pixels a second */
+} memoi_timeline;
+
+#define MEMOI_PICTURE_WIDTH 1200
+#define MEMOI_ROW_HEIGHT    36
+#define MEMOI_BAR_HEIGHT    26
+
+/* The name where it fits, else the number at its end ("forward 12": "12"), else nothing. */
+MEMOI void memoi_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
+                               double width, uint32_t color) {
+    const char* last = strrchr(name, ' ');
+    if (memoi_text_width(name, (int64_t)strlen(name), 11) + 6 > width)
+        name = last && last[1] >= '0' && last[1] <= '9' ? last + 1 : "";
+    if (!*name || memoi_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
+    memoi_put_text_at(&t->text, memoi_ink(color), x + width / 2, y + MEMOI_BAR_HEIGHT / 2.0 + 4);
+    memoi_put_xml(&t->text, name);
+    memoi_put(&t->text, "</text>");
+}
+
+MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
+    const memo_op* op = &t->schedule->ops[i];
+    const char* name = memo_schedule_op_name(t->schedule, i);
+    double start = t->times->start_s[i], duration = t->times->end_s[i] - start;
+    double x = t->left + start * t->scale, width = duration * t->scale;
+    int is_wait = op->kind == MEMO_OP_WAIT;
+    uint32_t color = is_wait ? 0xdadada : memoi_legend_find(&t->legend, name)->color;
+    char fill[24], bytes[32];
+    int64_t k;
+    snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
+    for (k = 0; k <= op->n_more_streams; k++) {
+        int32_t stream = memoi_op_stream(t->schedule, op, k);
+        double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
+        if (is_wait) /* a thin line: the stream is held */
+            memoi_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
+        else /* neighbours stay apart where there is room for it */
+            memoi_put_rect(&t->text, fill, x, y,
+                           width > 3     ? width - 0.6
+                           : width > 0.6 ? width
+                                         : 0.6,
+                           MEMOI_BAR_HEIGHT);
+        memoi_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
+        memoi_put_xml(&t->text, name);
+        memoi_put(&t->text, "\nstart ");
+        memoi_put_time(&t->text, start);
+        memoi_put(&t->text, "\nduration ");
+        memoi_put_time(&t->text, duration);
+        if (op->link_bytes)
+            memoi_put(&t->text, "\n%s", memoi_bytes_name(bytes, (double)op->link_bytes));
+        memoi_put(&t->text, "</title></rect>");
+        if (!is_wait) memoi_draw_bar_name(t, name, x, y, width, color);
+        memoi_put(&t->text, "\n");
+    }
+}
+
+/* Rows of alternating shade, names at the left, shares at the right. */
+MEMOI void memoi_draw_rows(memoi_timeline* t) {
+    const memo_schedule* schedule = t->schedule;
+    int32_t i;
+    for (i = 0; i < schedule->n_streams; i++) {
+        const char* name = memoi_stream_name(schedule, i);
+        double y = t->top + MEMOI_ROW_HEIGHT * i, middle = y + MEMOI_ROW_HEIGHT / 2.0 + 4;
+        double makespan = t->times->makespan_s;
+        double share = makespan > 0 ? t->times->busy_s[i] / makespan * 100 : 0;
+        int64_t n = (int64_t)strlen(name);
+        int is_cut = memoi_text_width(name, n, 12) > t->left - 36;
+        while (n && memoi_text_width(name, n, 12) + (is_cut ? 12 : 0) > t->left - 36) n--;
+        while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* not inside a letter */
+        memoi_put_rect(&t->text, i % 2 ? " fill=\"#fff\"" : " fill=\"#f6f7f9\"", 0, y,
+                       MEMOI_PICTURE_WIDTH, MEMOI_ROW_HEIGHT);
+        memoi_put(&t->text, "/>\n");
+        memoi_put_text_at(&t->text, "", 16, middle);
+        memoi_put_xml_part(&t->text, name, n);
+        memoi_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
+        memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle);
+        memoi_put_number(&t->text, share, share < 99.95 && share > 0 ? 1 : 0);
+        memoi_put(&t->text, " %%</text>\n");
+    }
+}
+
+/* Memory in use as an area under its steps, scaled to its peak. */
+MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int64_t n_moments) {
+    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, x = t->left, y = base;
+    double low = 0;
+    char bytes[32];
+    int64_t i, sum = 0;
+    for (i = 0; i < n_moments;
+         i++) { /* what was there before the first op shows as a fall below 0 */
+        sum += moments[i].value;
+        if ((double)sum < low) low = (double)sum;
+    }
+    sum = 0;
+    memoi_put_text_at(&t->text, "", 16, base - height / 2 + 4);
+    memoi_put(&t->text, "memory</text>\n");
+    memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
+    memoi_put(&t->text, "%s</text>\n", memoi_bytes_name(bytes, (double)t->times->peak_bytes - low));
+    memoi_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
+    memoi_put_number(&t->text, x, 2);
+    memoi_put(&t->text, " ");
+    memoi_put_number(&t->text, base, 2);
+    y = base + low / ((double)t->times->peak_bytes - low) * height;
+    memoi_put(&t->text, "V");
+    memoi_put_number(&t->text, y, 2);
+    for (i = 0; i < n_moments; i++) {
+        sum += moments[i].value;
+        if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
+        memoi_put(&t->text, "H");
+        memoi_put_number(&t->text, t->left + moments[i].time * t->scale, 2);
+        y = base - ((double)sum - low) / ((double)t->times->peak_bytes - low) * height;
+        memoi_put(&t->text, "V");
+        memoi_put_number(&t->text, y, 2);
+    }
+    memoi_put(&t->text, "H");
+    memoi_put_number(&t->text, t->right, 2);
+    memoi_put(&t->text, "V");
+    memoi_put_number(&t->text, base, 2);
+    memoi_put(&t->text, "Z\"/>\n");
+}
+
+/* Lines at round times, at most a dozen. */
+MEMOI void memoi_draw_axis(memoi_timeline* t) {
+    double makespan = t->times->makespan_s, factor = 1e6, step, time;
+    const char* unit = "\xc2\xb5s";
+    int decimals, i;
+    if (!(makespan > 0)) return;
+    if (makespan >= 1) {
+        factor = 1;
+        unit = "s";
+    } else if (makespan >= 1e-3) {
+        factor = 1e3;
+        unit = "ms";
+    }
+    step = memoi_nice_step(makespan * factor, 10);
+    decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
+    for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
+        double x = t->left + time / factor * t->scale;
+        memoi_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
+        memoi_put_text_at(&t->text, " class=\"m\"", x, t->bottom + 18);
+        memoi_put_number(&t->text, time, i ? decimals : 0);
+        if (i == 0) memoi_put(&t->text, " %s", unit);
+        memoi_put(&t->text, "</text>\n");
+    }
+}
+
+MEMOI void memoi_draw_legend(memoi_timeline* t, double y) {
+    double x = t->left;
+    int i;
+    for (i = 0; i < t->legend.n; i++) {
+        const memoi_family_color* family = &t->legend.families[i];
+        double width = 18 + memoi_text_width(family->name, family->length, 12) + 16;
+        char fill[24];
+        if (x + width > MEMOI_PICTURE_WIDTH - 16) return;
+        snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)family->color);
+        memoi_put_rect(&t->text, fill, x, y - 10, 12, 12);
+        memoi_put(&t->text, " rx=\"2\"/>");
+        memoi_put_text_at(&t->text, "", x + 18, y);
+        memoi_put_xml_part(&t->text, family->name, family->length);
+        memoi_put(&t->text, "</text>\n");
+        x += width;
+    }
+}
+
+memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_simulation* times,
+                                    const char* title, const char* path, memo_error* error) {
+    memoi_timeline* t;
+    memoi_moment* moments;
+    memo_status status;
+    int64_t n_moments, i;
+    char bytes[32];
+    status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
+    if (status) return status;
+    t = (memoi_timeline*)memoi_calloc(1, sizeof(memoi_timeline));
+    if (!t) {
+        MEMO_FREE(moments);
+        return memoi_no_memory(error, "a timeline");
+    }
+    t->schedule = schedule;
+    t->times = times;
+    t->left = 100;
+    for (i = 0; i < schedule->n_streams; i++) {
+        const char* name = memoi_stream_name(schedule, (int32_t)i);
+        double width = memoi_text_width(name, (int64_t)strlen(name), 12) + 40;
+        if (width > t->left) t->left = width < 240 ? width : 240;
+    }
+    t->right = MEMOI_PICTURE_WIDTH - 84;
+    t->top = 72;
+    t->bottom = t->top + MEMOI_ROW_HEIGHT * (schedule->n_streams + (n_moments ? 1.5 : 0));
+    t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
+    memoi_put(
+        &t->text,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
+        "%d %.0f\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" "
+        "fill=\"#333\">\n<style>.n{font-size:11px;text-anchor:middle;pointer-events:none}"
+        ".m{text-anchor:middle;fill:#666}.r{text-anchor:end}.h{font-size:16px;"
+        "font-weight:bold;fill:#111}.s{fill:#666}</style>\n",
+        MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
+    memoi_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
+    memoi_put(&t->text, "/>\n");
+    memoi_put_text_at(&t->text, " class=\"h\"", 16, 28);
+    memoi_put_xml(&t->text, title ? title : "Timeline");
+    memoi_put(&t->text, "</text>\n");
+    memoi_put_text_at(&t->text, " class=\"s\"", 16, 48);
+    memoi_put(&t->text, "makespan ");
+    memoi_put_time(&t->text, times->makespan_s);
+    if (times->peak_bytes)
+        memoi_put(&t->text, ", peak %s", memoi_bytes_name(bytes, (double)times->peak_bytes));
+    memoi_put(&t->text, "</text>\n");
+    memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
+    memoi_put(&t->text, "busy</text>\n");
+    memoi_draw_rows(t);
+    if (n_moments) memoi_draw_memory(t, moments, n_moments);
+    memoi_draw_axis(t);
+    for (i = 0; i < schedule->n_ops; i++)
+        if (memoi_is_drawn(schedule, times, i)) memoi_draw_op(t, i);
+    memoi_draw_legend(t, t->bottom + 44);
+    memoi_put(&t->text, "</svg>\n");
+    MEMO_FREE(moments);
+    status = memoi_text_write(&t->text, path, error);
+    MEMO_FREE(t);
+    return status;
+}
+
+/* ---- 8 recorder ---------------------------------------------------------------------------------
+ * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
+ * are for. */
+
+/* Events of the inner device around the op of the same index; NULL: not timed, or read already. */
+typedef struct memoi_timing {
+    memo_event begin, end;
+} memoi_timing;
+
+typedef struct memoi_recorded_event {
+    int32_t index;      /* in the schedule */
+    int32_t is_outside; /* its latest record was made while paused: resume's SYNC stands for it */
+    int32_t is_recorded;
+} memoi_recorded_event;
+
+struct memo_recorder {
+    memo_device device; /* what the user gets; its context is this recorder */
+    memo_device inner;
+    memo_schedule* schedule;
+    int32_t is_timed, is_paused;
+    memoi_map streams;    /* handle to index */
+    memoi_map events;     /* handle to index in known_events */
+    memo_stream* handles; /* of each stream of the schedule */
+    int64_t* open;        /* of each stream: the annotated op that lasts still, -1: none */
+    memoi_recorded_event* known_events;
+    memoi_timing* timings;
+    memo_event* spare; /* timing events to use again */
+    memo_range* rows;  /* of a copy_rows that is being appended: from, then to */
+    int64_t n_known_events, n_spare;
+    int64_t handles_capacity, open_capacity, known_capacity, timings_capacity, spare_capacity,
+        rows_capacity;
+    memo_event base;    /* time 0; NULL: nothing was timed yet */
+    memo_error failure; /* of pause and resume, which cannot return it */
+};
+
+MEMOI int64_t memoi_key(const void* handle) { return (int64_t)(intptr_t)handle; }
+
+/* --- streams, events and timing --- */
+
+MEMOI memo_status memoi_recorder_add_stream(memo_recorder* r, memo_stream handle, const char* name,
+                                            int32_t* index, memo_error* error) {
+    void *handles = r->handles, *open = r->open;
+    char number[32];
+    memo_status status;
+    int is_there = memoi_reserve(&handles, &r->handles_capacity,
+                                 r->schedule->n_streams + (int64_t)1, sizeof(memo_stream));
+    r->handles = (memo_stream*)handles;
+    is_there = is_there && memoi_reserve(&open, &r->open_capacity,
+                                         r->schedule->n_streams + (int64_t)1, sizeof(int64_t));
+    r->open = (int64_t*)open;
+    if (!is_there || !memoi_map_put(&r->streams, memoi_key(handle), r->schedule->n_streams))
+        return memoi_no_memory(error, "a recorded stream");
+    snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
+    status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
+    if (status) {
+        memoi_map_remove(&r->streams, memoi_key(handle));
+        return status;
+    }
+    r->handles[*index] = handle;
+    r->open[*index] = -1;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_recorder_stream(memo_recorder* r, memo_stream handle, int32_t* index,
+                                        memo_error* error) {
+    int64_t known = memoi_map_get(&r->streams, memoi_key(handle));
+    if (known < 0) return memoi_recorder_add_stream(r, handle, NULL, index, error);
+    *index = (int32_t)known;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_recorder_event(memo_recorder* r, memo_event handle,
+                                       memoi_recorded_event** event, memo_error* error) {
+    int64_t known = memoi_map_get(&r->events, memoi_key(handle));
+    if (known < 0) {
+        void* events = r->known_events;
+        memo_status status;
+        int32_t index = -1;
+        int is_there = memoi_reserve(&events, &r->known_capacity, r->n_known_events + 1,
+                                     sizeof(memoi_recorded_event));
+        r->known_events = (memoi_recorded_event*)events;
+        known = r->n_known_events;
+        if (!is_there || !memoi_map_put(&r->events, memoi_key(handle), known))
+            return memoi_no_memory(error, "a recorded event");
+        status = memo_schedule_add_event(r->schedule, &index, error);
+        if (status) {
+            memoi_map_remove(&r->events, memoi_key(handle));
+            return status;
+        }
+        memset(&r->known_events[known], 0, sizeof(memoi_recorded_event));
+        r->known_events[known].index = index;
+        r->n_known_events++;
+    }
+    *event = &r->known_events[known];
+    return MEMO_STATUS_OK;
+}
+
+/* Keeps a timing event for later; there is room, as it was reserved when the event was made. */
+MEMOI void memoi_recorder_give_back(memo_recorder* r, memo_event* event) {
+    if (*event) r->spare[r->n_spare++] = *event;
+    *event = NULL;
+}
+
+/* Records a timing event on stream now; *event stays NULL where recording is not timed. */
+MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
+                                       memo_error* error) {
+    memo_status status;
+    *event = NULL;
+    if (!r->is_timed || r->is_paused) return MEMO_STATUS_OK;
+    if (r->n_spare) {
+        *event = r->spare[--r->n_spare];
+    } else {
+        void* spare = r->spare;
+        int64_t in_use = 2 * r->schedule->n_ops + 4; /* never more are out */
+        int is_there = memoi_reserve(&spare, &r->spare_capacity, in_use, sizeof(memo_event));
+        r->spare = (memo_event*)spare;
+        if (!is_there) return memoi_no_memory(error, "timing events");
+        status = r->inner.event_create(r->inner.context, event, error);
+        if (status) {
+            *event = NULL;
+            return status;
+        }
+    }
+    status = r->inner.event_record(r->inner.context, *event, stream, error);
+    if (status) memoi_recorder_give_back(r, event);
+    return status;
+}
+
+MEMOI memo_status memoi_recorder_stamp_begin(memo_recorder* r, memo_stream stream,
+                                             memoi_timing* timing, memo_error* error) {
+    memset(timing, 0, sizeof *timing);
+    if (r->is_timed && !r->is_paused && !r->base) {
+        memo_status status = memoi_recorder_stamp(r, stream, &r->base, error);
+        if (status) return status;
+    }
+    return memoi_recorder_stamp(r, stream, &timing->begin, error);
+}
+
+/* The annotated op of this stream ends here. */
+MEMOI memo_status memoi_recorder_close(memo_recorder* r, int32_t stream, memo_error* error) {
+    int64_t op = r->open[stream];
+    if (op < 0) return MEMO_STATUS_OK;
+    r->open[stream] = -1;
+    if (!r->timings[op].begin) return MEMO_STATUS_OK;
+    return memoi_recorder_stamp(r, r->handles[stream], &r->timings[op].end, error);
+}
+
+MEMOI memo_status memoi_recorder_close_all(memo_recorder* r, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t stream;
+    for (stream = 0; !status && stream < r->schedule->n_streams; stream++)
+        status = memoi_recorder_close(r, stream, error);
+    return status;
+}
+
+MEMOI memo_status memoi_recorder_reserve_timing(memo_recorder* r, memo_error* error) {
+    void* timings = r->timings;
+    int is_there =
+        memoi_reserve(&timings, &r->timings_capacity, r->schedule->n_ops + 1, sizeof(memoi_timing));
+    r->timings = (memoi_timing*)timings;
+    return is_there ? MEMO_STATUS_OK : memoi_no_memory(error, "timing events");
+}
+
+/* After status, what appending the last op gave: its timing, or back with the events. */
+MEMOI memo_status memoi_recorder_attach(memo_recorder* r, memoi_timing* timing,
+                                        memo_status status) {
+    if (!status) {
+        r->timings[r->schedule->n_ops - 1] = *timing;
+    } else {
+        memoi_recorder_give_back(r, &timing->begin);
+        memoi_recorder_give_back(r, &timing->end);
+    }
+    return status;
+}
+
+/* --- an operation in three steps: begin, pass it on, end --- */
+
+typedef struct memoi_passing {
+    int32_t stream; /* index */
+    memoi_timing timing;
+} memoi_passing;
+
+MEMOI memo_status memoi_recorder_begin(memo_recorder* r, memo_stream handle, memoi_passing* passing,
+                                       memo_error* error) {
+    memo_status status = memoi_recorder_stream(r, handle, &passing->stream, error);
+    if (!status) status = memoi_recorder_close(r, passing->stream, error);
+    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    if (!status) status = memoi_recorder_stamp_begin(r, handle, &passing->timing, error);
+    return status;
+}
+
+/* status: of the call passed on.  What was not enqueued is not recorded. */
+MEMOI memo_status memoi_recorder_end(memo_recorder* r, memoi_passing* passing, memo_op_desc* desc,
+                                     memo_status status, memo_error* error) {
+    if (!status && passing->timing.begin)
+        status = memoi_recorder_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
+    if (!status) {
+        desc->stream = passing->stream;
+        status = memo_schedule_run(r->schedule, desc, error);
+    }
+    return memoi_recorder_attach(r, &passing->timing, status);
+}
+
+/* --- the table --- */
+
+MEMOI memo_status memoi_rec_device_alloc(void* context, int64_t size_bytes, void** address,
+                                         memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.device_alloc(r->inner.context, size_bytes, address, error);
+}
+
+MEMOI memo_status memoi_rec_device_free(void* context, void* address, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.device_free(r->inner.context, address, error);
+}
+
+MEMOI memo_status memoi_rec_host_alloc(void* context, int64_t size_bytes, void** address,
+                                       memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.host_alloc(r->inner.context, size_bytes, address, error);
+}
+
+MEMOI memo_status memoi_rec_host_free(void* context, void* address, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.host_free(r->inner.context, address, error);
+}
+
+MEMOI memo_status memoi_rec_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
+                                        memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.memory_info(r->inner.context, free_bytes, total_bytes, error);
+}
+
+MEMOI memo_status memoi_rec_status(void* context, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.status(r->inner.context, error);
+}
+
+MEMOI memo_status memoi_rec_event_elapsed(void* context, memo_event begin, memo_event end,
+                                          double* elapsed_s, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.event_elapsed(r->inner.context, begin, end, elapsed_s, error);
+}
+
+/* Streams are known by name while paused too. */
+MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
+                                          memo_stream* stream, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = r->inner.stream_create(r->inner.context, name, priority, stream, error);
+    int32_t index;
+    if (status) return status;
+    status = memoi_recorder_add_stream(r, *stream, name, &index, error);
+    if (status) {
+        r->inner.stream_destroy(r->inner.context, *stream, NULL);
+        *stream = NULL;
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    int64_t index = memoi_map_get(&r->streams, memoi_key(stream));
+    memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
+    if (index >= 0) closed = memoi_recorder_close(r, (int32_t)index, error);
+    status = r->inner.stream_destroy(r->inner.context, stream, error);
+    if (!status) memoi_map_remove(&r->streams, memoi_key(stream)); /* the handle may come again */
+    return status ? status : closed;
+}
+
+MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream,
+                                               memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memoi_recorder_close_all(r, error);
+    int32_t index;
+    if (!status) status = r->inner.stream_synchronize(r->inner.context, stream, error);
+    if (status || r->is_paused) return status;
+    status = memoi_recorder_stream(r, stream, &index, error);
+    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    if (!status) status = memo_schedule_sync(r->schedule, index, error);
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = r->inner.event_create(r->inner.context, event, error);
+    /* A handle that was destroyed behind the recorder's back must not bring its old records along.
+     */
+    if (!status) memoi_map_remove(&r->events, memoi_key(*event));
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = r->inner.event_destroy(r->inner.context, event, error);
+    if (!status) memoi_map_remove(&r->events, memoi_key(event));
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
+                                         memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memoi_recorded_event* known;
+    memo_status status;
+    int32_t index;
+    status = memoi_recorder_stream(r, stream, &index, error);
+    if (!status) status = memoi_recorder_close(r, index, error);
+    if (!status) status = memoi_recorder_event(r, event, &known, error);
+    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    if (!status) status = r->inner.event_record(r->inner.context, event, stream, error);
+    if (status) return status;
+    known->is_outside = r->is_paused;
+    if (r->is_paused) return MEMO_STATUS_OK;
+    known->is_recorded = 1;
+    return memo_schedule_record(r->schedule, known->index, index, error);
+}
+
+MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
+                                       memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memoi_recorded_event* known;
+    memoi_passing passing;
+    memo_status status;
+    if (r->is_paused) return r->inner.event_wait(r->inner.context, event, stream, error);
+    status = memoi_recorder_event(r, event, &known, error);
+    if (!status) status = memoi_recorder_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = r->inner.event_wait(r->inner.context, event, stream, error);
+    if (!status && known->is_outside) {
+        memoi_recorder_give_back(r, &passing.timing.begin);
+        return MEMO_STATUS_OK;
+    }
+    if (!status && passing.timing.begin)
+        status = memoi_recorder_stamp(r, stream, &passing.timing.end, error);
+    if (!status) status = memo_schedule_wait(r->schedule, known->index, passing.stream, error);
+    return memoi_recorder_attach(r, &passing.timing, status);
+}
+
+/* The host has seen that event is done. */
+MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_error* error) {
+    memoi_recorded_event* known;
+    memo_status status = memoi_recorder_event(r, event, &known, error);
+    if (!status && known->is_outside) return MEMO_STATUS_OK;
+    if (!status) status = memoi_recorder_reserve_timing(r, error);
+    if (!status) status = memo_schedule_sync_event(r->schedule, known->index, error);
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t* is_done,
+                                        memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    int64_t known = memoi_map_get(&r->events, memoi_key(event));
+    memo_status status = r->inner.event_query(r->inner.context, event, is_done, error);
+    /* Asking about an event never recorded is no mistake, unlike waiting for it. */
+    if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
+        return status;
+    return memoi_recorder_seen(r, event, error);
+}
+
+MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memoi_recorder_close_all(r, error);
+    if (!status) status = r->inner.event_synchronize(r->inner.context, event, error);
+    if (status || r->is_paused) return status;
+    return memoi_recorder_seen(r, event, error);
+}
+
+MEMOI const char* memoi_copy_name(memo_copy_kind kind) {
+    return kind == MEMO_COPY_TO_HOST     ? "to host"
+           : kind == MEMO_COPY_TO_DEVICE ? "to device"
+                                         : "on device";
+}
+
+MEMOI memo_range memoi_range_at(const void* address, int64_t size_bytes) {
+    memo_range range;
+    range.begin = (uint64_t)(uintptr_t)address;
+    range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
+    return range;
+}
+
+MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                 const void* from, int64_t size_bytes, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range read = memoi_range_at(from, size_bytes), written = memoi_range_at(to, size_bytes);
+    memoi_passing passing;
+    memo_status status;
+    if (r->is_paused)
+        return r->inner.copy(r->inner.context, stream, kind, to, from, size_bytes, error);
+    desc.name = memoi_copy_name(kind);
+    desc.link_bytes = size_bytes;
+    desc.reads = &read;
+    desc.writes = &written;
+    desc.n_reads = desc.n_writes = 1;
+    status = memoi_recorder_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = r->inner.copy(r->inner.context, stream, kind, to, from, size_bytes, error);
+    return memoi_recorder_end(r, &passing, &desc, status, error);
+}
+
+/* A range a row, or one where rows touch; returns their number. */
+MEMOI int64_t memoi_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
+                               int64_t row_bytes, int64_t n_rows) {
+    int64_t row;
+    if (stride_bytes == row_bytes && n_rows > 0) {
+        ranges[0] = memoi_range_at(address, row_bytes * n_rows);
+        return 1;
+    }
+    for (row = 0; row < n_rows; row++)
+        ranges[row] = memoi_range_at((const char*)address + row * stride_bytes, row_bytes);
+    return n_rows;
+}
+
+MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
+                                      void* to, int64_t to_stride_bytes, const void* from,
+                                      int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                      memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = memo_op_desc_default();
+    memoi_passing passing;
+    memo_status status;
+    void* rows = r->rows;
+    int64_t n_needed = n_rows > 0 ? n_rows : 1;
+    if (r->is_paused)
+        return r->inner.copy_rows(r->inner.context, stream, kind, to, to_stride_bytes, from,
+                                  from_stride_bytes, row_bytes, n_rows, error);
+    if (n_needed > MEMOI_BYTES_MAX / 64 ||
+        !memoi_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
+        return memoi_no_memory(error, "the rows of a recorded copy");
+    r->rows = (memo_range*)rows;
+    status = memoi_recorder_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = r->inner.copy_rows(r->inner.context, stream, kind, to, to_stride_bytes, from,
+                                from_stride_bytes, row_bytes, n_rows, error);
+    if (!status) { /* only now are the sizes known to be sane */
+        desc.name = memoi_copy_name(kind);
+        desc.link_bytes = row_bytes * n_rows;
+        desc.reads = r->rows;
+        desc.n_reads = memoi_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
+        desc.writes = r->rows + n_needed;
+        desc.n_writes =
+            memoi_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
+    }
+    return memoi_recorder_end(r, &passing, &desc, status, error);
+}
+
+MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* address,
+                                 int32_t byte_value, int64_t size_bytes, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range written = memoi_range_at(address, size_bytes);
+    memoi_passing passing;
+    memo_status status;
+    if (r->is_paused)
+        return r->inner.fill(r->inner.context, stream, address, byte_value, size_bytes, error);
+    desc.name = "fill";
+    desc.link_bytes = size_bytes;
+    desc.writes = &written;
+    desc.n_writes = 1;
+    status = memoi_recorder_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = r->inner.fill(r->inner.context, stream, address, byte_value, size_bytes, error);
+    return memoi_recorder_end(r, &passing, &desc, status, error);
+}
+
+MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
+                                     const struct memo_op_desc* op, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = *op;
+    memoi_passing passing;
+    memo_status status = MEMO_STATUS_OK;
+    if (r->inner.annotate) status = r->inner.annotate(r->inner.context, stream, op, error);
+    if (status || r->is_paused) return status;
+    status = memoi_recorder_begin(r, stream, &passing, error);
+    if (status) return status;
+    desc.stream = passing.stream;
+    desc.n_more_streams = 0;
+    desc.link = 0;
+    status = memo_schedule_run(r->schedule, &desc, error);
+    if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
+    return memoi_recorder_attach(r, &passing.timing, status);
+}
+
+/* --- the recorder itself --- */
+
+memo_recorder_desc memo_recorder_desc_default(void) {
+    memo_recorder_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
+                                 memo_error* error) {
+    memo_recorder* r;
+    memo_device* device;
+    size_t known_bytes;
+    memo_status status;
+    *recorder = NULL;
+    if (!desc->device || desc->device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "desc.device: a device whose struct_bytes is set is needed");
+    r = (memo_recorder*)memoi_calloc(1, sizeof(memo_recorder));
+    if (!r) return memoi_no_memory(error, "a recorder");
+    status = memo_schedule_create(&r->schedule, error);
+    if (status) {
+        MEMO_FREE(r);
+        return status;
+    }
+    /* A table from older code is shorter: what it lacks stays NULL. */
+    known_bytes = desc->device->struct_bytes < (int64_t)sizeof(memo_device)
+                      ? (size_t)desc->device->struct_bytes
+                      : sizeof(memo_device);
+    memcpy(&r->inner, desc->device, known_bytes);
+    r->is_timed = desc->is_timed;
+    device = &r->device;
+    device->struct_bytes = sizeof(memo_device);
+    device->name = r->inner.name;
+    device->context = r;
+    device->device_alloc = memoi_rec_device_alloc;
+    device->device_free = memoi_rec_device_free;
+    device->host_alloc = memoi_rec_host_alloc;
+    device->host_free = memoi_rec_host_free;
+    device->memory_info = memoi_rec_memory_info;
+    device->stream_create = memoi_rec_stream_create;
+    device->stream_destroy = memoi_rec_stream_destroy;
+    device->stream_synchronize = memoi_rec_stream_synchronize;
+    device->event_create = memoi_rec_event_create;
+    device->event_destroy = memoi_rec_event_destroy;
+    device->event_record = memoi_rec_event_record;
+    device->event_wait = memoi_rec_event_wait;
+    device->event_query = memoi_rec_event_query;
+    device->event_synchronize = memoi_rec_event_synchronize;
+    device->event_elapsed = memoi_rec_event_elapsed;
+    device->copy = memoi_rec_copy;
+    device->copy_rows = memoi_rec_copy_rows;
+    device->fill = memoi_rec_fill;
+    device->status = memoi_rec_status;
+    device->annotate = memoi_rec_annotate;
+    *recorder = r;
+    return MEMO_STATUS_OK;
+}
+
+void memo_recorder_destroy(memo_recorder* recorder) {
+    memo_recorder* r = recorder;
+    int64_t i;
+    if (!r) return;
+    for (i = 0; i < r->schedule->n_ops && i < r->timings_capacity; i++) {
+        memoi_recorder_give_back(r, &r->timings[i].begin);
+        memoi_recorder_give_back(r, &r->timings[i].end);
+    }
+    memoi_recorder_give_back(r, &r->base);
+    for (i = 0; i < r->n_spare; i++) r->inner.event_destroy(r->inner.context, r->spare[i], NULL);
+    memo_schedule_destroy(r->schedule);
+    memoi_map_free(&r->streams);
+    memoi_map_free(&r->events);
+    MEMO_FREE(r->handles);
+    MEMO_FREE(r->open);
+    MEMO_FREE(r->known_events);
+    MEMO_FREE(r->timings);
+    MEMO_FREE(r->spare);
+    MEMO_FREE(r->rows);
+    MEMO_FREE(r);
+}
+
+memo_device* memo_recorder_device(memo_recorder* recorder) { return &recorder->device; }
+
+memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
+                                      memo_error* error) {
+    int64_t known = memoi_map_get(&recorder->streams, memoi_key(stream));
+    int32_t index;
+    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (known < 0) return memoi_recorder_add_stream(recorder, stream, name, &index, error);
+    if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
+        return memoi_no_memory(error, "the name of a stream");
+    recorder->schedule->streams[known] = memoi_schedule_text(recorder->schedule, name);
+    return MEMO_STATUS_OK;
+}
+
+void memo_recorder_pause(memo_recorder* recorder) {
+    if (recorder->is_paused || recorder->failure.status) return;
+    (void)memoi_recorder_close_all(recorder, &recorder->failure);
+    recorder->is_paused = 1;
+}
+
+void memo_recorder_resume(memo_recorder* recorder) {
+    memo_recorder* r = recorder;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t stream;
+    if (!r->is_paused || r->failure.status) return;
+    r->is_paused = 0;
+    for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
+        status = memoi_recorder_reserve_timing(r, &r->failure);
+        if (!status) status = memo_schedule_sync(r->schedule, stream, &r->failure);
+    }
+}
+
+MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_error* error) {
+    memo_op* op = &r->schedule->ops[i];
+    memoi_timing* timing = &r->timings[i];
+    memo_status status =
+        r->inner.event_elapsed(r->inner.context, r->base, timing->begin, &op->start_s, error);
+    if (!status)
+        status = r->inner.event_elapsed(r->inner.context, r->base, timing->end, &op->end_s, error);
+    if (status) {
+        op->start_s = op->end_s = 0;
+        return status;
+    }
+    if (op->end_s < op->start_s) op->end_s = op->start_s; /* clocks of finite resolution */
+    if (op->kind == MEMO_OP_RUN && op->duration_s == 0) op->duration_s = op->end_s - op->start_s;
+    memoi_recorder_give_back(r, &timing->begin);
+    memoi_recorder_give_back(r, &timing->end);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                   memo_error* error) {
+    memo_recorder* r = recorder;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    *schedule = NULL;
+    if (r->failure.status)
+        return memo_error_set(error, r->failure.status, "%s", r->failure.message);
+    for (i = 0; i < r->schedule->n_streams && !status; i++) {
+        int64_t op = r->open[i];
+        status = memoi_recorder_close(r, (int32_t)i, error);
+        /* Its end was recorded just now, after the caller synchronised. */
+        if (!status && op >= 0 && r->timings[op].end)
+            status = r->inner.event_synchronize(r->inner.context, r->timings[op].end, error);
+    }
+    for (i = 0; i < r->schedule->n_ops && !status; i++)
+        if (r->timings[i].begin && r->timings[i].end)
+            status = memoi_recorder_read_time(r, i, error);
+    if (!status) *schedule = r->schedule;
+    return status;
+}
+
+/* ---- 9 swap engine ------------------------------------------------------------------------------
+ * Knows: which
+ * rows of which layer lie where, and the four waits.  Knows nothing of what the trainer computes.
+ *
+ * Device memory, in this order:
+ *   rounding buffer 0 | 1   private rows of the layers whose turn it is
+ *   scratch                 rows that are recomputed, shared by all layers that are not resident;
+ * the last layer, resident always, uses it too: nobody writes between its forward and its backward
+ *   resident parts          for the k-th layer from the end, 0 < k < n_resident: its own scratch,
+ * and from k = 2 on its own private rows too (k = 0 and 1 find theirs in the buffers) kept parts
+ * tensors of mode KEEP, for every layer */
+
+typedef struct memoi_swap_place {
+    int64_t row_bytes;
+    int64_t swapped_rows; /* moved: rows [0, swapped_rows) */
+    int64_t
+        private_rows; /* in a rounding buffer: swapped_rows, or all where they must be contiguous */
+    int64_t private_offset, scratch_offset, kept_offset, host_offset; /* inside their part */
+    int32_t is_kept;
+} memoi_swap_place;
+
+typedef struct memoi_swap_layout {
+    memo_swap_sizes sizes;
+    int64_t private_bytes, scratch_bytes, kept_bytes; /* of one part each */
+    int64_t host_layer_bytes;
+    int64_t scratch_begin, resident_begin, kept_begin;
+    int32_t n_buffers, n_resident;
+} memoi_swap_layout;
+
+struct memo_swap {
+    memo_device device;
+    memo_stream compute, to_host, to_device;
+    memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
+    memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
+    int32_t n_marks;
+    memoi_swap_layout layout;
+    memoi_swap_place* places;
+    int32_t n_tensors, n_layers;
+    int64_t n_rows;
+    char* device_memory;
+    char* host_memory;
+    int32_t owns_device_memory;
+    int32_t is_backward, is_inside; /* what the next call must be */
+    int32_t next_layer;
+    int32_t is_measured; /* a micro-batch was completed */
+    memo_swap_stats stats;
+};
+
+#define MEMOI_SWAP_ALIGNMENT 512
+
+memo_swap_desc memo_swap_desc_default(void) {
+    memo_swap_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* *sum += count * each, all >= 0; 0 where it would pass MEMOI_BYTES_MAX. */
+MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
+    if (each > 0 && count > (MEMOI_BYTES_MAX - *sum) / each) return 0;
+    *sum += count * each;
+    return 1;
+}
+
+/* Appends rows to a part: their offset, and the part grown to a whole number of alignments. */
+MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows,
+                            int64_t row_bytes) {
+    *offset = *part_bytes;
+    if (!memoi_add_product(part_bytes, n_rows, row_bytes)) return 0;
+    *part_bytes = memoi_align_up(*part_bytes, MEMOI_SWAP_ALIGNMENT);
+    return 1;
+}
+
+MEMOI int64_t memoi_swap_round_rows(const memo_swap_desc* desc) {
+    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
+    int64_t n_tiles = (desc->n_rows - 1) / tile_rows + 1;
+    int64_t n_swapped = (int64_t)(desc->alpha * (double)n_tiles + 0.5);
+    if (n_swapped >= n_tiles) return desc->n_rows;
+    return n_swapped * tile_rows;
+}
+
+/* Every offset and size that follows from desc; places has n_tensors elements. */
+MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_place* places,
+                                  memoi_swap_layout* layout, memo_error* error) {
+    memo_swap_sizes* sizes = &layout->sizes;
+    int32_t t, n = desc->n_layers, n_resident;
+    int64_t total = 0;
+    int ok = 1;
+    memset(layout, 0, sizeof *layout);
+    if (n < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
+            "more, and tensors set",
+            (int)n, (long long)desc->n_rows, (int)desc->n_tensors);
+    if (!(desc->alpha >= 0 && desc->alpha <= 1))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
+    if (desc->tile_rows < 0 || desc->n_resident_layers < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc: tile_rows %lld and n_resident_layers %d must not be "
+                              "negative",
+                              (long long)desc->tile_rows, (int)desc->n_resident_layers);
+    n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
+    layout->n_resident = n_resident < n ? n_resident : n;
+    layout->n_buffers = n < 2 ? n : 2;
+    sizes->swapped_rows = memoi_swap_round_rows(desc);
+    sizes->alpha = (double)sizes->swapped_rows / (double)desc->n_rows;
+    for (t = 0; t < desc->n_tensors && ok; t++) {
+        const memo_swap_tensor* tensor = &desc->tensors[t];
+        memoi_swap_place* place = &places[t];
+        memset(place, 0, sizeof *place);
+        if (tensor->row_bytes < 0 || tensor->mode < MEMO_SWAP_SPLIT ||
+            tensor->mode > MEMO_SWAP_KEEP)
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_swap_desc.tensors[%d] (%s): row_bytes %lld or mode %d is not valid", (int)t,
+                tensor->name ? tensor->name : "unnamed", (long long)tensor->row_bytes,
+                (int)tensor->mode);
+        place->row_bytes = tensor->row_bytes;
+        place->is_kept = tensor->mode == MEMO_SWAP_KEEP;
+        if (tensor->mode == MEMO_SWAP_WHOLE) place->swapped_rows = desc->n_rows;
+        if (tensor->mode == MEMO_SWAP_SPLIT) place->swapped_rows = sizes->swapped_rows;
+        place->private_rows =
+            tensor->is_contiguous && place->swapped_rows ? desc->n_rows : place->swapped_rows;
+        ok = memoi_add_product(&sizes->layer_bytes, desc->n_rows, place->row_bytes) &&
+             memoi_add_product(&sizes->layer_swapped_bytes, place->swapped_rows, place->row_bytes);
+        if (!ok) break;
+        if (place->is_kept) {
+            ok = memoi_swap_append(&layout->kept_bytes, &place->kept_offset, desc->n_rows,
+                                   place->row_bytes);
+            continue;
+        }
+        ok = memoi_swap_append(&layout->private_bytes, &place->private_offset, place->private_rows,
+                               place->row_bytes) &&
+             memoi_swap_append(&layout->scratch_bytes, &place->scratch_offset,
+                               desc->n_rows - place->private_rows, place->row_bytes) &&
+             memoi_swap_append(&layout->host_layer_bytes, &place->host_offset, place->swapped_rows,
+                               place->row_bytes);
+    }
+    /* The last two users of the rounding buffers are never moved; resident layers use them last. */
+    sizes->n_swapped_layers = n - (layout->n_resident > 2 ? layout->n_resident : 2);
+    if (sizes->n_swapped_layers < 0 || sizes->layer_swapped_bytes == 0) sizes->n_swapped_layers = 0;
+    ok = ok && memoi_add_product(&total, layout->n_buffers, layout->private_bytes);
+    layout->scratch_begin = total;
+    ok = ok && memoi_add_product(&total, 1, layout->scratch_bytes);
+    layout->resident_begin = total;
+    ok = ok && memoi_add_product(&total, layout->n_resident - 1, layout->scratch_bytes) &&
+         (layout->n_resident <= 2 ||
+          memoi_add_product(&total, layout->n_resident - 2, layout->private_bytes));
+    layout->kept_begin = total;
+    ok = ok && memoi_add_product(&total, n, layout->kept_bytes) &&
+         memoi_add_product(&sizes->host_bytes, sizes->n_swapped_layers, layout->host_layer_bytes);
+    sizes->device_bytes = total;
+    if (!ok)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
+                              (long long)desc->n_rows);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                memo_error* error) {
+    memoi_swap_layout layout;
+    memo_status status;
+    memoi_swap_place* places =
+        (memoi_swap_place*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_place));
+    if (!places) return memoi_no_memory(error, "the table of skeletal tensors");
+    status = memoi_swap_plan(desc, places, &layout, error);
+    if (!status) *sizes = layout.sizes;
+    MEMO_FREE(places);
+    return status;
+}
+
+/* --- who uses which rounding buffer, and after whom --- */
+
+/* Layers from here on, but for the last two, have private rows of their own. */
+MEMOI int32_t memoi_swap_own_begin(const memo_swap* swap) {
+    return swap->n_layers - (swap->layout.n_resident > 2 ? swap->layout.n_resident : 2);
+}
+MEMOI int memoi_swap_is_swapped(const memo_swap* swap, int32_t layer) {
+    return layer < swap->layout.sizes.n_swapped_layers;
+}
+/* The swapped layer whose rows layer overwrites in the forward and gives room to in the backward;
+ * -1: none. */
+MEMOI int32_t memoi_swap_previous_user(const memo_swap* swap, int32_t layer) {
+    int32_t own = memoi_swap_own_begin(swap), previous = layer - 2;
+    if (layer >= own && layer < swap->n_layers - 2) return -1;
+    if (layer >= swap->n_layers - 2 &&
+        previous >= own) /* the last two follow the last swapped ones */
+        previous = own - 1 - ((own - 1 - layer) & 1);
+    return previous >= 0 && memoi_swap_is_swapped(swap, previous) ? previous : -1;
+}
+
+memo_swap_view memo_swap_get_view(const memo_swap* swap, int32_t layer, int32_t tensor) {
+    const memoi_swap_layout* layout = &swap->layout;
+    const memoi_swap_place* place;
+    int64_t private_begin, scratch_begin,
+        resident_bytes = layout->scratch_bytes + layout->private_bytes;
+    int32_t from_end = swap->n_layers - 1 - layer;
+    memo_swap_view view;
+    MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
+    place = &swap->places[tensor];
+    view.row_bytes = place->row_bytes;
+    if (place->is_kept) {
+        view.first = swap->device_memory + layout->kept_begin + layer * layout->kept_bytes +
+                     place->kept_offset;
+        view.split_row = swap->n_rows;
+        view.rest = view.first + view.split_row * view.row_bytes;
+        return view;
+    }
+    private_begin = (layer & 1) * layout->private_bytes;
+    scratch_begin = layout->scratch_begin;
+    if (from_end >= 1 && from_end < layout->n_resident) {
+        /* k = 1 has a scratch, k >= 2 a scratch and private rows behind it. */
+        scratch_begin = layout->resident_begin;
+        if (from_end >= 2) {
+            scratch_begin += layout->scratch_bytes + (from_end - 2) * resident_bytes;
+            private_begin = scratch_begin + layout->scratch_bytes;
+        }
+    }
+    view.first = swap->device_memory + private_begin + place->private_offset;
+    view.rest = swap->device_memory + scratch_begin + place->scratch_offset;
+    view.split_row = place->private_rows;
+    return view;
+}
+
+void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
+                              int64_t* end) {
+    const memoi_swap_place* place = &swap->places[tensor];
+    int is_resident = layer >= swap->n_layers - swap->layout.n_resident;
+    MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
+    *end = swap->n_rows;
+    *begin =
+        is_resident || place->is_kept || place->row_bytes == 0 ? swap->n_rows : place->swapped_rows;
+}
+
+memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.sizes; }
+
+/* --- life --- */
+
+void memo_swap_destroy(memo_swap* swap) {
+    const memo_device* device;
+    int32_t i;
+    if (!swap) return;
+    device = &swap->device;
+    if (swap->to_host) {
+        device->stream_synchronize(device->context, swap->to_host, NULL);
+        device->stream_destroy(device->context, swap->to_host, NULL);
+    }
+    if (swap->to_device) {
+        device->stream_synchronize(device->context, swap->to_device, NULL);
+        device->stream_destroy(device->context, swap->to_device, NULL);
+    }
+    for (i = 0; i < 2; i++) {
+        if (swap->computed[i]) device->event_destroy(device->context, swap->computed[i], NULL);
+        if (swap->stored[i]) device->event_destroy(device->context, swap->stored[i], NULL);
+        if (swap->loaded[i]) device->event_destroy(device->context, swap->loaded[i], NULL);
+    }
+    for (i = 0; i < swap->n_marks; i++)
+        if (swap->marks[i]) device->event_destroy(device->context, swap->marks[i], NULL);
+    if (swap->host_memory) device->host_free(device->context, swap->host_memory, NULL);
+    if (swap->owns_device_memory) device->device_free(device->context, swap->device_memory, NULL);
+    MEMO_FREE(swap->marks);
+    MEMO_FREE(swap->places);
+    MEMO_FREE(swap);
+}
+
+/* Everything the engine needs from the device; memo_swap_destroy undoes any part of it. */
+MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc,
+                                     memo_error* error) {
+    const memo_device* device = &swap->device;
+    void* address = desc->device_memory;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    if (!address) {
+        status =
+            device->device_alloc(device->context, swap->layout.sizes.device_bytes, &address, error);
+        if (status) return status;
+        swap->owns_device_memory = 1;
+    }
+    swap->device_memory = (char*)address;
+    if (swap->layout.sizes.n_swapped_layers > 0) {
+        address = NULL;
+        status =
+            device->host_alloc(device->context, swap->layout.sizes.host_bytes, &address, error);
+        if (status) return status;
+        swap->host_memory = (char*)address;
+        status = device->stream_create(device->context, "to host", 0, &swap->to_host, error);
+        if (status) return status;
+        status = device->stream_create(device->context, "to device", 0, &swap->to_device, error);
+        for (i = 0; i < 2 && !status; i++) {
+            status = device->event_create(device->context, &swap->computed[i], error);
+            if (!status) status = device->event_create(device->context, &swap->stored[i], error);
+            if (!status) status = device->event_create(device->context, &swap->loaded[i], error);
+        }
+    }
+    for (i = 0; i < swap->n_marks && !status; i++)
+        status = device->event_create(device->context, &swap->marks[i], error);
+    return status;
+}
+
+memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, memo_error* error) {
+    memo_status status;
+    memo_swap* swap;
+    *result = NULL;
+    if (!desc->device)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.device is not set");
+    if (desc->device->struct_bytes < (int64_t)sizeof(memo_device))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.device: a table of %lld bytes, %lld are needed; "
+                              "set struct_bytes to sizeof(memo_device) and fill the table",
+                              (long long)desc->device->struct_bytes,
+                              (long long)sizeof(memo_device));
+    swap = (memo_swap*)memoi_calloc(1, sizeof *swap);
+    if (!swap) return memoi_no_memory(error, "a swap engine");
+    swap->device = *desc->device;
+    swap->compute = desc->compute_stream;
+    swap->n_tensors = desc->n_tensors;
+    swap->n_layers = desc->n_layers;
+    swap->n_rows = desc->n_rows;
+    swap->places = (memoi_swap_place*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_place));
+    if (!swap->places) {
+        status = memoi_no_memory(error, "the table of skeletal tensors");
+    } else {
+        status = memoi_swap_plan(desc, swap->places, &swap->layout, error);
+    }
+    if (!status && desc->is_timed) {
+        swap->marks = (memo_event*)memoi_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
+        if (swap->marks)
+            swap->n_marks = 4 * desc->n_layers;
+        else
+            status = memoi_no_memory(error, "the events that time the waits");
+    }
+    if (!status) status = memoi_swap_acquire(swap, desc, error);
+    if (status) {
+        memo_swap_destroy(swap);
+        return status;
+    }
+    *result = swap;
+    return MEMO_STATUS_OK;
+}
+
+/* --- the schedule --- */
+
+MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int is_inside,
+                                    int32_t layer, memo_error* error) {
+    static const char* const names[2][2] = {{"forward_begin", "forward_end"},
+                                            {"backward_begin", "backward_end"}};
+    if (swap->is_backward == is_backward && swap->is_inside == is_inside &&
+        swap->next_layer == layer)
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                          "memo_swap_%s(%d) out of order: memo_swap_%s(%d) comes next, or "
+                          "memo_swap_abandon to start anew",
+                          names[is_backward][is_inside], (int)layer,
+                          names[swap->is_backward][swap->is_inside], (int)swap->next_layer);
+}
+
+/* The compute stream waits for event; with is_timed, between two marks that measure how long. */
+MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t layer,
+                                  memo_error* error) {
+    const memo_device* device = &swap->device;
+    memo_event* marks =
+        swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (marks) status = device->event_record(device->context, marks[0], swap->compute, error);
+    if (!status) status = device->event_wait(device->context, event, swap->compute, error);
+    if (!status && marks)
+        status = device->event_record(device->context, marks[1], swap->compute, error);
+    return status;
+}
+
+/* Moves the swapped rows of layer on stream, after the compute stream's work so far; done tells
+ * when. */
+MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
+                                  memo_stream stream, memo_event done, memo_error* error) {
+    const memo_device* device = &swap->device;
+    memo_event computed = swap->computed[layer & 1];
+    char* device_layer = swap->device_memory + (layer & 1) * swap->layout.private_bytes;
+    char* host_layer = swap->host_memory + layer * swap->layout.host_layer_bytes;
+    memo_status status = device->event_record(device->context, computed, swap->compute, error);
+    int32_t t;
+    if (!status) status = device->event_wait(device->context, computed, stream, error);
+    for (t = 0; t < swap->n_tensors && !status; t++) {
+        const memoi_swap_place* place = &swap->places[t];
+        int64_t n_bytes = place->swapped_rows * place->row_bytes;
+        char* on_device = device_layer + place->private_offset;
+        char* on_host = host_layer + place->host_offset;
+        if (n_bytes == 0) continue;
+        if (kind == MEMO_COPY_TO_HOST)
+            status =
+                device->copy(device->context, stream, kind, on_host, on_device, n_bytes, error);
+        else
+            status =
+                device->copy(device->context, stream, kind, on_device, on_host, n_bytes, error);
+    }
+    if (!status) status = device->event_record(device->context, done, stream, error);
+    return status;
+}
+
+memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    memo_status status = memoi_swap_expect(swap, 0, 0, layer, error);
+    if (status) return status;
+    if (memoi_swap_previous_user(swap, layer) >= 0)
+        status = memoi_swap_wait(swap, swap->stored[layer & 1], layer, error);
+    if (!status) swap->is_inside = 1;
+    return status;
+}
+
+memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    memo_status status = memoi_swap_expect(swap, 0, 1, layer, error);
+    if (status) return status;
+    if (memoi_swap_is_swapped(swap, layer)) {
+        status = memoi_swap_move(swap, layer, MEMO_COPY_TO_HOST, swap->to_host,
+                                 swap->stored[layer & 1], error);
+        if (status) return status;
+        swap->stats.to_host_bytes += swap->layout.sizes.layer_swapped_bytes;
+    }
+    swap->is_inside = 0;
+    if (layer + 1 < swap->n_layers)
+        swap->next_layer = layer + 1;
+    else
+        swap->is_backward = 1;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    memo_status status = memoi_swap_expect(swap, 1, 0, layer, error);
+    if (status) return status;
+    if (memoi_swap_is_swapped(swap, layer))
+        status = memoi_swap_wait(swap, swap->loaded[layer & 1], layer, error);
+    if (!status) swap->is_inside = 1;
+    return status;
+}
+
+memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    int32_t previous;
+    memo_status status = memoi_swap_expect(swap, 1, 1, layer, error);
+    if (status) return status;
+    previous = memoi_swap_previous_user(swap, layer);
+    if (previous >= 0) {
+        status = memoi_swap_move(swap, previous, MEMO_COPY_TO_DEVICE, swap->to_device,
+                                 swap->loaded[layer & 1], error);
+        if (status) return status;
+        swap->stats.to_device_bytes += swap->layout.sizes.layer_swapped_bytes;
+    }
+    swap->is_inside = 0;
+    if (layer > 0) {
+        swap->next_layer = layer - 1;
+    } else {
+        swap->is_backward = 0;
+        swap->is_measured = 1;
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
+    const memo_device* device = &swap->device;
+    memo_status status = MEMO_STATUS_OK;
+    /* The events are recorded anew: a call that failed half-way may have left copies behind the
+     * last record. */
+    if (swap->to_host) {
+        status = device->event_record(device->context, swap->stored[0], swap->to_host, error);
+        if (!status)
+            status = device->event_wait(device->context, swap->stored[0], swap->compute, error);
+        if (!status)
+            status = device->event_record(device->context, swap->loaded[0], swap->to_device, error);
+        if (!status)
+            status = device->event_wait(device->context, swap->loaded[0], swap->compute, error);
+    }
+    if (status) return status;
+    swap->is_backward = swap->is_inside = 0;
+    swap->next_layer = 0;
+    swap->is_measured = 0;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
+    const memo_device* device = &swap->device;
+    int32_t pass, layer;
+    swap->stats.forward_stall_s = swap->stats.backward_stall_s = 0;
+    for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
+        for (layer = 0; layer < swap->n_layers; layer++) {
+            memo_event* marks = swap->marks + 2 * (pass * swap->n_layers + layer);
+            int waits = pass ? memoi_swap_is_swapped(swap, layer)
+                             : memoi_swap_previous_user(swap, layer) >= 0;
+            double waited_s = 0;
+            memo_status status;
+            if (!waits) continue;
+            status = device->event_elapsed(device->context, marks[0], marks[1], &waited_s, error);
+            if (status) return status;
+            if (pass)
+                swap->stats.backward_stall_s += waited_s;
+            else
+                swap->stats.forward_stall_s += waited_s;
+        }
+    }
+    *stats = swap->stats;
+    return MEMO_STATUS_OK;
+}
+
 #endif /* MEMO_IMPLEMENTATION */

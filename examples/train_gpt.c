@@ -302,13 +302,12 @@ static memo_status open_outputs(job* j, memo_error* error) {
     return MEMO_STATUS_IO;
 }
 
-static void print_job(const job* j) {
-    const train_options* o = &j->options;
-    printf("text      %lld bytes of %lld file%s%s; entropy %.3f nats per byte, %.3f given the byte "
-           "before\n",
-           (long long)j->text.n_bytes, (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s",
-           o->n_text_files ? "" : " (the project's own sources)", j->text.unigram_nats,
-           j->text.bigram_nats);
+static void print_text(const job* j) {
+    printf("text      %lld bytes of %lld file%s", (long long)j->text.n_bytes,
+           (long long)j->text.n_files, j->text.n_files == 1 ? "" : "s");
+    if (*j->text.sources) printf(", the project's own sources:%s", j->text.sources);
+    printf("\nentropy   %.3f nats per byte; %.3f for one who knows the byte before\n",
+           j->text.unigram_nats, j->text.bigram_nats);
 }
 
 static void print_model(const train_options* o) {
@@ -361,7 +360,7 @@ static memo_status prepare(job* j, memo_error* error) {
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan)) status = refuse(o, &j->plan, error);
     if (status) return status;
-    print_job(j);
+    print_text(j);
     print_model(o);
     print_run(o);
     if ((status = print_keep(o, error))) return status;

@@ -194,9 +194,9 @@ static double tile_fraction(const train_options* o) {
                                             : 1;
 }
 
-/* Device memory as a line over alpha, which the program wants.  It grows evenly from the first tile on,
- * but that tile brings a jump: tensors that must lie in one piece leave the shared scratch.  Where the
- * device cannot hold even one tile, the line over the jump says so. */
+/* Device memory as a line over alpha, which the program wants.  It grows evenly from the first tile
+ * on, but that tile brings a jump: tensors that must lie in one piece leave the shared scratch.
+ * Where the device cannot hold even one tile, the line over the jump says so. */
 static void fit_device_line(const train_options* o, const candidate* none, const candidate* tile,
                             const candidate* all, memo_alpha_desc* desc) {
     const candidate* low = device_fits(o, tile) && tile->sizes.alpha < 1 ? tile : none;

@@ -188,8 +188,8 @@ static double chart_tick(double range, double wanted) {
     return step * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
 }
 
-/* The mean over the last eighth of the steps so far, at most the twentieth part of all steps: little lag
- * where the loss falls fast, little noise where it does not. */
+/* The mean over the last eighth of the steps so far, at most the twentieth part of all steps:
+ * little lag where the loss falls fast, little noise where it does not. */
 static void loss_smooth(const double* losses, int64_t n, double* smooth) {
     double sum = 0;
     int64_t i, begin = 0;

@@ -17,6 +17,7 @@
 typedef struct train_text {
     uint8_t* bytes;
     int64_t n_bytes, n_files;
+    char sources[96]; /* " memo*.h README.md ...", where the project's own sources are the text */
     double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the one before */
 } train_text;
 
@@ -74,8 +75,11 @@ static memo_status train_text_append_sources(train_text* text, memo_error* error
     glob_t found;
     size_t i;
     memset(&found, 0, sizeof found);
-    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
-        (void)glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &found);
+    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
+        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &found)) continue;
+        strcat(text->sources, " ");
+        strcat(text->sources, patterns[i]);
+    }
     if (found.gl_pathc == 0)
         status =
             memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

@@ -9,17 +9,13 @@ set -u
 
 folder=$1
 shift
-rm -rf "$folder/gcov"
-mkdir -p "$folder/gcov" || exit 1
-top=$(pwd)
+rm -f "$folder/lines.gcov" "$folder/lines.txt"
 for data in "$folder"/*.gcda; do
     [ -f "$data" ] || { echo "make coverage: no program has run in $folder" >&2; exit 1; }
-    place=$folder/gcov/$(basename "$data" .gcda)
-    mkdir -p "$place"
-    (cd "$place" && gcov -p "$top/$data" >/dev/null 2>&1)
+    gcov -t "$data" 2>/dev/null >>"$folder/lines.gcov" || { echo "make coverage: gcov cannot read $data" >&2; exit 1; }
 done
-# A line of a .gcov file: count:line:text, where the count is "-" (no code), "#####" (never run) or a number.
-find "$folder/gcov" -name '*.gcov' -exec cat {} + | awk -v wanted="$*" -v lines="$folder/lines.txt" '
+# A line of gcov's text: count:line:text, where the count is "-" (no code), "#####" (never run) or a number.
+awk -v wanted="$*" -v lines="$folder/lines.txt" '
     BEGIN { n_wanted = split(wanted, names, " "); for (i = 1; i <= n_wanted; i++) is_wanted[names[i]] = 1 }
     {
         split($0, part, ":"); count = part[1]; line = part[2] + 0; gsub(/ /, "", count)
@@ -37,5 +33,5 @@ find "$folder/gcov" -name '*.gcov' -exec cat {} + | awk -v wanted="$*" -v lines=
             if (all[name]) printf "  %-28s %5d of %5d lines  %5.1f %%\n", name, run[name], all[name], 100 * run[name] / all[name]
         }
         if (sum) printf "  %-28s %5d of %5d lines  %5.1f %%\n", "all", sum_run, sum, 100 * sum_run / sum
-    }'
+    }' "$folder/lines.gcov"
 echo "lines never run: $folder/lines.txt"

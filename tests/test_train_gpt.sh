@@ -77,6 +77,15 @@ refused() {
     done
 }
 
+# wait_for FILE: until it is there and not empty, half a minute at most.
+wait_for() {
+    waited=0
+    while [ $waited -lt 300 ] && ! [ -s "$1" ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+}
+
 # A text with some order in it, the same on every machine.
 awk 'BEGIN { for (i = 0; i < 1500; i++) printf "line %d of the text has the number %d in it\n", i % 17, i * i % 101 }' >text
 # Small enough that a step takes milliseconds; four layers, so that two are swapped; a short last tile.
@@ -307,11 +316,7 @@ default_text() {
 interrupt_keeps_the_log() {
     "$program" $tiny --steps 1000000 --loss-log interrupted.log --output interrupted.dir >out 2>err &
     child=$!
-    waited=0
-    while [ $waited -lt 100 ] && ! [ -s interrupted.log ]; do
-        sleep 0.1
-        waited=$((waited + 1))
-    done
+    wait_for interrupted.log
     kill -INT $child
     wait $child
     code=$?
@@ -332,7 +337,12 @@ progress_on_a_terminal() {
     [ "$(tr '\r' '\n' <out | grep -c '^.\[Kstep')" -ge 2 ] || fail 'the line is not written anew'
     grep -q 'step 300 of 300' out || fail 'the last step is not shown'
     [ "$(grep -c 'step ' out)" -le 2 ] || fail 'more than one line of progress'
-    script -qec "timeout -s INT 1 $program $tiny --steps 100000000" /dev/null >out 2>&1 </dev/null
+    rm -f typed.log
+    {
+        wait_for typed.log
+        printf '\003'
+        sleep 1
+    } | script -qec "$program $tiny --steps 20000 --loss-log typed.log" /dev/null >out 2>&1
     grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
 }
 
