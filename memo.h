@@ -3127,6 +3127,7 @@ MEMOI memo_status memoi_expect_header(memoi_reader* reader, const char* key, int
 MEMOI memo_status memoi_expect_proof(memoi_reader* reader, memo_plan* plan, memo_error* error) {
     const char* word;
     int64_t length;
+    char engine[16];
     int proof;
     memo_status status = memoi_expect_word(reader, "proof", error);
     if (status) return status;
@@ -3140,11 +3141,13 @@ MEMOI memo_status memoi_expect_proof(memoi_reader* reader, memo_plan* plan, memo
     status = memoi_expect_line_end(reader, error);
     if (!status) status = memoi_expect_word(reader, "engine", error);
     if (status) return status;
-    if (!memoi_next_word(reader, &word, &length) || length > 15)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the engine must be a word of 1 to 15 bytes, - for none");
+    if (!memoi_next_word(reader, &word, &length)) length = 0;
     memset(plan->engine, 0, sizeof plan->engine);
-    if (!memoi_word_is(word, length, "-")) memcpy(plan->engine, word, (size_t)length);
+    if (length <= 15) memcpy(plan->engine, word, (size_t)length);
+    if (!length || strcmp(plan->engine, memoi_engine_name(plan, engine)) != 0)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the engine must be a word of 1 to 15 visible letters, - for none");
+    if (memoi_word_is(word, length, "-")) plan->engine[0] = 0;
     return memoi_expect_line_end(reader, error);
 }
 
