@@ -56,9 +56,8 @@ enum {
     GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
     GPT_GEMM_M = 6,          /* the block of C that a micro-kernel keeps in registers */
     GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
-    GPT_GEMM_BLOCK_M = 96, /* packed block of A: (BLOCK_M, BLOCK_K) */
-    GPT_GEMM_BLOCK_N = 256,
-    GPT_GEMM_BLOCK_K = 128 /* packed block of B: (BLOCK_K, BLOCK_N) */
+    GPT_GEMM_BLOCK_M = 132, /* the packed block of A, (BLOCK_M, BLOCK_K): small enough for */
+    GPT_GEMM_BLOCK_K = 96   /* the stack of any thread, large enough for a tile of 128 rows */
 };
 
 static inline int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -311,36 +310,33 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
         b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
         (int)ldb, beta, c, (int)ldc);
 #else
-    gpt_real a_panels[(GPT_GEMM_BLOCK_M + GPT_GEMM_M) * GPT_GEMM_BLOCK_K];
-    gpt_real b_panels[GPT_GEMM_BLOCK_N * GPT_GEMM_BLOCK_K];
+    gpt_real a_panels[GPT_GEMM_BLOCK_M * GPT_GEMM_BLOCK_K];
+    gpt_real b_panel[GPT_GEMM_N * GPT_GEMM_BLOCK_K];
     gpt_real sums[GPT_GEMM_M][GPT_GEMM_N];
     const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;
     const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
-    int64_t j0, p0, i0, j, i, x, y;
-    for (j0 = 0; j0 < n; j0 += GPT_GEMM_BLOCK_N) {
-        const int64_t nj = gpt_min(n - j0, GPT_GEMM_BLOCK_N);
+    int64_t i0, p0, j0, i, x, y;
+    for (i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
+        const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
         for (p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
             const int64_t np = gpt_min(k - p0, GPT_GEMM_BLOCK_K);
             const gpt_real old = p0 == 0 ? beta : 1;
-            gpt_gemm_pack(b_panels, b + p0 * b_row + j0 * b_column, nj, np, GPT_GEMM_N, b_column,
-                          b_row);
-            for (i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
-                const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
-                gpt_gemm_pack(a_panels, a + i0 * a_row + p0 * a_column, ni, np, GPT_GEMM_M, a_row,
-                              a_column);
-                for (j = 0; j < nj; j += GPT_GEMM_N) {
-                    const int64_t width = gpt_min(nj - j, GPT_GEMM_N);
-                    for (i = 0; i < ni; i += GPT_GEMM_M) {
-                        const int64_t height = gpt_min(ni - i, GPT_GEMM_M);
-                        gpt_real* to = c + (i0 + i) * ldc + j0 + j;
-                        gpt_gemm_kernel(np, a_panels + i * np, b_panels + j * np, sums);
-                        for (y = 0; y < height; y++, to += ldc) {
-                            if (old == 0)
-                                for (x = 0; x < width; x++) to[x] = alpha * sums[y][x];
-                            else
-                                for (x = 0; x < width; x++)
-                                    to[x] = GPT_FMA(alpha, sums[y][x], old * to[x]);
-                        }
+            gpt_gemm_pack(a_panels, a + i0 * a_row + p0 * a_column, ni, np, GPT_GEMM_M, a_row,
+                          a_column);
+            for (j0 = 0; j0 < n; j0 += GPT_GEMM_N) {
+                const int64_t width = gpt_min(n - j0, GPT_GEMM_N);
+                gpt_gemm_pack(b_panel, b + p0 * b_row + j0 * b_column, width, np, GPT_GEMM_N,
+                              b_column, b_row);
+                for (i = 0; i < ni; i += GPT_GEMM_M) {
+                    const int64_t height = gpt_min(ni - i, GPT_GEMM_M);
+                    gpt_real* to = c + (i0 + i) * ldc + j0;
+                    gpt_gemm_kernel(np, a_panels + i * np, b_panel, sums);
+                    for (y = 0; y < height; y++, to += ldc) {
+                        if (old == 0)
+                            for (x = 0; x < width; x++) to[x] = alpha * sums[y][x];
+                        else
+                            for (x = 0; x < width; x++)
+                                to[x] = GPT_FMA(alpha, sums[y][x], old * to[x]);
                     }
                 }
             }

@@ -69,8 +69,8 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
 
 /* The project's own sources, as far as they are found from the current directory. */
 static memo_status train_text_append_sources(train_text* text, memo_error* error) {
-    static const char* const patterns[] = {"memo*.h",   "memo*.cuh",    "parts/*.inc",
-                                           "README.md", "examples/*.h", "examples/*.c"};
+    static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.h",
+                                           "examples/*.c"};
     memo_status status = MEMO_STATUS_OK;
     glob_t found;
     size_t i;

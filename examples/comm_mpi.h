@@ -1,0 +1,610 @@
+/* comm_mpi.h - a memo_comm of your own, here over MPI: the third back end, written as a user would write one.
+ *
+ * A process is a rank and has a host device.  Each operation is a function launched on the stream: it starts
+ * non-blocking sends and receives and polls them, so that a peer that is late and an abort end it.  Streams are
+ * threads, so MPI is asked for MPI_THREAD_MULTIPLE.  Collectives are made of the same messages and add in the
+ * order of ranks: their sums have the bits of the threads back end.
+ *
+ * A rank that fails tells all others with a message of its own, which those who poll look out for.  After a
+ * failure MPI may still hold buffers: report, and leave with MPI_Abort.
+ *
+ *     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+ *     comm_mpi_create(MPI_COMM_WORLD, device, 30, 0, &comm, &error);      // all ranks
+ *
+ * Include after memo_sp.h. */
+#ifndef COMM_MPI_H
+#define COMM_MPI_H
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COMM_MPI_PIECE_BYTES ((int64_t)1 << 30) /* MPI counts in int */
+enum { COMM_MPI_TAG_MESSAGE = 1, COMM_MPI_TAG_COLLECTIVE, COMM_MPI_TAG_ALARM };
+
+typedef struct comm_mpi_world { /* what all parts of a world share */
+    MPI_Comm mpi;
+    memo_device* device;
+    double timeout_s;
+    int32_t is_debug;
+    int32_t n_comms;
+    int32_t is_failed; /* 1: claimed, 2: failure is written */
+    memo_error failure;
+} comm_mpi_world;
+
+typedef struct comm_mpi_message {
+    char* address;
+    int64_t n_bytes;
+    int32_t peer, is_send;
+} comm_mpi_message;
+
+/* What an operation needs until its stream has run it; then taken again for another. */
+typedef struct comm_mpi_op {
+    struct comm_mpi_op* next;
+    struct comm_mpi* comm;
+    int32_t is_in_use;
+    int32_t tag;
+    int64_t n_messages, n_allocated;
+    comm_mpi_message* messages;
+    struct { /* a collective; compared in debug mode */
+        memo_collective kind;
+        memo_type type;
+        memo_reduction reduction;
+        int32_t root;
+        int64_t count, number;
+    } what;
+    const char* from;
+    char* to;
+} comm_mpi_op;
+
+typedef struct comm_mpi {
+    memo_comm table;
+    comm_mpi_world* world;
+    MPI_Comm mpi;
+    char name[64];
+    comm_mpi_op* ops;   /* all */
+    comm_mpi_op* group; /* the open one */
+    int32_t group_depth;
+    memo_stream group_stream;
+    int64_t n_collectives;
+} comm_mpi;
+
+/* --- on the stream --- */
+
+static memo_status comm_mpi_failure(comm_mpi_world* w, memo_error* error) {
+    return memo_error_set(error, w->failure.status, "%s", w->failure.message);
+}
+
+static int comm_mpi_has_failed(comm_mpi_world* w) {
+    return __atomic_load_n(&w->is_failed, __ATOMIC_ACQUIRE) == 2;
+}
+
+/* Keeps the first failure and, if it is this rank's own, tells the others. */
+static memo_status comm_mpi_fail(comm_mpi_world* w, int is_own, const char* message,
+                                 memo_error* error) {
+    int32_t none = 0;
+    int rank, size, r;
+    if (__atomic_compare_exchange_n(&w->is_failed, &none, 1, 0, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED)) {
+        memo_error_set(&w->failure, MEMO_STATUS_COMM, "%.400s", message);
+        MPI_Comm_rank(w->mpi, &rank);
+        MPI_Comm_size(w->mpi, &size);
+        for (r = 0; r < size && is_own; r++) {
+            MPI_Request request;
+            if (r == rank) continue;
+            MPI_Isend(w->failure.message, (int)sizeof w->failure.message, MPI_BYTE, r,
+                      COMM_MPI_TAG_ALARM, w->mpi, &request);
+            MPI_Request_free(&request);
+        }
+        __atomic_store_n(&w->is_failed, 2, __ATOMIC_RELEASE);
+    }
+    while (!comm_mpi_has_failed(w)) {
+    }
+    return comm_mpi_failure(w, error);
+}
+
+/* Has somebody else failed? */
+static int comm_mpi_hears_alarm(comm_mpi_world* w) {
+    MPI_Message alarm;
+    MPI_Status status;
+    int is_there = 0;
+    char message[sizeof w->failure.message];
+    MPI_Improbe(MPI_ANY_SOURCE, COMM_MPI_TAG_ALARM, w->mpi, &is_there, &alarm, &status);
+    if (!is_there) return comm_mpi_has_failed(w);
+    MPI_Mrecv(message, (int)sizeof message, MPI_BYTE, &alarm, &status);
+    message[sizeof message - 1] = 0;
+    comm_mpi_fail(w, 0, message, NULL);
+    return 1;
+}
+
+/* All messages at once; polls until they are through. */
+static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messages, int64_t n,
+                                     int tag, const char* what, memo_error* error) {
+    comm_mpi_world* w = me->world;
+    MPI_Request* requests;
+    int64_t i, n_requests = 0;
+    double start_s = MPI_Wtime();
+    int is_done = 0, code = MPI_SUCCESS, n_tries = 0;
+    char text[MPI_MAX_ERROR_STRING] = "", message[400];
+    for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
+    requests = (MPI_Request*)malloc((size_t)(n_requests + 1) * sizeof *requests);
+    if (!requests) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI requests");
+    for (i = 0, n_requests = 0; i < n && !code; i++) {
+        const comm_mpi_message* m = &messages[i];
+        int64_t begin = 0;
+        do {
+            int64_t left = m->n_bytes - begin;
+            int piece = (int)(left < COMM_MPI_PIECE_BYTES ? left : COMM_MPI_PIECE_BYTES);
+            MPI_Request* request = &requests[n_requests++];
+            code = m->is_send ? MPI_Isend(m->address + begin, piece, MPI_BYTE, m->peer, tag,
+                                          me->mpi, request)
+                              : MPI_Irecv(m->address + begin, piece, MPI_BYTE, m->peer, tag,
+                                          me->mpi, request);
+            begin += piece;
+        } while (begin < m->n_bytes && !code);
+    }
+    while (!code && !is_done) {
+        struct timespec nap;
+        code = MPI_Testall((int)n_requests, requests, &is_done, MPI_STATUSES_IGNORE);
+        if (code || is_done || n_tries++ < 20) continue;
+        if (comm_mpi_hears_alarm(w)) break;
+        if (MPI_Wtime() - start_s > w->timeout_s) {
+            snprintf(message, sizeof message,
+                     "rank %d of '%s' waited %g s for its peers in %s, collective %lld there",
+                     (int)me->table.rank, me->name, w->timeout_s, what,
+                     (long long)me->n_collectives);
+            comm_mpi_fail(w, 1, message, NULL);
+            break;
+        }
+        nap.tv_sec = 0;
+        nap.tv_nsec = n_tries < 1000 ? 20000 : 1000000;
+        nanosleep(&nap, NULL);
+    }
+    free(requests);
+    if (code) {
+        int length;
+        MPI_Error_string(code, text, &length);
+        snprintf(message, sizeof message, "rank %d of '%s', %s: %.200s", (int)me->table.rank,
+                 me->name, what, text);
+        return comm_mpi_fail(w, 1, message, error);
+    }
+    return is_done ? MEMO_STATUS_OK : comm_mpi_failure(w, error);
+}
+
+/* Everybody sends a part to everybody, the part for r from from + r * from_stride to to + r * to_stride. */
+static memo_status comm_mpi_all_to_all(comm_mpi* me, const char* from, int64_t from_stride,
+                                       char* to, int64_t to_stride, int64_t part_bytes,
+                                       const char* what, memo_error* error) {
+    int32_t n = me->table.size, r, k = 0;
+    memo_status status;
+    comm_mpi_message* m = (comm_mpi_message*)calloc((size_t)(2 * n), sizeof *m);
+    if (!m) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI messages");
+    for (r = 0; r < n; r++) {
+        if (r == me->table.rank) continue;
+        m[k].address = (char*)(uintptr_t)(from + r * from_stride);
+        m[k + 1].address = to + r * to_stride;
+        m[k].n_bytes = m[k + 1].n_bytes = part_bytes;
+        m[k].peer = m[k + 1].peer = r;
+        m[k].is_send = 1;
+        k += 2;
+    }
+    status = comm_mpi_exchange(me, m, k, COMM_MPI_TAG_COLLECTIVE, what, error);
+    free(m);
+    return status;
+}
+
+/* to = the sum over ranks of their from + rank * count elements. */
+static memo_status comm_mpi_reduce_part(comm_mpi* me, const comm_mpi_op* op, const char* from,
+                                        char* to, int64_t count, memo_error* error) {
+    int32_t n = me->table.size, r;
+    int64_t part_bytes = count * memo_type_bytes(op->what.type);
+    char* parts = (char*)malloc((size_t)(n * part_bytes) + 1);
+    const void** sources = (const void**)malloc((size_t)n * sizeof *sources);
+    memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    if (parts && sources) {
+        for (r = 0; r < n; r++)
+            sources[r] = r == me->table.rank ? from + r * part_bytes : parts + r * part_bytes;
+        status = comm_mpi_all_to_all(me, from, part_bytes, parts, part_bytes, part_bytes,
+                                     "a reduction", error);
+        if (!status)
+            memo_comm_reduce(to, sources, n, count, op->what.type, op->what.reduction);
+    } else {
+        memo_error_set(error, status, "MPI: parts of a reduction");
+    }
+    free(parts);
+    free((void*)sources);
+    return status;
+}
+
+static memo_status comm_mpi_gather(comm_mpi* me, const char* from, char* to, int64_t part_bytes,
+                                   memo_error* error) {
+    char* mine = to + me->table.rank * part_bytes;
+    if (mine != from && part_bytes) memcpy(mine, from, (size_t)part_bytes);
+    return comm_mpi_all_to_all(me, mine, 0, to, part_bytes, part_bytes, "a gathering", error);
+}
+
+/* Parts must be equal: what remains is reduced by all. */
+static memo_status comm_mpi_all_reduce_parts(comm_mpi* me, const comm_mpi_op* op,
+                                             memo_error* error) {
+    int64_t bytes = memo_type_bytes(op->what.type), n = me->table.size;
+    int64_t part = op->what.count / n, rest = op->what.count % n, done = part * n * bytes;
+    char* few = (char*)malloc((size_t)(n * (n + 1) * 8));
+    memo_status status = MEMO_STATUS_OK;
+    int64_t r;
+    if (!few) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
+    for (r = 0; r < n; r++) memcpy(few + r * rest * bytes, op->from + done, (size_t)(rest * bytes));
+    if (part)
+        status = comm_mpi_reduce_part(me, op, op->from, op->to + me->table.rank * part * bytes,
+                                      part, error);
+    if (!status && part)
+        status = comm_mpi_gather(me, op->to + me->table.rank * part * bytes, op->to, part * bytes,
+                                 error);
+    if (!status && rest) status = comm_mpi_reduce_part(me, op, few, op->to + done, rest, error);
+    free(few);
+    return status;
+}
+
+static memo_status comm_mpi_check(comm_mpi* me, comm_mpi_op* op, memo_error* error) {
+    size_t n_bytes = sizeof op->what;
+    char *all = (char*)malloc((size_t)me->table.size * n_bytes), message[300];
+    memo_status status;
+    int32_t r;
+    if (!all) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
+    status = comm_mpi_gather(me, (const char*)&op->what, all, (int64_t)n_bytes, error);
+    for (r = 1; r < me->table.size && !status; r++) {
+        comm_mpi_op a, b;
+        memcpy(&a.what, all, n_bytes);
+        memcpy(&b.what, all + (size_t)r * n_bytes, n_bytes);
+        if (!memcmp(&a.what, &b.what, n_bytes)) continue;
+        snprintf(message, sizeof message,
+                 "rank 0 calls collective %lld of '%s' as kind %d of %lld %s, rank %d as kind %d of "
+                 "%lld %s (reduction %d and %d, root %d and %d)",
+                 (long long)a.what.number, me->name, (int)a.what.kind, (long long)a.what.count,
+                 memo_type_name(a.what.type), (int)r, (int)b.what.kind, (long long)b.what.count,
+                 memo_type_name(b.what.type), (int)a.what.reduction, (int)b.what.reduction,
+                 (int)a.what.root, (int)b.what.root);
+        status = comm_mpi_fail(me->world, 1, message, error);
+    }
+    free(all);
+    return status;
+}
+
+static memo_status comm_mpi_run_collective(comm_mpi* me, comm_mpi_op* op, memo_error* error) {
+    int64_t n_bytes = op->what.count * memo_type_bytes(op->what.type);
+    char nothing[1] = {0};
+    comm_mpi_message m;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t r;
+    if (me->world->is_debug) status = comm_mpi_check(me, op, error);
+    if (status) return status;
+    switch (op->what.kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE: return comm_mpi_all_reduce_parts(me, op, error);
+    case MEMO_COLLECTIVE_ALL_GATHER: return comm_mpi_gather(me, op->from, op->to, n_bytes, error);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER:
+        return comm_mpi_reduce_part(me, op, op->from, op->to, op->what.count, error);
+    case MEMO_COLLECTIVE_BROADCAST:
+        memset(&m, 0, sizeof m);
+        m.address = op->to;
+        m.n_bytes = n_bytes;
+        m.is_send = me->table.rank == op->what.root;
+        for (r = 0; r < me->table.size && !status; r++) {
+            m.peer = m.is_send ? r : op->what.root;
+            if (r != op->what.root && (m.is_send || r == me->table.rank))
+                status = comm_mpi_exchange(me, &m, 1, COMM_MPI_TAG_COLLECTIVE, "broadcast", error);
+        }
+        return status;
+    case MEMO_COLLECTIVE_BARRIER: break;
+    }
+    return comm_mpi_all_to_all(me, nothing, 0, nothing, 0, 0, "barrier", error);
+}
+
+static memo_status comm_mpi_run(void* args, memo_error* error) {
+    comm_mpi_op* op = *(comm_mpi_op**)args;
+    memo_status status = comm_mpi_has_failed(op->comm->world)
+                             ? comm_mpi_failure(op->comm->world, error)
+                         : op->tag == COMM_MPI_TAG_MESSAGE
+                             ? comm_mpi_exchange(op->comm, op->messages, op->n_messages, op->tag,
+                                                 "sends and receives", error)
+                             : comm_mpi_run_collective(op->comm, op, error);
+    __atomic_store_n(&op->is_in_use, 0, __ATOMIC_RELEASE);
+    return status;
+}
+
+/* --- in the caller's thread --- */
+
+static memo_status comm_mpi_status(memo_comm* comm, memo_error* error) {
+    comm_mpi_world* w = ((comm_mpi*)comm->context)->world;
+    return comm_mpi_hears_alarm(w) ? comm_mpi_failure(w, error) : MEMO_STATUS_OK;
+}
+
+static void comm_mpi_abort(memo_comm* comm) {
+    char message[200];
+    snprintf(message, sizeof message, "rank %d of '%s' aborted it", (int)comm->rank, comm->name);
+    comm_mpi_fail(((comm_mpi*)comm->context)->world, 1, message, NULL);
+}
+
+static memo_status comm_mpi_take_op(comm_mpi* me, comm_mpi_op** result, memo_error* error) {
+    comm_mpi_op* op = me->ops;
+    while (op && __atomic_load_n(&op->is_in_use, __ATOMIC_ACQUIRE)) op = op->next;
+    if (!op) {
+        op = (comm_mpi_op*)calloc(1, sizeof *op);
+        if (!op) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: an operation");
+        op->next = me->ops;
+        me->ops = op;
+    }
+    op->comm = me;
+    op->is_in_use = 1;
+    op->n_messages = 0;
+    memset(&op->what, 0, sizeof op->what);
+    *result = op;
+    return MEMO_STATUS_OK;
+}
+
+static memo_status comm_mpi_launch(comm_mpi* me, memo_stream stream, comm_mpi_op* op,
+                                   memo_error* error) {
+    memo_status status = memo_host_device_launch(me->world->device, stream, comm_mpi_run, &op,
+                                                 sizeof op, error);
+    if (status) op->is_in_use = 0;
+    return status;
+}
+
+static memo_status comm_mpi_drop_group(comm_mpi* me, memo_status status) {
+    if (me->group) me->group->is_in_use = 0;
+    me->group = NULL;
+    me->group_depth = 0;
+    return status;
+}
+
+static memo_status comm_mpi_group_begin(memo_comm* comm, memo_error* error) {
+    comm_mpi* me = (comm_mpi*)comm->context;
+    memo_status status = comm_mpi_status(comm, error);
+    if (!status && !me->group) status = comm_mpi_take_op(me, &me->group, error);
+    if (!status) me->group_depth++;
+    return status;
+}
+
+static memo_status comm_mpi_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    comm_mpi* me = (comm_mpi*)comm->context;
+    comm_mpi_op* op = me->group;
+    memo_status status = comm_mpi_status(comm, error);
+    int64_t i;
+    if (!status && !op)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                "group_end on '%s' without a group_begin, or after a refused call",
+                                comm->name);
+    if (!status && me->group_depth > 1) {
+        me->group_depth--;
+        return MEMO_STATUS_OK;
+    }
+    if (!status && op->n_messages && stream != me->group_stream)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "the group on '%s' is on several streams", comm->name);
+    if (status || !op->n_messages) return comm_mpi_drop_group(me, status);
+    me->group = NULL;
+    me->group_depth = 0;
+    op->tag = COMM_MPI_TAG_MESSAGE;
+    for (i = 0; i < op->n_messages; i++) /* before the stream has it */
+        if (op->messages[i].is_send && op->messages[i].peer != comm->rank)
+            comm->sent_bytes += op->messages[i].n_bytes;
+    return comm_mpi_launch(me, stream, op, error);
+}
+
+static memo_status comm_mpi_refuse(memo_comm* comm, const char* why, memo_error* error) {
+    return comm_mpi_drop_group(
+        (comm_mpi*)comm->context,
+        memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "'%s': %s", comm->name, why));
+}
+
+/* The 2^40 keeps products below from overflowing. */
+static int comm_mpi_is_buffer(const void* address, int64_t count, memo_type type) {
+    return count >= 0 && count <= (int64_t)1 << 40 && memo_type_bytes(type) && (address || !count);
+}
+
+static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                        char* address, int64_t count, memo_type type, int32_t peer,
+                                        memo_error* error) {
+    comm_mpi* me = (comm_mpi*)comm->context;
+    int is_single = me->group_depth == 0;
+    comm_mpi_message* m;
+    comm_mpi_op* op;
+    memo_status status;
+    if (!comm_mpi_is_buffer(address, count, type))
+        return comm_mpi_refuse(comm, "a message that cannot be", error);
+    if (peer < 0 || peer >= comm->size) return comm_mpi_refuse(comm, "there is no such rank", error);
+    if (is_single && peer == comm->rank)
+        return comm_mpi_refuse(comm, "alone, a message to oneself waits for ever", error);
+    if (me->group && me->group->n_messages && me->group_stream != stream)
+        return comm_mpi_refuse(comm, "the group is on several streams", error);
+    if (is_single && (status = comm_mpi_group_begin(comm, error)) != MEMO_STATUS_OK) return status;
+    op = me->group;
+    if (op->n_messages == op->n_allocated) {
+        int64_t n = 2 * op->n_allocated + 16;
+        m = (comm_mpi_message*)realloc(op->messages, (size_t)n * sizeof *m);
+        if (!m) return comm_mpi_refuse(comm, "no memory for one more message", error);
+        op->messages = m;
+        op->n_allocated = n;
+    }
+    m = &op->messages[op->n_messages++];
+    m->address = address;
+    m->n_bytes = count * memo_type_bytes(type);
+    m->peer = peer;
+    m->is_send = is_send;
+    me->group_stream = stream;
+    return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
+}
+
+static memo_status comm_mpi_send(memo_comm* comm, memo_stream stream, const void* from,
+                                 int64_t count, memo_type type, int32_t to_rank,
+                                 memo_error* error) {
+    return comm_mpi_message_add(comm, stream, 1, (char*)(uintptr_t)from, count, type, to_rank,
+                                error);
+}
+
+static memo_status comm_mpi_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                                    memo_type type, int32_t from_rank, memo_error* error) {
+    return comm_mpi_message_add(comm, stream, 0, (char*)to, count, type, from_rank, error);
+}
+
+static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream, memo_collective kind,
+                                       const void* from, void* to, int64_t count, memo_type type,
+                                       memo_reduction reduction, int32_t root, memo_error* error) {
+    comm_mpi* me = (comm_mpi*)comm->context;
+    comm_mpi_op* op;
+    memo_status status = comm_mpi_status(comm, error);
+    if (status) return status;
+    if (me->group_depth)
+        return comm_mpi_drop_group(me, memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                                      "a collective inside a group on '%s'",
+                                                      comm->name));
+    if (!comm_mpi_is_buffer(from, count, type) || !comm_mpi_is_buffer(to, count, type) ||
+        root < 0 || root >= comm->size ||
+        (reduction != MEMO_REDUCTION_SUM && reduction != MEMO_REDUCTION_MAX))
+        return comm_mpi_refuse(comm, "a collective that cannot be", error);
+    status = comm_mpi_take_op(me, &op, error);
+    if (status) return status;
+    op->tag = COMM_MPI_TAG_COLLECTIVE;
+    op->what.kind = kind;
+    op->what.type = type;
+    op->what.reduction = reduction;
+    op->what.root = root;
+    op->what.count = count;
+    op->what.number = ++me->n_collectives;
+    op->from = (const char*)from;
+    op->to = (char*)to;
+    comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
+    return comm_mpi_launch(me, stream, op, error);
+}
+
+static memo_status comm_mpi_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                       void* to, int64_t count, memo_type type,
+                                       memo_reduction reduction, memo_error* error) {
+    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
+                               reduction, 0, error);
+}
+static memo_status comm_mpi_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                       void* to, int64_t count, memo_type type, memo_error* error) {
+    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
+                               MEMO_REDUCTION_SUM, 0, error);
+}
+static memo_status comm_mpi_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+                                           void* to, int64_t count, memo_type type,
+                                           memo_reduction reduction, memo_error* error) {
+    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
+                               reduction, 0, error);
+}
+static memo_status comm_mpi_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                      int64_t count, memo_type type, int32_t root,
+                                      memo_error* error) {
+    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
+                               MEMO_REDUCTION_SUM, root, error);
+}
+static memo_status comm_mpi_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
+                               MEMO_REDUCTION_SUM, 0, error);
+}
+
+/* --- making, splitting and destroying --- */
+
+static void comm_mpi_destroy(memo_comm* comm) {
+    comm_mpi* me;
+    if (!comm) return;
+    me = (comm_mpi*)comm->context;
+    if (!comm_mpi_has_failed(me->world)) MPI_Comm_free(&me->mpi); /* else MPI may still use it */
+    while (me->ops) {
+        comm_mpi_op* op = me->ops;
+        me->ops = op->next;
+        free(op->messages);
+        free(op);
+    }
+    if (--me->world->n_comms == 0) {
+        if (!comm_mpi_has_failed(me->world)) {
+            MPI_Comm_free(&me->world->mpi);
+            free(me->world);
+        } /* else an alarm may still be on its way from there */
+    }
+    free(me);
+}
+
+static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                  memo_comm** part, memo_error* error);
+
+/* Takes mpi. */
+static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char* name,
+                                 memo_comm** comm, memo_error* error) {
+    comm_mpi* me = (comm_mpi*)calloc(1, sizeof *me);
+    memo_comm* table;
+    int rank, size;
+    if (!me) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a communicator");
+    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi, &rank);
+    MPI_Comm_size(mpi, &size);
+    me->world = world;
+    me->mpi = mpi;
+    world->n_comms++;
+    snprintf(me->name, sizeof me->name, "mpi %.50s", name ? name : "part");
+    table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = me->name;
+    table->context = me;
+    table->rank = rank;
+    table->size = size;
+    table->split = comm_mpi_split;
+    table->destroy = comm_mpi_destroy;
+    table->group_begin = comm_mpi_group_begin;
+    table->group_end = comm_mpi_group_end;
+    table->send = comm_mpi_send;
+    table->receive = comm_mpi_receive;
+    table->all_reduce = comm_mpi_all_reduce;
+    table->all_gather = comm_mpi_all_gather;
+    table->reduce_scatter = comm_mpi_reduce_scatter;
+    table->broadcast = comm_mpi_broadcast;
+    table->barrier = comm_mpi_barrier;
+    table->abort = comm_mpi_abort;
+    table->status = comm_mpi_status;
+    *comm = table;
+    return MEMO_STATUS_OK;
+}
+
+static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                  memo_comm** part, memo_error* error) {
+    comm_mpi* me = (comm_mpi*)comm->context;
+    MPI_Comm mpi = MPI_COMM_NULL;
+    memo_status status = comm_mpi_status(comm, error);
+    *part = NULL;
+    if (status) return status;
+    if (MPI_Comm_split(me->mpi, color < 0 ? MPI_UNDEFINED : color, key, &mpi) != MPI_SUCCESS)
+        return memo_error_set(error, MEMO_STATUS_COMM, "MPI_Comm_split of '%s'", comm->name);
+    return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK
+                                : comm_mpi_make(me->world, mpi, name, part, error);
+}
+
+/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective is compared
+ * among the ranks first. */
+static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
+                                   int32_t is_debug, memo_comm** comm, memo_error* error) {
+    comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);
+    MPI_Comm copies[2];
+    int provided = MPI_THREAD_SINGLE;
+    *comm = NULL;
+    if (!world) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a world");
+    MPI_Query_thread(&provided);
+    if (provided < MPI_THREAD_MULTIPLE) {
+        free(world);
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "streams are threads: call MPI_Init_thread with "
+                              "MPI_THREAD_MULTIPLE; this MPI provides level %d",
+                              provided);
+    }
+    MPI_Comm_dup(mpi, &copies[0]);
+    MPI_Comm_dup(mpi, &copies[1]);
+    MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
+    world->mpi = copies[0];
+    world->device = device;
+    world->timeout_s = timeout_s > 0 ? timeout_s : 30;
+    world->is_debug = is_debug;
+    return comm_mpi_make(world, copies[1], "world", comm, error);
+}
+
+#endif
