@@ -450,15 +450,23 @@ MEMOI void memoi_order_items(const memoi_problem* problem, memoi_item_order orde
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_ranked_compare);
 }
 
-/* Scratch of one greedy run; the heap holds ranks by (offset, rank). */
+/* Scratch of one greedy run. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
-    memoi_skyline skyline;
     memoi_ranked* ranked;
-    memoi_keyed* heap;
-    int64_t* fixed; /* fixed items, lowest first */
     int64_t* offsets;
+    memoi_keyed* heap; /* what could come next, lowest first */
+    int64_t n_heap;
+    memoi_skyline skyline;
+    int64_t* fixed;  /* fixed items, lowest first */
     int64_t* placed; /* first fit: placed items, lowest first */
+    int64_t* rank;   /* plateaus: of an item */
+    int64_t*
+        unplaced; /* plateaus: the item, or a later one on the way to the next that is unplaced */
+    int64_t* first_item; /* that begins in the section or later */
+    int64_t* top;        /* plateaus: by first section; -1 where none begins */
+    int64_t* next;
+    int64_t* previous;
 } memoi_greedy;
 
 MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
@@ -468,19 +476,33 @@ MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
     MEMO_FREE(greedy->fixed);
     MEMO_FREE(greedy->offsets);
     MEMO_FREE(greedy->placed);
+    MEMO_FREE(greedy->rank);
+    MEMO_FREE(greedy->unplaced);
+    MEMO_FREE(greedy->first_item);
+    MEMO_FREE(greedy->top);
+    MEMO_FREE(greedy->next);
+    MEMO_FREE(greedy->previous);
 }
 
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem) {
-    int64_t n = problem->n_items, i, k = 0;
+    int64_t n = problem->n_items, n_sections = problem->n_sections, i, k = 0, s;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->ranked = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
-    greedy->heap = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    greedy->heap = (memoi_keyed*)memoi_calloc(n + 4 * n_sections + 4, sizeof(memoi_keyed));
     greedy->fixed = (int64_t*)memoi_calloc(problem->n_fixed, sizeof(int64_t));
     greedy->offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     greedy->placed = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    greedy->rank = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    greedy->unplaced = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    greedy->first_item = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
+    greedy->top = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
+    greedy->next = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
+    greedy->previous = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
-        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->placed) {
+        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->placed || !greedy->rank ||
+        !greedy->unplaced || !greedy->first_item || !greedy->top || !greedy->next ||
+        !greedy->previous) {
         memoi_greedy_free(greedy);
         return 0;
     }
@@ -491,6 +513,10 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     }
     qsort(greedy->heap, (size_t)k, sizeof *greedy->heap, memoi_keyed_compare);
     for (i = 0; i < k; i++) greedy->fixed[i] = greedy->heap[i].index;
+    for (s = 0, i = 0; s <= n_sections; s++) {
+        while (i < n && problem->items[i].begin < s) i++;
+        greedy->first_item[s] = i;
+    }
     return 1;
 }
 
@@ -550,19 +576,126 @@ MEMOI void memoi_heap_sink(memoi_keyed* heap, int64_t n, int64_t at) {
     }
 }
 
+MEMOI void memoi_greedy_push(memoi_greedy* greedy, int64_t key, int64_t index) {
+    memoi_keyed* heap = greedy->heap;
+    int64_t at = greedy->n_heap++;
+    heap[at].key = key;
+    heap[at].index = index;
+    for (; at > 0 && memoi_keyed_compare(&heap[at], &heap[(at - 1) / 2]) < 0; at = (at - 1) / 2) {
+        memoi_keyed moved = heap[at];
+        heap[at] = heap[(at - 1) / 2];
+        heap[(at - 1) / 2] = moved;
+    }
+}
+
+MEMOI memoi_keyed memoi_greedy_pop(memoi_greedy* greedy) {
+    memoi_keyed lowest = greedy->heap[0];
+    greedy->heap[0] = greedy->heap[--greedy->n_heap];
+    memoi_heap_sink(greedy->heap, greedy->n_heap, 0);
+    return lowest;
+}
+
+/* --- lowest offset, without gaps, fixed items and alignments: plateaus ---
+ * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that can lie lowest
+ * is one that lives within it.  Where there is none, nothing will ever fill it: it rises to its lower
+ * neighbour. */
+
+MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
+                             int64_t previous) {
+    greedy->top[begin] = top;
+    greedy->next[begin] = end;
+    greedy->previous[begin] = previous;
+    if (end < greedy->problem->n_sections) greedy->previous[end] = begin;
+    if (previous >= 0) greedy->next[previous] = begin;
+}
+
+/* Joins the plateau at begin with neighbours of its top; enters it into the heap. */
+MEMOI void memoi_plateau_join(memoi_greedy* greedy, int64_t begin) {
+    int64_t end = greedy->next[begin], previous = greedy->previous[begin], top = greedy->top[begin];
+    if (end < greedy->problem->n_sections && greedy->top[end] == top) {
+        greedy->top[end] = -1;
+        end = greedy->next[end];
+    }
+    if (previous >= 0 && greedy->top[previous] == top) {
+        greedy->top[begin] = -1;
+        begin = previous;
+        previous = greedy->previous[begin];
+    }
+    memoi_plateau_add(greedy, begin, end, top, previous);
+    memoi_greedy_push(greedy, top, begin);
+}
+
+/* The first unplaced item from i on; shortens the way for those who ask again. */
+MEMOI int64_t memoi_next_unplaced(memoi_greedy* greedy, int64_t i) {
+    int64_t* way = greedy->unplaced;
+    while (way[i] != i) {
+        way[i] = way[way[i]];
+        i = way[i];
+    }
+    return i;
+}
+
+MEMOI void memoi_greedy_plateaus(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t n = problem->n_items, n_sections = problem->n_sections, n_placed = 0, i;
+    for (i = 0; i < n; i++) greedy->rank[greedy->ranked[i].index] = i;
+    for (i = 0; i <= n; i++) greedy->unplaced[i] = i;
+    for (i = 0; i < n_sections; i++) greedy->top[i] = -1; /* no plateau begins here */
+    greedy->n_heap = 0;
+    if (n == 0) return;
+    memoi_plateau_add(greedy, 0, n_sections, 0, -1);
+    memoi_plateau_join(greedy, 0);
+    while (n_placed < n) {
+        memoi_keyed lowest = memoi_greedy_pop(greedy);
+        int64_t begin = lowest.index, end, previous, last, chosen = -1;
+        const memoi_item* item;
+        if (greedy->top[begin] != lowest.key) continue; /* it has changed since */
+        end = greedy->next[begin];
+        previous = greedy->previous[begin];
+        last = greedy->first_item[end];
+        for (i = memoi_next_unplaced(greedy, greedy->first_item[begin]); i < last;
+             i = memoi_next_unplaced(greedy, i + 1))
+            if (problem->items[i].end <= end &&
+                (chosen < 0 || greedy->rank[i] < greedy->rank[chosen]))
+                chosen = i;
+        if (chosen < 0) {
+            int64_t left = previous >= 0 ? greedy->top[previous] : INT64_MAX;
+            int64_t right = end < n_sections ? greedy->top[end] : INT64_MAX;
+            greedy->top[begin] = left < right ? left : right;
+            memoi_plateau_join(greedy, begin);
+            continue;
+        }
+        item = &problem->items[chosen];
+        greedy->offsets[chosen] = lowest.key;
+        greedy->unplaced[chosen] = chosen + 1;
+        n_placed++;
+        if (begin < item->begin) {
+            memoi_plateau_add(greedy, begin, item->begin, lowest.key, previous);
+            memoi_greedy_push(greedy, lowest.key, begin);
+            previous = begin;
+        }
+        if (item->end < end) {
+            memoi_plateau_add(greedy, item->end, end, lowest.key, item->begin);
+            memoi_greedy_push(greedy, lowest.key, item->end);
+        }
+        memoi_plateau_add(greedy, item->begin, item->end, lowest.key + item->size, previous);
+        memoi_plateau_join(greedy, item->begin);
+    }
+}
+
+/* --- lowest offset, with everything --- */
+
 /* The keys in the heap are lower bounds, since tops only rise: what comes out with a true key is lowest. */
 MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_keyed* heap = greedy->heap;
-    int64_t n = problem->n_items, next_fixed = 0, k, rank;
+    int64_t next_fixed = 0, k, rank;
     memoi_skyline_clear(&greedy->skyline);
-    for (rank = 0; rank < n; rank++) {
-        int64_t fixed = problem->items[greedy->ranked[rank].index].fixed;
-        heap[rank].key = fixed > 0 ? fixed : 0;
-        heap[rank].index = rank;
-    }
-    for (k = n / 2 - 1; k >= 0; k--) memoi_heap_sink(heap, n, k);
-    while (n > 0) {
+    greedy->n_heap = 0;
+    for (rank = 0; rank < problem->n_items; rank++)
+        memoi_greedy_push(greedy, memoi_max(problem->items[greedy->ranked[rank].index].fixed, 0),
+                          rank);
+    while (greedy->n_heap > 0) {
         int64_t i = greedy->ranked[heap[0].index].index;
         const memoi_item* item = &problem->items[i];
         int64_t offset = heap[0].key;
@@ -570,9 +703,7 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
                problem->items[greedy->fixed[next_fixed]].fixed < offset)
             next_fixed++; /* placed: keys leave the heap in rising order */
         if (item->fixed < 0) {
-            int64_t top = memoi_item_top(greedy, i);
-            if (top > offset) offset = top;
-            offset = memoi_align_up(offset, item->alignment);
+            offset = memoi_align_up(memoi_max(offset, memoi_item_top(greedy, i)), item->alignment);
             /* Fixed items still to come are in the way where this one would reach into them. */
             for (k = next_fixed; k < problem->n_fixed; k++) {
                 const memoi_item* other = &problem->items[greedy->fixed[k]];
@@ -583,15 +714,16 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
             }
             if (offset > heap[0].key) {
                 heap[0].key = offset;
-                memoi_heap_sink(heap, n, 0);
+                memoi_heap_sink(heap, greedy->n_heap, 0);
                 continue;
             }
         }
         memoi_item_place(greedy, i, offset);
-        heap[0] = heap[--n];
-        memoi_heap_sink(heap, n, 0);
+        memoi_greedy_pop(greedy);
     }
 }
+
+/* --- first fit --- */
 
 MEMOI void memoi_greedy_first_fit(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
@@ -635,7 +767,10 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
     for (order = 0; order < MEMOI_N_ORDERS && best->peak > target; order++) {
         memoi_order_items(problem, (memoi_item_order)order, greedy.ranked);
-        memoi_greedy_lowest(&greedy);
+        if (problem->n_fixed || problem->has_gaps || problem->has_alignment)
+            memoi_greedy_lowest(&greedy);
+        else
+            memoi_greedy_plateaus(&greedy);
         memoi_solution_offer(problem, greedy.offsets, best);
         if (best->peak <= target || problem->n_items > MEMOI_FIRST_FIT_ITEMS) continue;
         memoi_greedy_first_fit(&greedy);

@@ -134,6 +134,11 @@ typedef enum memo_collective {
 MEMO_API int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
                                  memo_type type, int32_t root);
 
+/* to = from[0] + from[1] + ... (or their maximum), count elements each, in that order, on the host and at once: with
+ * the bits that the table promises.  to may be one of from.  For those who write a memo_comm. */
+MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
+                               memo_type type, memo_reduction reduction);
+
 /* --- ranks as threads ---
  *
  * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their peers there: a

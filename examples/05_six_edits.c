@@ -93,7 +93,7 @@ static memo_status step(memo_arena* arena, memo_swap_desc* desc, memo_device* de
                         memo_error* e) {
     memo_swap_sizes sizes;
     memo_swap* swap = NULL;
-    void *out, *dout, *scratch;
+    void *out = NULL, *dout = NULL, *scratch = NULL;
     args a = {0, NULL, NULL, NULL, {{NULL, NULL, 0, 0}}, 0, 0};
     memo_status status = memo_swap_get_sizes(desc, &sizes, e);
     if (!status) status = memo_arena_alloc(arena, sizes.device_bytes, 0, &desc->device_memory, e);
