@@ -173,94 +173,74 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     return is_done ? MEMO_STATUS_OK : comm_mpi_failure(w, error);
 }
 
-/* Everybody sends a part to everybody, the part for r from from + r * from_stride to to + r * to_stride. */
-static memo_status comm_mpi_all_to_all(comm_mpi* me, const char* from, int64_t from_stride,
-                                       char* to, int64_t to_stride, int64_t part_bytes,
-                                       const char* what, memo_error* error) {
-    int32_t n = me->table.size, r, k = 0;
-    memo_status status;
+/* Where the part of rank begins, of total elements cut into as many as there are ranks. */
+static int64_t comm_mpi_part(const comm_mpi* me, int64_t total, int32_t rank) {
+    int64_t n = me->table.size, rest = total % n;
+    return total / n * rank + (rank < rest ? rank : rest);
+}
+
+/* Everybody sends to everybody.  is_gather: its own part of `to`, which those of the others complete.  Otherwise
+ * part r of `from` to rank r, and what comes, from rank r, to to + r * (length of the own part). */
+static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from, char* to,
+                                  int64_t total, int64_t bytes, memo_error* error) {
+    int32_t n = me->table.size, rank = me->table.rank, r, k = 0;
+    int64_t mine = comm_mpi_part(me, total, rank);
+    int64_t my_count = comm_mpi_part(me, total, rank + 1) - mine;
     comm_mpi_message* m = (comm_mpi_message*)calloc((size_t)(2 * n), sizeof *m);
+    memo_status status;
     if (!m) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI messages");
     for (r = 0; r < n; r++) {
-        if (r == me->table.rank) continue;
-        m[k].address = (char*)(uintptr_t)(from + r * from_stride);
-        m[k + 1].address = to + r * to_stride;
-        m[k].n_bytes = m[k + 1].n_bytes = part_bytes;
-        m[k].peer = m[k + 1].peer = r;
+        int64_t begin = comm_mpi_part(me, total, r), count = comm_mpi_part(me, total, r + 1) - begin;
+        if (r == rank) continue;
         m[k].is_send = 1;
+        m[k].peer = m[k + 1].peer = r;
+        m[k].address = is_gather ? to + mine * bytes : (char*)(uintptr_t)from + begin * bytes;
+        m[k].n_bytes = (is_gather ? my_count : count) * bytes;
+        m[k + 1].address = to + (is_gather ? begin : r * my_count) * bytes;
+        m[k + 1].n_bytes = (is_gather ? count : my_count) * bytes;
         k += 2;
     }
-    status = comm_mpi_exchange(me, m, k, COMM_MPI_TAG_COLLECTIVE, what, error);
+    status = comm_mpi_exchange(me, m, k, COMM_MPI_TAG_COLLECTIVE, "a collective", error);
     free(m);
     return status;
 }
 
-/* to = the sum over ranks of their from + rank * count elements. */
-static memo_status comm_mpi_reduce_part(comm_mpi* me, const comm_mpi_op* op, const char* from,
-                                        char* to, int64_t count, memo_error* error) {
+/* to = the sum over ranks of the own part of their `from`. */
+static memo_status comm_mpi_reduce(comm_mpi* me, const comm_mpi_op* op, char* to, int64_t total,
+                                   memo_error* error) {
     int32_t n = me->table.size, r;
-    int64_t part_bytes = count * memo_type_bytes(op->what.type);
-    char* parts = (char*)malloc((size_t)(n * part_bytes) + 1);
+    int64_t bytes = memo_type_bytes(op->what.type), mine = comm_mpi_part(me, total, me->table.rank);
+    int64_t count = comm_mpi_part(me, total, me->table.rank + 1) - mine;
+    char* parts = (char*)malloc((size_t)(n * count * bytes) + 1);
     const void** sources = (const void**)malloc((size_t)n * sizeof *sources);
-    memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    if (parts && sources) {
-        for (r = 0; r < n; r++)
-            sources[r] = r == me->table.rank ? from + r * part_bytes : parts + r * part_bytes;
-        status = comm_mpi_all_to_all(me, from, part_bytes, parts, part_bytes, part_bytes,
-                                     "a reduction", error);
-        if (!status)
-            memo_comm_reduce(to, sources, n, count, op->what.type, op->what.reduction);
-    } else {
-        memo_error_set(error, status, "MPI: parts of a reduction");
-    }
+    memo_status status =
+        parts && sources
+            ? comm_mpi_parts(me, 0, op->from, parts, total, bytes, error)
+            : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
+    for (r = 0; r < n && !status; r++)
+        sources[r] = r == me->table.rank ? op->from + mine * bytes : parts + r * count * bytes;
+    if (!status) memo_comm_reduce(to, sources, n, count, op->what.type, op->what.reduction);
     free(parts);
     free((void*)sources);
     return status;
 }
 
-static memo_status comm_mpi_gather(comm_mpi* me, const char* from, char* to, int64_t part_bytes,
-                                   memo_error* error) {
-    char* mine = to + me->table.rank * part_bytes;
-    if (mine != from && part_bytes) memcpy(mine, from, (size_t)part_bytes);
-    return comm_mpi_all_to_all(me, mine, 0, to, part_bytes, part_bytes, "a gathering", error);
-}
-
-/* Parts must be equal: what remains is reduced by all. */
-static memo_status comm_mpi_all_reduce_parts(comm_mpi* me, const comm_mpi_op* op,
-                                             memo_error* error) {
-    int64_t bytes = memo_type_bytes(op->what.type), n = me->table.size;
-    int64_t part = op->what.count / n, rest = op->what.count % n, done = part * n * bytes;
-    char* few = (char*)malloc((size_t)(n * (n + 1) * 8));
-    memo_status status = MEMO_STATUS_OK;
-    int64_t r;
-    if (!few) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
-    for (r = 0; r < n; r++) memcpy(few + r * rest * bytes, op->from + done, (size_t)(rest * bytes));
-    if (part)
-        status = comm_mpi_reduce_part(me, op, op->from, op->to + me->table.rank * part * bytes,
-                                      part, error);
-    if (!status && part)
-        status = comm_mpi_gather(me, op->to + me->table.rank * part * bytes, op->to, part * bytes,
-                                 error);
-    if (!status && rest) status = comm_mpi_reduce_part(me, op, few, op->to + done, rest, error);
-    free(few);
-    return status;
-}
-
-static memo_status comm_mpi_check(comm_mpi* me, comm_mpi_op* op, memo_error* error) {
-    size_t n_bytes = sizeof op->what;
-    char *all = (char*)malloc((size_t)me->table.size * n_bytes), message[300];
+static memo_status comm_mpi_check(comm_mpi* me, const comm_mpi_op* op, memo_error* error) {
+    size_t size = sizeof op->what, rank = (size_t)me->table.rank;
+    char *all = (char*)malloc((size_t)me->table.size * size), message[300];
     memo_status status;
     int32_t r;
     if (!all) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
-    status = comm_mpi_gather(me, (const char*)&op->what, all, (int64_t)n_bytes, error);
+    memcpy(all + rank * size, &op->what, size);
+    status = comm_mpi_parts(me, 1, NULL, all, me->table.size * (int64_t)size, 1, error);
     for (r = 1; r < me->table.size && !status; r++) {
         comm_mpi_op a, b;
-        memcpy(&a.what, all, n_bytes);
-        memcpy(&b.what, all + (size_t)r * n_bytes, n_bytes);
-        if (!memcmp(&a.what, &b.what, n_bytes)) continue;
+        memcpy(&a.what, all, size);
+        memcpy(&b.what, all + (size_t)r * size, size);
+        if (!memcmp(&a.what, &b.what, size)) continue;
         snprintf(message, sizeof message,
-                 "rank 0 calls collective %lld of '%s' as kind %d of %lld %s, rank %d as kind %d of "
-                 "%lld %s (reduction %d and %d, root %d and %d)",
+                 "as collective %lld of '%s' rank 0 calls kind %d of %lld %s, rank %d kind %d of "
+                 "%lld %s (reductions %d, %d; roots %d, %d)",
                  (long long)a.what.number, me->name, (int)a.what.kind, (long long)a.what.count,
                  memo_type_name(a.what.type), (int)r, (int)b.what.kind, (long long)b.what.count,
                  memo_type_name(b.what.type), (int)a.what.reduction, (int)b.what.reduction,
@@ -271,33 +251,36 @@ static memo_status comm_mpi_check(comm_mpi* me, comm_mpi_op* op, memo_error* err
     return status;
 }
 
-static memo_status comm_mpi_run_collective(comm_mpi* me, comm_mpi_op* op, memo_error* error) {
-    int64_t n_bytes = op->what.count * memo_type_bytes(op->what.type);
-    char nothing[1] = {0};
-    comm_mpi_message m;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t r;
-    if (me->world->is_debug) status = comm_mpi_check(me, op, error);
+static memo_status comm_mpi_run_collective(comm_mpi* me, const comm_mpi_op* op, memo_error* error) {
+    int64_t count = op->what.count, bytes = memo_type_bytes(op->what.type), all = count * me->table.size;
+    int32_t rank = me->table.rank, r;
+    char* my_part = op->to + rank * count * bytes; /* of an all_gather */
+    memo_status status = me->world->is_debug ? comm_mpi_check(me, op, error) : MEMO_STATUS_OK;
     if (status) return status;
     switch (op->what.kind) {
-    case MEMO_COLLECTIVE_ALL_REDUCE: return comm_mpi_all_reduce_parts(me, op, error);
-    case MEMO_COLLECTIVE_ALL_GATHER: return comm_mpi_gather(me, op->from, op->to, n_bytes, error);
-    case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        return comm_mpi_reduce_part(me, op, op->from, op->to, op->what.count, error);
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        status = comm_mpi_reduce(me, op, op->to + comm_mpi_part(me, count, rank) * bytes, count,
+                                 error);
+        if (status) return status;
+        return comm_mpi_parts(me, 1, NULL, op->to, count, bytes, error);
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        if (my_part != op->from && count) memcpy(my_part, op->from, (size_t)(count * bytes));
+        return comm_mpi_parts(me, 1, NULL, op->to, all, bytes, error);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(me, op, op->to, all, error);
     case MEMO_COLLECTIVE_BROADCAST:
-        memset(&m, 0, sizeof m);
-        m.address = op->to;
-        m.n_bytes = n_bytes;
-        m.is_send = me->table.rank == op->what.root;
         for (r = 0; r < me->table.size && !status; r++) {
+            comm_mpi_message m;
+            m.address = op->to;
+            m.n_bytes = count * bytes;
+            m.is_send = rank == op->what.root;
             m.peer = m.is_send ? r : op->what.root;
-            if (r != op->what.root && (m.is_send || r == me->table.rank))
+            if (r != op->what.root && (m.is_send || r == rank))
                 status = comm_mpi_exchange(me, &m, 1, COMM_MPI_TAG_COLLECTIVE, "broadcast", error);
         }
         return status;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
-    return comm_mpi_all_to_all(me, nothing, 0, nothing, 0, 0, "barrier", error);
+    return comm_mpi_parts(me, 1, NULL, op->to, 0, 1, error);
 }
 
 static memo_status comm_mpi_run(void* args, memo_error* error) {

@@ -1,0 +1,80 @@
+/* A memo_comm over MPI, and what it takes to use one: see comm_mpi.h.
+ *
+ * Every rank sends its number around the ring, adds up all numbers, and looks at a mesh of two groups.
+ *
+ * Build:  mpicc -std=c99 -I. examples/comm_mpi.c -o comm_mpi -lpthread -lm
+ * Run:    mpirun -n 4 ./comm_mpi
+ * Prints:
+ *   rank 0 of 4: the one before is 3, the sum is 6, of my half 2
+ *   rank 1 of 4: the one before is 0, the sum is 6, of my half 4
+ *   rank 2 of 4: the one before is 1, the sum is 6, of my half 2
+ *   rank 3 of 4: the one before is 2, the sum is 6, of my half 4 */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+
+#if defined(__has_include)
+#if !__has_include(<mpi.h>)
+#define WITHOUT_MPI
+#endif
+#endif
+
+#ifdef WITHOUT_MPI
+int main(void) {
+    printf("mpi.h was not found: build with mpicc (Debian: libopenmpi-dev)\n");
+    return 0;
+}
+#else
+#include "comm_mpi.h"
+
+static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream,
+                        memo_error* error) {
+    int32_t next = (comm->rank + 1) % comm->size;
+    int32_t previous = (comm->rank + comm->size - 1) % comm->size;
+    int64_t mine = comm->rank, before = -1, sum = -1, half_sum = -1;
+    memo_mesh_desc desc = memo_mesh_desc_default();
+    memo_mesh* mesh;
+    memo_status status;
+    desc.ulysses = comm->size % 2 ? 1 : 2;
+    desc.ring = comm->size / desc.ulysses;
+    status = memo_mesh_create(comm, &desc, &mesh, error);
+    if (status) return status;
+    /* All of this is enqueued at once; the stream runs it in order. */
+    if (comm->group_begin(comm, error) ||
+        comm->send(comm, stream, &mine, 1, MEMO_TYPE_I64, next, error) ||
+        comm->receive(comm, stream, &before, 1, MEMO_TYPE_I64, previous, error) ||
+        comm->group_end(comm, stream, error) ||
+        comm->all_reduce(comm, stream, &mine, &sum, 1, MEMO_TYPE_I64, MEMO_REDUCTION_SUM, error) ||
+        mesh->ring->all_reduce(mesh->ring, stream, &mine, &half_sum, 1, MEMO_TYPE_I64,
+                               MEMO_REDUCTION_SUM, error) ||
+        device->stream_synchronize(device->context, stream, error))
+        return error->status; /* the mesh is left to the end of the process: MPI may still use it */
+    memo_mesh_destroy(mesh);
+    printf("rank %d of %d: the one before is %lld, the sum is %lld, of my half %lld\n",
+           (int)comm->rank, (int)comm->size, (long long)before, (long long)sum,
+           (long long)half_sum);
+    return MEMO_STATUS_OK;
+}
+
+int main(int argc, char** argv) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* device = NULL;
+    memo_stream stream;
+    memo_comm* comm;
+    memo_error error;
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    if (memo_host_device_create(&desc, &device, &error) ||
+        device->stream_create(device->context, "comm", 0, &stream, &error) ||
+        comm_mpi_create(MPI_COMM_WORLD, device, 30, 1, &comm, &error) ||
+        work(comm, device, stream, &error)) {
+        fprintf(stderr, "%s\n", error.message);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+        return 1;
+    }
+    comm->destroy(comm);
+    memo_host_device_destroy(device);
+    MPI_Finalize();
+    return 0;
+}
+#endif

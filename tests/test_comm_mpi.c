@@ -1,0 +1,197 @@
+/* The cases of comm_cases.h over MPI (examples/comm_mpi.h), and its failures.  make test-mpi runs it:
+ *
+ *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_comm_mpi.c -o test_comm_mpi -lpthread -lm
+ *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_comm_mpi [NAME] [--seed N]
+ *
+ * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the others too.
+ * Compiled without MPI it skips. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+#include "memo_test.h"
+
+#if defined(__has_include)
+#if !__has_include(<mpi.h>)
+#define WITHOUT_MPI
+#endif
+#endif
+
+#ifdef WITHOUT_MPI
+static void comm_over_mpi(void) { SKIP("mpi.h was not found: make test-mpi builds it with mpicc"); }
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(comm_over_mpi);
+    return memo_test_end();
+}
+#else
+#include "comm_cases.h"
+#include "comm_mpi.h"
+
+static rank_case rank;
+static memo_device* device;
+
+/* A device and a world for one test. */
+static int world_begin(double timeout_s, int is_debug) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_error error;
+    int i;
+    memset(&rank, 0, sizeof rank);
+    CHECK_OK(memo_host_device_create(&desc, &device, &error));
+    if (!device) return 0;
+    for (i = 0; i < CASE_STREAMS; i++)
+        CHECK_OK(device->stream_create(device->context, "comm", 0, &rank.streams[i], &error));
+    CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device, timeout_s, is_debug, &rank.comm, &error));
+    rank.device = device;
+    return rank.comm != NULL;
+}
+
+static void world_end(void) {
+    int i;
+    for (i = 0; i < CASE_STREAMS; i++)
+        (void)device->stream_synchronize(device->context, rank.streams[i], NULL);
+    rank.comm->destroy(rank.comm);
+    memo_host_device_destroy(device);
+}
+
+/* A failure anywhere is one of the test. */
+static void count_failures(void) {
+    int failures = memo_test.failures, all = 0;
+    MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    memo_test.failures = all;
+}
+
+static void run_case(const char* name) {
+    int i, round;
+    for (i = 0; i < N_COMM_CASES; i++) {
+        if (strcmp(comm_cases[i].name, name) != 0) continue;
+        for (round = 0; round < 2; round++) { /* with checks, and without */
+            if (!world_begin(60, !round)) return;
+            rank.seed = rank.state = memo_test_random();
+            rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
+            comm_cases[i].function(&rank);
+            CHECK_CASE(!rank.n_failed, "%s, seed %llu: %s", name, (unsigned long long)rank.seed,
+                       rank.message);
+            world_end();
+        }
+    }
+    count_failures();
+}
+
+static void collectives_give_what_they_should(void) { run_case("collectives"); }
+static void collectives_can_be_enqueued_in_a_row(void) { run_case("collectives_in_a_row"); }
+static void groups_of_random_messages_arrive(void) { run_case("groups"); }
+static void exchange_of_all_with_all_does_not_deadlock(void) { run_case("exchange"); }
+static void single_messages_meet_grouped_ones(void) { run_case("single_messages"); }
+static void all_to_all_transposes(void) { run_case("all_to_all"); }
+static void all_to_all_v_takes_counts_and_offsets(void) { run_case("all_to_all_v"); }
+static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
+static void meshes_make_the_right_groups(void) { run_case("meshes"); }
+static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
+
+/* Sums in the order of ranks: the bits that the threads back end gives, computed here alone. */
+static void sums_have_the_bits_of_the_threads_back_end(void) {
+    enum { COUNT = 1001 };
+    static float all[64][COUNT], to[COUNT], expected[COUNT];
+    const void* from[64];
+    memo_error error;
+    int32_t r;
+    int i;
+    if (!world_begin(60, 0)) return;
+    for (r = 0; r < rank.comm->size && r < 64; r++) {
+        for (i = 0; i < COUNT; i++)
+            all[r][i] = (float)((memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6));
+        from[r] = all[r];
+    }
+    memo_comm_reduce(expected, from, rank.comm->size, COUNT, MEMO_TYPE_F32, MEMO_REDUCTION_SUM);
+    CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], all[rank.comm->rank], to, COUNT,
+                                   MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+    CHECK_OK(device->stream_synchronize(device->context, rank.streams[0], &error));
+    CHECK(!memcmp(to, expected, sizeof to));
+    world_end();
+    count_failures();
+}
+
+/* --- failures: after one, MPI may hold buffers for ever, so these have static ones --- */
+
+static float word[4];
+
+static void expect_failure(double start_s, const char* words) {
+    memo_error error;
+    memset(&error, 0, sizeof error);
+    (void)device->stream_synchronize(device->context, rank.streams[0], &error);
+    while (!rank.comm->status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
+        struct timespec nap;
+        nap.tv_sec = 0;
+        nap.tv_nsec = 5000000;
+        nanosleep(&nap, NULL);
+    }
+    CHECK_CASE(rank.comm->status(rank.comm, &error) == MEMO_STATUS_COMM, "rank %d: %s",
+               (int)rank.comm->rank, error.message);
+    CHECK_CASE(strstr(error.message, words), "rank %d: %s", (int)rank.comm->rank, error.message);
+    CHECK_CASE(MPI_Wtime() - start_s < 10, "%g s", MPI_Wtime() - start_s);
+    CHECK(rank.comm->barrier(rank.comm, rank.streams[0], &error) != MEMO_STATUS_OK);
+    world_end();
+    count_failures();
+}
+
+static void a_rank_that_never_comes_ends_in_a_timeout(void) {
+    memo_error error;
+    double start_s = MPI_Wtime();
+    if (!world_begin(0.5, 0)) return;
+    if (rank.comm->size > 1 && rank.comm->rank != 1)
+        CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], &word[0], &word[1], 1,
+                                       MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+    if (rank.comm->size == 1) rank.comm->abort(rank.comm);
+    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for its peers");
+}
+
+static void abort_reaches_all(void) {
+    memo_error error;
+    double start_s = MPI_Wtime();
+    if (!world_begin(60, 0)) return;
+    if (rank.comm->rank == 0)
+        rank.comm->abort(rank.comm);
+    else /* it may have heard already */
+        (void)rank.comm->receive(rank.comm, rank.streams[0], &word[2], 1, MEMO_TYPE_F32, 0, &error);
+    expect_failure(start_s, "rank 0 of 'mpi world' aborted it");
+}
+
+static void ranks_that_differ_are_both_named(void) {
+    memo_error error;
+    double start_s = MPI_Wtime();
+    if (!world_begin(60, 1)) return;
+    if (rank.comm->size == 1)
+        rank.comm->abort(rank.comm);
+    else
+        CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], word, word,
+                                       rank.comm->rank == 1 ? 3 : 4, MEMO_TYPE_F32,
+                                       MEMO_REDUCTION_SUM, &error));
+    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "of 4 f32, rank 1 kind 0 of 3 f32");
+}
+
+int main(int argc, char** argv) {
+    int provided, my_rank, result;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
+    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 1);
+    memo_test_begin(argc, argv);
+    TEST(collectives_give_what_they_should);
+    TEST(collectives_can_be_enqueued_in_a_row);
+    TEST(groups_of_random_messages_arrive);
+    TEST(exchange_of_all_with_all_does_not_deadlock);
+    TEST(single_messages_meet_grouped_ones);
+    TEST(all_to_all_transposes);
+    TEST(all_to_all_v_takes_counts_and_offsets);
+    TEST(splits_make_the_right_groups_which_work_at_once);
+    TEST(meshes_make_the_right_groups);
+    TEST(refused_calls_harm_nobody);
+    TEST(sums_have_the_bits_of_the_threads_back_end);
+    TEST(a_rank_that_never_comes_ends_in_a_timeout);
+    TEST(abort_reaches_all);
+    TEST(ranks_that_differ_are_both_named);
+    result = memo_test_end();
+    fflush(stdout);
+    MPI_Finalize();
+    return result;
+}
+#endif
