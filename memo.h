@@ -205,7 +205,8 @@ MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t s
 
 /* A mark names a moment.  These are understood; any other one-line text is kept and shown:
  *   "iteration begin" | "iteration end"               the part that repeats, a micro-batch
- *   "layer N forward|recompute|backward begin|end"    N from 0 */
+ *   "layer N forward|recompute|backward begin|end"    N from 0
+ * Right before a malloc, such other text names the buffer in pictures. */
 MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
 /* What a mark says.  layer is -1 and phase PHASE_NONE where it names none. */
@@ -1176,6 +1177,18 @@ MEMOI double memoi_nice_step(double range, double n) {
     if (step * n * 5 < range) return step * 10;
     if (step * n * 2 < range) return step * 5;
     return step * n < range ? step * 2 : step;
+}
+
+/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
+ * none. */
+MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
+    double width = 0;
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) {
+        if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
+        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
+    }
+    return width * font_size;
 }
 
 /* "12.3 MiB" into a buffer of at least 32 bytes, which it returns. */
@@ -3145,8 +3158,9 @@ MEMOI memo_status memoi_expect_proof(memoi_reader* reader, memo_plan* plan, memo
     memset(plan->engine, 0, sizeof plan->engine);
     if (length <= 15) memcpy(plan->engine, word, (size_t)length);
     if (!length || strcmp(plan->engine, memoi_engine_name(plan, engine)) != 0)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the engine must be a word of 1 to 15 visible letters, - for none");
+        return memoi_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
     if (memoi_word_is(word, length, "-")) plan->engine[0] = 0;
     return memoi_expect_line_end(reader, error);
 }
@@ -3499,6 +3513,40 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     memoi_put(&picture->text, "%s</text>\n", memoi_bytes_name(size, (double)bytes));
 }
 
+/* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
+MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
+                               const memo_trace* trace) {
+    const char* name = NULL;
+    int64_t i, b = 0, time = 0;
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_MARK) {
+            name = trace->text + request->id;
+            if (memo_mark_parse(name).phase != MEMO_PHASE_NONE) name = NULL;
+            continue;
+        }
+        while (b < plan->n_buffers && plan->buffers[b].begin < time) b++;
+        if (name && request->kind == MEMO_REQUEST_MALLOC && b < plan->n_buffers &&
+            plan->buffers[b].id == request->id) {
+            const memo_buffer* buffer = &plan->buffers[b];
+            double left = memoi_picture_x(picture, (double)buffer->begin);
+            double right = memoi_picture_x(picture, (double)buffer->end);
+            double low = memoi_picture_y(picture, (double)buffer->offset_bytes);
+            double high = memoi_picture_y(picture, (double)buffer->offset_bytes +
+                                                       (double)memoi_plan_bytes(plan, b));
+            if (low - high > 14 &&
+                right - left > memoi_text_width(name, (int64_t)strlen(name), 12) + 8) {
+                memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
+                                  (low + high) / 2 + 4);
+                memoi_put_xml(&picture->text, name);
+                memoi_put(&picture->text, "</text>\n");
+            }
+        }
+        name = NULL;
+        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+    }
+}
+
 /* Peak and bound as lines with labels to the right, which keep clear of each other. */
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
@@ -3526,7 +3574,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
               "<style>.b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
               ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
               ".tick{font-size:12px;fill:#555}.name{font-size:13px;fill:#333}"
-              ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}</style>\n"
+              ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}"
+              ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
               "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
               "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
     memoi_put_xml(text, title ? title : "memory plan");
@@ -3576,6 +3625,7 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
         memoi_text_free(&picture.text);
         return status;
     }
+    if (trace) memoi_picture_names(&picture, plan, trace);
     if (has_phases) memoi_picture_phases(&picture, trace);
     memoi_put_line(&picture.text, " class=\"axis\"", picture.left, picture.top, picture.left,
                    picture.bottom);
@@ -6603,18 +6653,6 @@ MEMOI const char* memoi_ink(uint32_t color) {
     uint32_t luminance =
         299 * (color >> 16) + 587 * ((color >> 8) & 255) + 114 * (color & 255); /* of 255000 */
     return luminance > 150000 ? " class=\"n\" fill=\"#1c1c1c\"" : " class=\"n\" fill=\"#fff\"";
-}
-
-/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
- * none. */
-MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
-    double width = 0;
-    int64_t i;
-    for (i = 0; i < n_bytes; i++) {
-        if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
-        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
-    }
-    return width * font_size;
 }
 
 /* "12.3 ms": three digits. */
