@@ -3567,6 +3567,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                      ? 100.0 * (double)(plan->peak_bytes - plan->lower_bound_bytes) /
                            (double)plan->lower_bound_bytes
                      : 0;
+    double x = 1084;
     int i;
     memoi_put(text,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"700\" viewBox=\"0 "
@@ -3588,14 +3589,17 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memoi_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memoi_put_xml(text, memoi_engine_name(plan, engine));
     memoi_put(text, ")</text>\n");
-    for (i = 0; i < 3; i++) {
-        double x = 884 + 100 * i;
+    for (i = 2; i >= 0; i--) { /* the classes that there are, from the right */
         char fill[32];
+        int64_t b = 0;
+        while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
+        if (b == plan->n_buffers) continue;
         snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colours[i]);
         memoi_put_rect(text, fill, x, 23, 13, 13);
         memoi_put(text, "/>");
         memoi_put_text_at(text, " class=\"name\"", x + 18, 34);
         memoi_put(text, "%s</text>\n", memoi_class_name((memo_class)i));
+        x -= 100;
     }
 }
 
@@ -6582,11 +6586,11 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     return memoi_text_write(&text, path, error);
 }
 
-/* A name without the number at its end or the index inside: what ops of one kind share ("forward
- * 3": "forward", "B4a": "B").  Its length in bytes. */
+/* What ops of one kind share in their names: all before a number, a bracket or a colon ("forward 3:
+ * up" and "forward: loss" are "forward", "B4a" is "B").  Its length in bytes. */
 MEMOI int64_t memoi_family(const char* name) {
     int64_t n = 0;
-    while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(') n++;
+    while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(' && name[n] != ':') n++;
     while (n && (name[n - 1] == ' ' || name[n - 1] == '_' || name[n - 1] == '-')) n--;
     return n ? n : (int64_t)strlen(name);
 }

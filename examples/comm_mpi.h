@@ -190,7 +190,8 @@ static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from,
     memo_status status;
     if (!m) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI messages");
     for (r = 0; r < n; r++) {
-        int64_t begin = comm_mpi_part(me, total, r), count = comm_mpi_part(me, total, r + 1) - begin;
+        int64_t begin = comm_mpi_part(me, total, r),
+                count = comm_mpi_part(me, total, r + 1) - begin;
         if (r == rank) continue;
         m[k].is_send = 1;
         m[k].peer = m[k + 1].peer = r;
@@ -252,15 +253,16 @@ static memo_status comm_mpi_check(comm_mpi* me, const comm_mpi_op* op, memo_erro
 }
 
 static memo_status comm_mpi_run_collective(comm_mpi* me, const comm_mpi_op* op, memo_error* error) {
-    int64_t count = op->what.count, bytes = memo_type_bytes(op->what.type), all = count * me->table.size;
+    int64_t count = op->what.count, bytes = memo_type_bytes(op->what.type),
+            all = count * me->table.size;
     int32_t rank = me->table.rank, r;
     char* my_part = op->to + rank * count * bytes; /* of an all_gather */
     memo_status status = me->world->is_debug ? comm_mpi_check(me, op, error) : MEMO_STATUS_OK;
     if (status) return status;
     switch (op->what.kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
-        status = comm_mpi_reduce(me, op, op->to + comm_mpi_part(me, count, rank) * bytes, count,
-                                 error);
+        status =
+            comm_mpi_reduce(me, op, op->to + comm_mpi_part(me, count, rank) * bytes, count, error);
         if (status) return status;
         return comm_mpi_parts(me, 1, NULL, op->to, count, bytes, error);
     case MEMO_COLLECTIVE_ALL_GATHER:
@@ -327,8 +329,8 @@ static memo_status comm_mpi_take_op(comm_mpi* me, comm_mpi_op** result, memo_err
 
 static memo_status comm_mpi_launch(comm_mpi* me, memo_stream stream, comm_mpi_op* op,
                                    memo_error* error) {
-    memo_status status = memo_host_device_launch(me->world->device, stream, comm_mpi_run, &op,
-                                                 sizeof op, error);
+    memo_status status =
+        memo_host_device_launch(me->world->device, stream, comm_mpi_run, &op, sizeof op, error);
     if (status) op->is_in_use = 0;
     return status;
 }
@@ -395,7 +397,8 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     memo_status status;
     if (!comm_mpi_is_buffer(address, count, type))
         return comm_mpi_refuse(comm, "a message that cannot be", error);
-    if (peer < 0 || peer >= comm->size) return comm_mpi_refuse(comm, "there is no such rank", error);
+    if (peer < 0 || peer >= comm->size)
+        return comm_mpi_refuse(comm, "there is no such rank", error);
     if (is_single && peer == comm->rank)
         return comm_mpi_refuse(comm, "alone, a message to oneself waits for ever", error);
     if (me->group && me->group->n_messages && me->group_stream != stream)
@@ -559,8 +562,7 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     if (status) return status;
     if (MPI_Comm_split(me->mpi, color < 0 ? MPI_UNDEFINED : color, key, &mpi) != MPI_SUCCESS)
         return memo_error_set(error, MEMO_STATUS_COMM, "MPI_Comm_split of '%s'", comm->name);
-    return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK
-                                : comm_mpi_make(me->world, mpi, name, part, error);
+    return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
 /* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective is compared

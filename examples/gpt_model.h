@@ -251,7 +251,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     const struct {
         const char* name;
         int64_t n_columns;
-        int32_t is_dear; /* to recompute, or small */
+        int32_t is_dear; /* dear to recompute, or small: swapped whole by GPT_POLICY_MEMO */
         int32_t is_contiguous;
     } table[GPT_N_TENSORS] = {
         {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},
@@ -308,11 +308,12 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     if (!(config->dropout >= 0 && config->dropout < 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
                               config->dropout);
-    /* Beyond this some product of sizes would not fit 64 bits, or a GEMM's dimensions an int. */
-    if (config->hidden > 1 << 20 || config->tile_rows > 1 << 28 ||
-        config->sequence > ((int64_t)1 << 40) / config->batch)
+    /* Up to here no product of sizes passes 64 bits, and no dimension of a GEMM an int. */
+    if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||
+        config->sequence > ((int64_t)1 << 36) / config->batch)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "hidden is at most 2^20, tile rows 2^28, batch * sequence 2^40");
+                              "layers are at most 2^16, hidden 2^18, tile rows 2^28, batch * "
+                              "sequence 2^36");
     return MEMO_STATUS_OK;
 }
 
@@ -358,7 +359,7 @@ struct gpt_model {
     int64_t n_updates;
     int64_t step;        /* keys the dropout, as does */
     int64_t first_token; /* the global number of row 0 of this micro-batch */
-    char phase[32];      /* "layer 3 forward", for the names of operations */
+    char phase[32];      /* "forward 3", for the names of operations */
 
     /* The first failure of the call at hand.  After it every further operation does nothing, so the
      * code below reads from top to bottom and asks once, at the end. */
@@ -394,8 +395,8 @@ static void gpt_give(gpt_model* model, gpt_rows rows) {
 /* phase: forward, recompute or backward. */
 static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
     char text[64];
-    snprintf(model->phase, sizeof model->phase, "layer %d %s", layer, phase);
-    snprintf(text, sizeof text, "%s begin", model->phase);
+    snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
+    snprintf(text, sizeof text, "layer %d %s begin", layer, phase);
     if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
 }
 static void gpt_end_phase(gpt_model* model, int32_t layer, const char* phase) {
@@ -456,7 +457,7 @@ static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function fu
     if (model->device.annotate) {
         memo_op_desc announced = memo_op_desc_default();
         char name[96];
-        snprintf(name, sizeof name, "%s %s", model->phase, op->name);
+        snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
         announced.name = name;
         announced.reads = op->reads;
         announced.n_reads = op->n_reads;
@@ -1078,7 +1079,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
         model->status = memo_swap_backward_begin(model->swap, layer, &model->error);
     if (layer < model->n_recomputed_layers) {
         gpt_recompute(model, layer);
-        snprintf(model->phase, sizeof model->phase, "layer %d backward", layer);
+        snprintf(model->phase, sizeof model->phase, "backward %d", layer);
     }
 
     for (begin = 0; begin < n; begin = end) {
@@ -1344,9 +1345,11 @@ GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
     return (n_bytes + 511) / 512 * 512;
 }
 
-/* Device memory that lives as long as the model: the same requests in a dry run and a real one. */
-static void* gpt_take_persistent(gpt_model* model, int64_t size_bytes) {
+/* Device memory that lives as long as the model: the same requests in a dry run and a real one.
+ * The mark gives it its name in the picture of the plan. */
+static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
     void* address = NULL;
+    if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
     if (!model->status)
         model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
     return address;
@@ -1458,14 +1461,16 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     model->status = memo_arena_create(&arena, &model->arena, &model->error);
 
     n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
-    model->parameters = (gpt_real*)gpt_take_persistent(model, n_bytes);
-    model->gradients = (gpt_real*)gpt_take_persistent(model, n_bytes);
-    model->moments1 = (gpt_real*)gpt_take_persistent(model, n_bytes);
-    model->moments2 = (gpt_real*)gpt_take_persistent(model, n_bytes);
+    model->parameters = (gpt_real*)gpt_take_persistent(model, "parameters", n_bytes);
+    model->gradients = (gpt_real*)gpt_take_persistent(model, "gradients", n_bytes);
+    model->moments1 = (gpt_real*)gpt_take_persistent(model, "Adam's first moments", n_bytes);
+    model->moments2 = (gpt_real*)gpt_take_persistent(model, "Adam's second moments", n_bytes);
     model->rope = (gpt_real*)gpt_take_persistent(
-        model, config->sequence * (config->hidden / config->n_heads) * (int64_t)sizeof(gpt_real));
-    model->totals = (double*)gpt_take_persistent(model, 2 * (int64_t)sizeof(double));
-    swap_memory = gpt_take_persistent(model, sizes.device_bytes);
+        model, "angles of RoPE",
+        config->sequence * (config->hidden / config->n_heads) * (int64_t)sizeof(gpt_real));
+    model->totals = (double*)gpt_take_persistent(model, "totals", 2 * (int64_t)sizeof(double));
+    swap_memory =
+        gpt_take_persistent(model, "activations between forward and backward", sizes.device_bytes);
     if (!gpt_is_idle(model)) gpt_create_engine(model, desc, swap_memory);
     if (!gpt_is_idle(model)) gpt_initialise(model);
 

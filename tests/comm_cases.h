@@ -194,8 +194,7 @@ static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream
     int in_place = (int)case_int(c, 0, 1);
     uint64_t salt = case_random(&c->state);
     char* from = (char*)case_array(count * comm->size, type);
-    char* to =
-        in_place ? from + comm->rank * count * bytes : (char*)case_array(count, type);
+    char* to = in_place ? from + comm->rank * count * bytes : (char*)case_array(count, type);
     memo_error error;
     fill(from, 0, count * comm->size, type, salt, comm->rank, 0);
     EXPECT_OK(c, comm->reduce_scatter(comm, stream, from, to, count, type, reduction, &error));
@@ -218,8 +217,8 @@ static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
     if (comm->rank == root) fill(buffer, 0, count, type, salt, root, 0);
     EXPECT_OK(c, comm->broadcast(comm, stream, buffer, count, type, root, &error));
     EXPECT_OK(c, c->device->stream_synchronize(c->device->context, stream, &error));
-    EXPECT(c, is_filled(buffer, 0, count, type, salt, root, 0), "%lld %s from %d",
-           (long long)count, memo_type_name(type), (int)root);
+    EXPECT(c, is_filled(buffer, 0, count, type, salt, root, 0), "%lld %s from %d", (long long)count,
+           memo_type_name(type), (int)root);
     EXPECT(c,
            comm->sent_bytes - sent ==
                ((comm->rank + 1) % comm->size == root ? 0 : count * memo_type_bytes(type)),
@@ -315,8 +314,8 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     for (i = 0; i < 2 * n; i++) {
         int j = order[i] % n;
         if (order[i] < n && m[j].sent)
-            EXPECT_OK(c, comm->send(comm, stream, m[j].sent, m[j].count, m[j].type, m[j].to,
-                                    &error));
+            EXPECT_OK(c,
+                      comm->send(comm, stream, m[j].sent, m[j].count, m[j].type, m[j].to, &error));
         if (order[i] >= n && m[j].received)
             EXPECT_OK(c, comm->receive(comm, stream, m[j].received, m[j].count, m[j].type,
                                        m[j].from, &error));
@@ -351,8 +350,7 @@ static void case_exchange(rank_case* c) {
     EXPECT_OK(c, comm->group_begin(comm, &error));
     for (r = 0; r < comm->size; r++) {
         sent[r] = comm->rank * 100 + r;
-        EXPECT_OK(c,
-                  comm->send(comm, c->streams[0], &sent[r], 1, MEMO_TYPE_I64, r, &error));
+        EXPECT_OK(c, comm->send(comm, c->streams[0], &sent[r], 1, MEMO_TYPE_I64, r, &error));
     }
     EXPECT_OK(c, comm->group_begin(comm, &error)); /* groups nest */
     for (r = comm->size - 1; r >= 0; r--)
@@ -372,7 +370,8 @@ static void case_exchange(rank_case* c) {
 static void case_single_messages(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
-    int32_t next = (comm->rank + 1) % comm->size, previous = (comm->rank + comm->size - 1) % comm->size;
+    int32_t next = (comm->rank + 1) % comm->size,
+            previous = (comm->rank + comm->size - 1) % comm->size;
     int32_t mine[2], got[2];
     int i;
     memo_error error;
@@ -414,8 +413,7 @@ static void case_all_to_all(rank_case* c) {
         EXPECT_OK(c, memo_comm_all_to_all(comm, c->streams[0], from, to, count, type, &error));
         case_synchronize(c);
         for (r = 0; r < n; r++)
-            EXPECT(c,
-                   is_filled(to, r * count, (r + 1) * count, type, salt, r, comm->rank * count),
+            EXPECT(c, is_filled(to, r * count, (r + 1) * count, type, salt, r, comm->rank * count),
                    "%lld %s from %d", (long long)count, memo_type_name(type), (int)r);
         EXPECT(c, comm->sent_bytes - sent == (n - 1) * count * memo_type_bytes(type), "%lld",
                (long long)(comm->sent_bytes - sent));
@@ -515,8 +513,8 @@ static void case_splits(rank_case* c) {
 }
 
 /* Number of ranks, and sum of the squares of world ranks, that agree with mine in all but the axes given. */
-static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine,
-                          int data, int pipeline, int tensor, int ring, int ulysses, int32_t* n,
+static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine, int data,
+                          int pipeline, int tensor, int ring, int ulysses, int32_t* n,
                           int64_t* sum) {
     int32_t t_degree = desc->tensor, u_degree = desc->ulysses, r_degree = desc->ring, rank;
     *n = 0;

@@ -173,7 +173,8 @@ int main(int argc, char** argv) {
     int provided, my_rank, result;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
-    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout)) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
+        MPI_Abort(MPI_COMM_WORLD, 1);
     memo_test_begin(argc, argv);
     TEST(collectives_give_what_they_should);
     TEST(collectives_can_be_enqueued_in_a_row);

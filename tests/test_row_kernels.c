@@ -1,0 +1,629 @@
+/* The row kernels against slow, obvious references.  The functions called here are those that the CUDA
+ * kernels loop over. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#ifndef MEMO_ROW_KERNELS
+#include "parts/10_row_kernels.h"
+#include "parts/10_row_kernels.inc"
+#endif
+
+#include "memo_test.h"
+#include <sys/mman.h>
+
+static memo_error error;
+
+static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+#define N_TYPES 3
+
+/* --- numbers one at a time, the obvious way --- */
+
+static float get(const void* array, memo_type type, int64_t i) {
+    if (type == MEMO_TYPE_F32) return ((const float*)array)[i];
+    if (type == MEMO_TYPE_BF16) return memo_f32_from_bf16(((const uint16_t*)array)[i]);
+    return memo_f32_from_f16(((const uint16_t*)array)[i]);
+}
+
+/* value rounded to a number of n_bits significant bits whose exponent is at least least: by adding and
+ * subtracting in double, which rounds to nearest even. */
+static double rounded(double value, int n_bits, int least) {
+    int exponent;
+    double unit;
+    if (value == 0) return value;
+    frexp(value, &exponent); /* value = f 2^exponent, f in [1/2, 1) */
+    if (exponent - 1 < least) exponent = least + 1;
+    unit = ldexp(1, exponent - n_bits);
+    return nearbyint(value / unit) * unit;
+}
+
+static float random_f32(void) {
+    float value;
+    uint32_t bits;
+    do {
+        bits = (uint32_t)memo_test_random();
+        memcpy(&value, &bits, sizeof value);
+    } while (!(value - value == 0));
+    return value;
+}
+
+static void fill_random(void* array, memo_type type, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        float value = (float)(memo_test_real() * 4 - 2);
+        if (type == MEMO_TYPE_F32) ((float*)array)[i] = value;
+        else if (type == MEMO_TYPE_BF16) ((uint16_t*)array)[i] = memo_bf16_from_f32(value);
+        else ((uint16_t*)array)[i] = memo_f16_from_f32(value);
+    }
+}
+
+static int same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+/* --- types --- */
+
+static void sixteen_bits_survive_both_ways(void) {
+    int bits;
+    for (bits = 0; bits < 65536; bits++) {
+        float half = memo_f32_from_f16((uint16_t)bits), brain = memo_f32_from_bf16((uint16_t)bits);
+        if (half == half) CHECK_CASE(memo_f16_from_f32(half) == bits, "f16 %04x", bits);
+        else CHECK_CASE((bits & 0x7fff) > 0x7c00 && memo_f16_from_f32(half) == 0x7fff, "%04x", bits);
+        if (brain == brain) CHECK_CASE(memo_bf16_from_f32(brain) == bits, "bf16 %04x", bits);
+        else CHECK_CASE((bits & 0x7fff) > 0x7f80 && memo_bf16_from_f32(brain) == 0x7fff, "%04x", bits);
+    }
+    CHECK(memo_f32_from_f16(0x3c00) == 1.0f && memo_f32_from_f16(0xc000) == -2.0f);
+    CHECK(memo_f32_from_f16(0x7bff) == 65504.0f && memo_f32_from_f16(0x7c00) == INFINITY);
+    CHECK(memo_f32_from_f16(1) == ldexpf(1, -24) && memo_f32_from_f16(0x0400) == ldexpf(1, -14));
+    CHECK(memo_f32_from_bf16(0x3f80) == 1.0f && memo_f32_from_bf16(0xff80) == -INFINITY);
+}
+
+static void check_narrowing(float value) {
+    double expected = rounded(value, 11, -14);
+    float half = memo_f32_from_f16(memo_f16_from_f32(value));
+    float brain = memo_f32_from_bf16(memo_bf16_from_f32(value));
+    if (fabs(expected) >= 65520) expected = expected > 0 ? INFINITY : -INFINITY;
+    CHECK_CASE(half == expected && signbit(half) == signbit(value), "f16 of %a is %a, not %a", value,
+               half, expected);
+    expected = rounded(value, 8, -126);
+    if (fabs(expected) >= ldexp(1, 128)) expected = expected > 0 ? INFINITY : -INFINITY;
+    CHECK_CASE(brain == expected && signbit(brain) == signbit(value), "bf16 of %a is %a, not %a",
+               value, brain, expected);
+}
+
+static void narrowing_rounds_to_nearest_even(void) {
+    int64_t i;
+    int bits;
+    for (i = 0; i < 200000; i++) check_narrowing(random_f32());
+    /* Around every number of 16 bits, and every middle of two, a step to each side. */
+    for (bits = 0; bits < 0x7c00; bits++) {
+        float low = memo_f32_from_f16((uint16_t)bits), high = memo_f32_from_f16((uint16_t)(bits + 1));
+        float middle = high < INFINITY ? low + (high - low) / 2 : 65520.0f;
+        check_narrowing(middle);
+        check_narrowing(nextafterf(middle, 0));
+        check_narrowing(nextafterf(middle, INFINITY));
+        check_narrowing(-nextafterf(low, INFINITY));
+    }
+    for (bits = 0; bits < 0x7f7f; bits++) {
+        float low = memo_f32_from_bf16((uint16_t)bits), high = memo_f32_from_bf16((uint16_t)(bits + 1));
+        float middle = low / 2 + high / 2;
+        check_narrowing(middle);
+        check_narrowing(-nextafterf(middle, 0));
+        check_narrowing(nextafterf(middle, INFINITY));
+    }
+    CHECK(memo_f16_from_f32(INFINITY) == 0x7c00 && memo_f16_from_f32(-INFINITY) == 0xfc00);
+    CHECK(memo_bf16_from_f32(INFINITY) == 0x7f80 && memo_bf16_from_f32(-INFINITY) == 0xff80);
+    CHECK(memo_f16_from_f32(-0.0f) == 0x8000 && memo_bf16_from_f32(-0.0f) == 0x8000);
+}
+
+static void casts_each_element_and_no_other(void) {
+    static float from_memory[300], to_memory[300];
+    int c;
+    for (c = 0; c < 400; c++) {
+        memo_cast_desc cast;
+        char* to;
+        const char* from;
+        int64_t i, element;
+        memset(&cast, 0, sizeof cast);
+        cast.to_type = types[memo_test_int(0, N_TYPES - 1)];
+        cast.from_type = types[memo_test_int(0, N_TYPES - 1)];
+        cast.n = memo_test_int(0, 100);
+        /* Aligned to 16 bytes or only to the element. */
+        to = (char*)to_memory + memo_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
+        from = (char*)from_memory + memo_row_type_bytes(cast.from_type) * memo_test_int(0, 8);
+        fill_random(from_memory, cast.from_type, 150);
+        memset(to_memory, 0x55, sizeof to_memory);
+        cast.to = to;
+        cast.from = from;
+        CHECK_OK(memo_row_cast(&cast, &error));
+        for (i = 0; i < cast.n; i++) {
+            float value = get(from, cast.from_type, i);
+            if (cast.to_type == MEMO_TYPE_BF16) value = memo_f32_from_bf16(memo_bf16_from_f32(value));
+            if (cast.to_type == MEMO_TYPE_F16) value = memo_f32_from_f16(memo_f16_from_f32(value));
+            CHECK_CASE(same_bits(get(to, cast.to_type, i), value), "element %d", (int)i);
+        }
+        element = memo_row_type_bytes(cast.to_type);
+        CHECK(to[-1] == 0x55 && to[cast.n * element] == 0x55);
+    }
+}
+
+/* --- rows --- */
+
+static void gathers_and_scatters_rows(void) {
+    static char from_memory[16384], to_memory[16384], expected[16384];
+    int64_t index[40];
+    int c;
+    for (c = 0; c < 600; c++) {
+        memo_rows_desc rows;
+        int is_gather = (int)memo_test_int(0, 1), shift = (int)memo_test_int(0, 1);
+        int64_t i, n_from, n_to, unit = memo_test_int(0, 2) ? 16 : 1;
+        memset(&rows, 0, sizeof rows);
+        rows.n_rows = memo_test_int(0, 40);
+        rows.n_indexed_rows = memo_test_int(0, 40);
+        rows.row_bytes = unit * memo_test_int(0, unit == 16 ? 8 : 150);
+        rows.to = to_memory + (unit == 1) * shift;
+        rows.from = from_memory + (unit == 1) * shift * 3;
+        rows.index = index;
+        if (memo_test_int(0, 1)) rows.to_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
+        if (memo_test_int(0, 1)) rows.from_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
+        for (i = 0; i < 40; i++) index[i] = i; /* a permutation, so that no row is written twice */
+        for (i = 39; i > 0; i--) {
+            int64_t k = memo_test_int(0, i), other = index[k];
+            index[k] = index[i];
+            index[i] = other;
+        }
+        if (memo_test_int(0, 1)) index[memo_test_int(0, 39)] = -1;
+        for (i = 0; i < (int64_t)sizeof from_memory; i++) from_memory[i] = (char)memo_test_random();
+        memset(to_memory, 0x55, sizeof to_memory);
+        memset(expected, 0x55, sizeof expected);
+        CHECK_OK((is_gather ? memo_row_gather : memo_row_scatter)(&rows, &error));
+        n_to = rows.to_stride_bytes ? rows.to_stride_bytes : rows.row_bytes;
+        n_from = rows.from_stride_bytes ? rows.from_stride_bytes : rows.row_bytes;
+        for (i = 0; i < rows.n_rows; i++) {
+            int inside = index[i] >= 0 && index[i] < rows.n_indexed_rows;
+            char* to = expected + ((char*)rows.to - to_memory);
+            if (is_gather) {
+                if (inside)
+                    memcpy(to + i * n_to, (const char*)rows.from + index[i] * n_from,
+                           (size_t)rows.row_bytes);
+                else
+                    memset(to + i * n_to, 0, (size_t)rows.row_bytes);
+            } else if (inside) {
+                memcpy(to + index[i] * n_to, (const char*)rows.from + i * n_from,
+                       (size_t)rows.row_bytes);
+            }
+        }
+        CHECK_CASE(memcmp(to_memory, expected, sizeof expected) == 0, "case %d", c);
+    }
+}
+
+static void adds_rows_in_fp32(void) {
+    static float a_memory[4096], b_memory[4096], to_memory[4096];
+    int c;
+    for (c = 0; c < 600; c++) {
+        memo_add_desc add, given;
+        int64_t row, column, in_place = memo_test_int(0, 2) == 0;
+        memset(&add, 0, sizeof add);
+        add.a_type = types[memo_test_int(0, N_TYPES - 1)];
+        add.b_type = types[memo_test_int(0, N_TYPES - 1)];
+        add.to_type = in_place ? add.a_type : types[memo_test_int(0, N_TYPES - 1)];
+        add.n_rows = memo_test_int(1, 12);
+        add.n_columns = memo_test_int(0, 90);
+        if (memo_test_int(0, 1)) add.a_stride = add.n_columns + memo_test_int(0, 20);
+        if (memo_test_int(0, 1)) add.b_stride = add.n_columns + memo_test_int(0, 20);
+        add.to_stride = in_place ? add.a_stride : memo_test_int(0, 1) * (add.n_columns + 3);
+        add.a = a_memory + memo_test_int(0, 4);
+        add.b = b_memory + memo_test_int(0, 4);
+        add.to = in_place ? (void*)(uintptr_t)add.a : (void*)(to_memory + memo_test_int(0, 4));
+        fill_random(a_memory, add.a_type, 2 * 4096 / 2);
+        fill_random(b_memory, add.b_type, 2 * 4096 / 2);
+        {
+            static float sums[12 * 90];
+            given = add;
+            CHECK_OK(memo_add_desc_resolve(&given, &error));
+            if (!given.a_stride) continue;
+            for (row = 0; row < add.n_rows; row++) {
+                for (column = 0; column < add.n_columns; column++) {
+                    int64_t at_a = row * (add.a_stride ? add.a_stride : add.n_columns) + column;
+                    int64_t at_b = row * (add.b_stride ? add.b_stride : add.n_columns) + column;
+                    float sum = get(add.a, add.a_type, at_a) + get(add.b, add.b_type, at_b);
+                    if (add.to_type == MEMO_TYPE_BF16) sum = memo_f32_from_bf16(memo_bf16_from_f32(sum));
+                    if (add.to_type == MEMO_TYPE_F16) sum = memo_f32_from_f16(memo_f16_from_f32(sum));
+                    sums[row * 90 + column] = sum;
+                }
+            }
+            CHECK_OK(memo_row_add(&add, &error));
+            for (row = 0; row < add.n_rows; row++)
+                for (column = 0; column < add.n_columns; column++) {
+                    int64_t at = row * (add.to_stride ? add.to_stride : add.n_columns) + column;
+                    CHECK_CASE(same_bits(get(add.to, add.to_type, at), sums[row * 90 + column]),
+                               "case %d, row %d, column %d", c, (int)row, (int)column);
+                }
+        }
+    }
+}
+
+static void sums_products_of_rows(void) {
+    static float a[8192], b[8192];
+    float sums[20];
+    int c;
+    for (c = 0; c < 300; c++) {
+        memo_row_sums_desc desc;
+        int64_t row, column;
+        memset(&desc, 0, sizeof desc);
+        desc.a_type = types[memo_test_int(0, N_TYPES - 1)];
+        desc.b_type = types[memo_test_int(0, N_TYPES - 1)];
+        desc.n_rows = memo_test_int(0, 20);
+        desc.n_columns = memo_test_int(0, 3) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 200);
+        desc.b_stride = memo_test_int(0, 1) * (desc.n_columns + 8);
+        desc.a = a;
+        desc.b = b;
+        desc.sums = sums;
+        fill_random(a, desc.a_type, 8192);
+        fill_random(b, desc.b_type, 8192);
+        CHECK_OK(memo_row_sums(&desc, &error));
+        for (row = 0; row < desc.n_rows; row++) {
+            double sum = 0, size = 0;
+            for (column = 0; column < desc.n_columns; column++) {
+                int64_t at = row * (desc.b_stride ? desc.b_stride : desc.n_columns) + column;
+                double product = (double)get(a, desc.a_type, row * desc.n_columns + column) *
+                                 get(b, desc.b_type, at);
+                sum += product;
+                size += fabs(product);
+            }
+            CHECK_CASE(fabs(sums[row] - sum) <= 1e-6 * size, "case %d, row %d: %g, not %g", c,
+                       (int)row, (double)sums[row], sum);
+        }
+    }
+}
+
+/* --- merge --- */
+
+/* Softmax attention of one row over n keys with values of n_columns numbers, in double. */
+static void attend(const double* scores, const double* values, int64_t n, int64_t n_columns,
+                   float* out, float* lse) {
+    double largest = -INFINITY, sum = 0;
+    int64_t k, c;
+    for (k = 0; k < n; k++)
+        if (scores[k] > largest) largest = scores[k];
+    for (k = 0; k < n; k++) sum += exp(scores[k] - largest);
+    for (c = 0; c < n_columns; c++) {
+        double weighted = 0;
+        for (k = 0; k < n; k++) weighted += exp(scores[k] - largest) * values[k * n_columns + c];
+        out[c] = n ? (float)(weighted / sum) : NAN; /* nobody may look at what no key gave */
+    }
+    *lse = n ? (float)(largest + log(sum)) : -INFINITY;
+}
+
+static void merges_parts_of_attention(void) {
+    enum { N_KEYS = 24, N_COLUMNS = 70, N_PARTS = 5 };
+    static double scores[N_KEYS], values[N_KEYS * N_COLUMNS];
+    static float out[N_COLUMNS], whole[N_COLUMNS], part[N_COLUMNS];
+    int c;
+    for (c = 0; c < 300; c++) {
+        int64_t n_columns = memo_test_int(1, N_COLUMNS), k, begin = 0, p;
+        double spread = memo_test_int(0, 3) == 0 ? 300 : 4;
+        float lse = -INFINITY, whole_lse, part_lse;
+        for (k = 0; k < N_KEYS; k++) scores[k] = (memo_test_real() - 0.5) * spread;
+        for (k = 0; k < N_KEYS * n_columns; k++) values[k] = memo_test_real() * 2 - 1;
+        for (k = 0; k < n_columns; k++) out[k] = NAN;
+        for (p = 0; p < N_PARTS; p++) {
+            int64_t n = p < N_PARTS - 1 ? memo_test_int(0, (N_KEYS - begin) / 2) : N_KEYS - begin;
+            memo_merge_desc merge;
+            memset(&merge, 0, sizeof merge);
+            attend(scores + begin, values + begin * n_columns, n, n_columns, part, &part_lse);
+            merge.out = out;
+            merge.lse = &lse;
+            merge.part_out = part;
+            merge.part_lse = &part_lse;
+            merge.n_rows = 1;
+            merge.n_columns = n_columns;
+            CHECK_OK(memo_row_merge(&merge, &error));
+            begin += n;
+        }
+        attend(scores, values, N_KEYS, n_columns, whole, &whole_lse);
+        CHECK_CASE(fabsf(lse - whole_lse) <= 3e-6f * (1 + fabsf(whole_lse)), "case %d: lse %g, not %g",
+                   c, lse, whole_lse);
+        for (k = 0; k < n_columns; k++)
+            CHECK_CASE(fabsf(out[k] - whole[k]) <= 5e-6f, "case %d: column %d is %g, not %g", c,
+                       (int)k, out[k], whole[k]);
+    }
+}
+
+static void merge_survives_extremes(void) {
+    static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
+    size_t i, k;
+    for (i = 0; i < sizeof lses / sizeof lses[0]; i++) {
+        for (k = 0; k < sizeof lses / sizeof lses[0]; k++) {
+            float a = lses[i], b = lses[k], weight = memo_merge_weight(a, b);
+            float lse = memo_merge_lse(a, b);
+            CHECK_CASE(weight >= 0 && weight <= 1, "weight of %g and %g: %g", a, b, weight);
+            CHECK_CASE(lse >= (a > b ? a : b) && lse <= (a > b ? a : b) + 0.6932f, "lse of %g and %g",
+                       a, b);
+            CHECK(same_bits(lse, memo_merge_lse(b, a)));
+        }
+    }
+    CHECK(memo_merge_weight(-INFINITY, -INFINITY) == 0);
+    CHECK(memo_merge_weight(0, 0) == 0.5f && memo_merge_lse(0, 0) == log1pf(1));
+    CHECK(memo_merge_weight(NAN, 0) != memo_merge_weight(NAN, 0)); /* a NaN is not hidden */
+}
+
+static void merge_leaves_other_batches_alone(void) {
+    enum { ROWS = 5, COLUMNS = 72, BATCHES = 3, STRIDE = 9 };
+    static float out[BATCHES * STRIDE * COLUMNS], before[BATCHES * STRIDE * COLUMNS];
+    static float lse[BATCHES * STRIDE], part_lse[BATCHES * ROWS];
+    static uint16_t part[BATCHES * ROWS * COLUMNS];
+    memo_merge_desc merge;
+    int64_t b, row, column;
+    memset(&merge, 0, sizeof merge);
+    fill_random(out, MEMO_TYPE_F32, BATCHES * STRIDE * COLUMNS);
+    fill_random(lse, MEMO_TYPE_F32, BATCHES * STRIDE);
+    fill_random(part, MEMO_TYPE_BF16, BATCHES * ROWS * COLUMNS);
+    fill_random(part_lse, MEMO_TYPE_F32, BATCHES * ROWS);
+    memcpy(before, out, sizeof out);
+    merge.out = out;
+    merge.lse = lse;
+    merge.part_out = part;
+    merge.part_lse = part_lse;
+    merge.part_type = MEMO_TYPE_BF16;
+    merge.n_batches = BATCHES;
+    merge.n_rows = ROWS;
+    merge.n_columns = COLUMNS;
+    merge.batch_stride_rows = STRIDE;
+    {
+        float lse_before[BATCHES * STRIDE];
+        memcpy(lse_before, lse, sizeof lse);
+        CHECK_OK(memo_row_merge(&merge, &error));
+        for (b = 0; b < BATCHES; b++) {
+            for (row = 0; row < STRIDE; row++) {
+                int64_t at = b * STRIDE + row, from = b * ROWS + row;
+                float weight = row < ROWS ? memo_merge_weight(lse_before[at], part_lse[from]) : 0;
+                for (column = 0; column < COLUMNS; column++) {
+                    float old = before[at * COLUMNS + column], expected = old;
+                    if (row < ROWS) {
+                        float other = memo_f32_from_bf16(part[from * COLUMNS + column]);
+                        expected = fmaf(weight, other - old, old);
+                    }
+                    CHECK(same_bits(out[at * COLUMNS + column], expected));
+                }
+                CHECK(same_bits(lse[at], row < ROWS ? memo_merge_lse(lse_before[at], part_lse[from])
+                                                    : lse_before[at]));
+            }
+        }
+    }
+}
+
+/* --- indices beyond 32 bits: only the last items, in memory that is mostly not there --- */
+
+#define HUGE_ELEMENTS (((int64_t)1 << 31) + 8)
+
+static char* reserve(int64_t n_bytes) {
+    void* address = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return address == MAP_FAILED ? NULL : (char*)address;
+}
+
+static void indices_pass_32_bits(void) {
+    char* a = reserve(4 * HUGE_ELEMENTS);
+    char* b = reserve(4 * HUGE_ELEMENTS);
+    int64_t last = HUGE_ELEMENTS - 1;
+    if (a && b) {
+        memo_cast_desc cast;
+        memo_add_desc add;
+        memo_rows_desc rows;
+        memo_row_sums_desc sums;
+        memo_merge_desc merge;
+        int64_t index[3] = {0, 0, 0}, n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
+        float sum = 0;
+        memset(&cast, 0, sizeof cast);
+        cast.to = b;
+        cast.from = a;
+        cast.to_type = MEMO_TYPE_BF16;
+        cast.n = HUGE_ELEMENTS;
+        ((float*)a)[last] = 3.0f;
+        CHECK_OK(memo_cast_desc_resolve(&cast, &error));
+        memo_cast_item(&cast, memo_cast_items(&cast) - 1);
+        CHECK(memo_f32_from_bf16(((uint16_t*)b)[last]) == 3.0f);
+
+        memset(&add, 0, sizeof add);
+        add.to = b;
+        add.a = a;
+        add.b = a;
+        add.n_columns = 4;
+        add.n_rows = HUGE_ELEMENTS / 4;
+        CHECK_OK(memo_add_desc_resolve(&add, &error));
+        memo_add_item(&add, memo_add_items(&add) - 1);
+        CHECK(((float*)b)[last] == 6.0f);
+        add.n_rows = HUGE_ELEMENTS / 4; /* the same as rows that do not touch */
+        add.n_columns = 3;
+        add.to_stride = add.a_stride = add.b_stride = 4;
+        ((float*)a)[last - 1] = 5.0f;
+        memo_add_item(&add, memo_add_items(&add) - 1);
+        CHECK(((float*)b)[last - 1] == 10.0f && ((float*)b)[last] == 6.0f);
+
+        memset(&rows, 0, sizeof rows);
+        rows.to = b;
+        rows.from = a;
+        rows.index = index;
+        rows.n_rows = 3;
+        rows.n_indexed_rows = HUGE_ELEMENTS / 8;
+        rows.row_bytes = 32;
+        index[2] = rows.n_indexed_rows - 1;
+        CHECK_OK(memo_row_gather(&rows, &error));
+        CHECK(((float*)b)[2 * 8 + 7] == 3.0f);
+        rows.from = b;
+        rows.to = a;
+        ((float*)b)[2 * 8 + 7] = 4.0f;
+        CHECK_OK(memo_row_scatter(&rows, &error));
+        CHECK(((float*)a)[last] == 4.0f);
+
+        memset(&sums, 0, sizeof sums);
+        sums.a = a;
+        sums.b = a;
+        sums.sums = &sum;
+        sums.n_rows = n_rows;
+        sums.n_columns = sums.a_stride = sums.b_stride = n_columns;
+        ((float*)a)[n_rows * n_columns - 128] = 7.0f;
+        CHECK(memo_row_sum_lane(&sums, n_rows - 1, 0) == 49.0f);
+
+        memset(&merge, 0, sizeof merge);
+        merge.out = (float*)(void*)b;
+        merge.part_out = a;
+        merge.n_batches = 1;
+        merge.n_rows = n_rows;
+        merge.n_columns = n_columns;
+        memo_merge_lane(&merge, n_rows - 1, 0, 1);
+        CHECK(merge.out[n_rows * n_columns - 128] == 7.0f);
+    }
+    if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));
+    if (b) munmap(b, (size_t)(4 * HUGE_ELEMENTS));
+    if (!a || !b) SKIP("no room for two arrays of 8 GiB addresses");
+    {
+        int64_t rest, big = ((int64_t)1 << 40) + 5;
+        CHECK(memoi_row_of(big, 7, &rest) == big / 7 && rest == big % 7);
+        CHECK(memoi_row_of(41, (int64_t)1 << 33, &rest) == 0 && rest == 41);
+        CHECK(memoi_row_of(0xffffffff, 3, &rest) == 0xffffffff / 3 && rest == 0);
+    }
+}
+
+static void refuses_what_cannot_be_meant(void) {
+    static float numbers[64];
+    static const int64_t index[2] = {0, 1};
+    memo_rows_desc rows;
+    memo_merge_desc merge;
+    memo_add_desc add;
+    memo_row_sums_desc sums;
+    memo_cast_desc cast;
+    memset(&rows, 0, sizeof rows);
+    rows.to = numbers;
+    rows.from = numbers + 32;
+    rows.n_rows = 2;
+    rows.n_indexed_rows = 2;
+    rows.row_bytes = 16;
+    CHECK(memo_row_gather(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "index is NULL"));
+    rows.index = index;
+    CHECK_OK(memo_row_gather(&rows, &error));
+    rows.to_stride_bytes = 8;
+    CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "only 8 apart"));
+    rows.to_stride_bytes = (int64_t)1 << 61;
+    CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memset(&cast, 0, sizeof cast);
+    cast.to = numbers;
+    cast.from = numbers + 32;
+    cast.n = 4;
+    cast.to_type = MEMO_TYPE_I64;
+    CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "F32, BF16 or F16"));
+    cast.to_type = MEMO_TYPE_F32;
+    cast.to = (char*)numbers + 2;
+    CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "not aligned"));
+    cast.to = numbers;
+    cast.n = -1;
+    CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memset(&add, 0, sizeof add);
+    CHECK_OK(memo_row_add(&add, &error)); /* nothing to do needs no addresses */
+    add.n_columns = 3;
+    CHECK(memo_row_add(&add, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "to: is NULL"));
+    memset(&merge, 0, sizeof merge);
+    CHECK_OK(memo_row_merge(&merge, &error));
+    merge.n_batches = 2;
+    merge.n_rows = 4;
+    merge.n_columns = 1;
+    merge.batch_stride_rows = 2;
+    CHECK(memo_row_merge(&merge, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "overlap"));
+    memset(&sums, 0, sizeof sums);
+    CHECK_OK(memo_row_sums(&sums, &error));
+    sums.n_rows = (int64_t)1 << 40;
+    sums.n_columns = (int64_t)1 << 40;
+    sums.a = sums.b = numbers;
+    sums.sums = numbers;
+    CHECK(memo_row_sums(&sums, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "2^62"));
+}
+
+#ifdef MEMO_DEVICE_HAS_ROW_KERNELS
+
+/* A cast, an addition and a gather one after the other on a stream, recorded: no race, right names. */
+static void run_on_a_host_stream(void) {
+    enum { N = 100 };
+    static float from[N], sum[N];
+    static uint16_t narrow[N], gathered[2];
+    static const int64_t index[2] = {99, -1};
+    static const char* const names[] = {"cast", "add", "gather rows"};
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_device *host, *device;
+    memo_recorder* recorder;
+    memo_schedule* schedule;
+    memo_check* check;
+    memo_stream stream;
+    memo_cast_desc cast;
+    memo_add_desc add;
+    memo_rows_desc rows;
+    int64_t i, n = 0;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    recorder_desc.device = host;
+    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+    device = memo_recorder_device(recorder);
+    CHECK_OK(device->stream_create(device->context, "compute", 0, &stream, &error));
+    for (i = 0; i < N; i++) from[i] = (float)i;
+    memset(&cast, 0, sizeof cast);
+    memset(&add, 0, sizeof add);
+    memset(&rows, 0, sizeof rows);
+    cast.to = narrow;
+    cast.to_type = MEMO_TYPE_F16;
+    cast.from = from;
+    cast.n = N;
+    add.to = sum;
+    add.a = from;
+    add.b = narrow;
+    add.b_type = MEMO_TYPE_F16;
+    add.n_columns = N;
+    rows.to = gathered;
+    rows.from = narrow;
+    rows.index = index;
+    rows.n_rows = 2;
+    rows.n_indexed_rows = N;
+    rows.row_bytes = 2;
+    CHECK_OK(device->cast(device->context, stream, &cast, &error));
+    CHECK_OK(device->add(device->context, stream, &add, &error));
+    CHECK_OK(device->gather_rows(device->context, stream, &rows, &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    cast.n = -1;
+    CHECK(device->cast(device->context, stream, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    for (i = 0; i < N; i++) CHECK(sum[i] == (float)(2 * i));
+    CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
+    CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+    for (i = 0; i < schedule->n_ops; i++)
+        if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)
+            CHECK(strcmp(memo_schedule_op_name(schedule, i), names[n++]) == 0);
+    CHECK(n == 3);
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 0);
+    memo_check_destroy(check);
+    device->stream_destroy(device->context, stream, NULL);
+    memo_recorder_destroy(recorder);
+    memo_host_device_destroy(host);
+}
+
+#endif
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(sixteen_bits_survive_both_ways);
+    TEST(narrowing_rounds_to_nearest_even);
+    TEST(casts_each_element_and_no_other);
+    TEST(gathers_and_scatters_rows);
+    TEST(adds_rows_in_fp32);
+    TEST(sums_products_of_rows);
+    TEST(merges_parts_of_attention);
+    TEST(merge_survives_extremes);
+    TEST(merge_leaves_other_batches_alone);
+    TEST(indices_pass_32_bits);
+    TEST(refuses_what_cannot_be_meant);
+#ifdef MEMO_DEVICE_HAS_ROW_KERNELS
+    TEST(run_on_a_host_stream);
+#endif
+    return memo_test_end();
+}
