@@ -365,7 +365,8 @@ typedef struct memo_device {
     const char* name;
     void* context; /* first argument of every function */
 
-    /* Device memory and pinned host memory; synchronous; addresses are multiples of 512. */
+    /* Device memory and pinned host memory; synchronous; addresses are multiples of 512.  Free only
+     * what no enqueued operation uses any more. */
     memo_status (*device_alloc)(void* context, int64_t size_bytes, void** address,
                                 memo_error* error);
     memo_status (*device_free)(void* context, void* address, memo_error* error);

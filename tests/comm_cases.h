@@ -93,9 +93,15 @@ static int case_value(uint64_t salt, int32_t rank, int64_t i) {
     return (int)(case_random(&state) % 7);
 }
 
+/* Buffers that both the host and the back end can use. */
+#ifndef CASE_MALLOC
+#define CASE_MALLOC(size_bytes) malloc(size_bytes)
+#define CASE_FREE(address)      free(address)
+#endif
+
 static void* case_array(int64_t count, memo_type type) {
     size_t n_bytes = (size_t)(count * memo_type_bytes(type));
-    void* array = malloc(n_bytes ? n_bytes : 1);
+    void* array = CASE_MALLOC(n_bytes ? n_bytes : 1);
     if (!array) abort();
     memset(array, 0x5a, n_bytes);
     return array;
@@ -162,8 +168,8 @@ static void one_all_reduce(rank_case* c, memo_comm* comm, memo_stream stream) {
            comm->sent_bytes - sent ==
                2 * (comm->size - 1) * count * memo_type_bytes(type) / comm->size,
            "%lld", (long long)(comm->sent_bytes - sent));
-    if (!in_place) free(to);
-    free(from);
+    if (!in_place) CASE_FREE(to);
+    CASE_FREE(from);
 }
 
 static void one_all_gather(rank_case* c, memo_comm* comm, memo_stream stream) {
@@ -183,8 +189,8 @@ static void one_all_gather(rank_case* c, memo_comm* comm, memo_stream stream) {
                (int)r, (long long)count, memo_type_name(type));
     EXPECT(c, comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
            (long long)(comm->sent_bytes - sent));
-    if (!in_place) free(from);
-    free(to);
+    if (!in_place) CASE_FREE(from);
+    CASE_FREE(to);
 }
 
 static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream) {
@@ -203,8 +209,8 @@ static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream
            "%lld %s in place %d", (long long)count, memo_type_name(type), in_place);
     EXPECT(c, comm->sent_bytes - sent == (comm->size - 1) * count * bytes, "%lld",
            (long long)(comm->sent_bytes - sent));
-    if (!in_place) free(to);
-    free(from);
+    if (!in_place) CASE_FREE(to);
+    CASE_FREE(from);
 }
 
 static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
@@ -223,7 +229,7 @@ static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
            comm->sent_bytes - sent ==
                ((comm->rank + 1) % comm->size == root ? 0 : count * memo_type_bytes(type)),
            "%lld", (long long)(comm->sent_bytes - sent));
-    free(buffer);
+    CASE_FREE(buffer);
 }
 
 static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
@@ -244,22 +250,21 @@ static void case_collectives(rank_case* c) {
 
 /* Many enqueued before the first is looked at; each reads what the one before it wrote. */
 static void case_collectives_in_a_row(rank_case* c) {
-    enum { N = 60 };
-    float x[N + 1][16];
-    float expected = (float)(c->comm->size + 1);
+    enum { N = 60, COUNT = 16 };
+    float* x = (float*)case_array((N + 1) * COUNT, MEMO_TYPE_F32);
+    float expected = (float)(c->comm->size / 2 + 2 * ((c->comm->size + 1) / 2));
     memo_error error;
     int i, k;
-    for (k = 0; k < 16; k++) x[0][k] = (float)(c->comm->rank % 2 ? 1 : 2);
-    expected = (float)(c->comm->size / 2 + 2 * ((c->comm->size + 1) / 2));
-    for (i = 0; i < N; i++) {
-        /* Sums double and more; the largest of equal numbers brings nothing new: every other one is a maximum. */
-        EXPECT_OK(c, c->comm->all_reduce(c->comm, c->streams[0], x[i], x[i + 1], 16, MEMO_TYPE_F32,
+    for (k = 0; k < COUNT; k++) x[k] = (float)(c->comm->rank % 2 ? 1 : 2);
+    for (i = 0; i < N; i++) /* the largest of equal numbers is no news: few sums, many maxima */
+        EXPECT_OK(c, c->comm->all_reduce(c->comm, c->streams[0], x + i * COUNT, x + (i + 1) * COUNT,
+                                         COUNT, MEMO_TYPE_F32,
                                          i % 20 ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM, &error));
-    }
     case_synchronize(c);
     for (i = 20; i < N; i += 20) expected *= (float)c->comm->size;
-    for (k = 0; k < 16; k++)
-        EXPECT(c, x[N][k] == expected, "%g is not %g", (double)x[N][k], (double)expected);
+    for (k = N * COUNT; k < (N + 1) * COUNT; k++)
+        EXPECT(c, x[k] == expected, "%g is not %g", (double)x[k], (double)expected);
+    CASE_FREE(x);
 }
 
 /* --- sends and receives --- */
@@ -330,8 +335,8 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     EXPECT(c, comm->sent_bytes - sent_before == sent, "%lld is not %lld",
            (long long)(comm->sent_bytes - sent_before), (long long)sent);
     for (i = 0; i < n; i++) {
-        free(m[i].sent);
-        free(m[i].received);
+        CASE_FREE(m[i].sent);
+        CASE_FREE(m[i].received);
     }
 }
 
@@ -361,8 +366,8 @@ static void case_exchange(rank_case* c) {
     for (r = 0; r < comm->size; r++)
         EXPECT(c, received[r] == r * 100 + comm->rank, "%lld from %d", (long long)received[r],
                (int)r);
-    free(sent);
-    free(received);
+    CASE_FREE(sent);
+    CASE_FREE(received);
 }
 
 /* A ring of single operations, odd ranks receiving first; sends and receives of one side in a group and of the
@@ -372,10 +377,12 @@ static void case_single_messages(rank_case* c) {
     memo_stream stream = c->streams[0];
     int32_t next = (comm->rank + 1) % comm->size,
             previous = (comm->rank + comm->size - 1) % comm->size;
-    int32_t mine[2], got[2];
+    int32_t *mine, *got;
     int i;
     memo_error error;
     if (comm->size % 2) return;
+    mine = (int32_t*)case_array(4, MEMO_TYPE_I32);
+    got = mine + 2;
     mine[0] = comm->rank;
     mine[1] = comm->rank + 100;
     for (i = 0; i < 5; i++) {
@@ -397,6 +404,7 @@ static void case_single_messages(rank_case* c) {
         EXPECT(c, got[0] == previous && got[1] == previous + 100, "%d, %d", (int)got[0],
                (int)got[1]);
     }
+    CASE_FREE(mine);
 }
 
 static void case_all_to_all(rank_case* c) {
@@ -417,8 +425,8 @@ static void case_all_to_all(rank_case* c) {
                    "%lld %s from %d", (long long)count, memo_type_name(type), (int)r);
         EXPECT(c, comm->sent_bytes - sent == (n - 1) * count * memo_type_bytes(type), "%lld",
                (long long)(comm->sent_bytes - sent));
-        free(from);
-        free(to);
+        CASE_FREE(from);
+        CASE_FREE(to);
     }
 }
 
@@ -457,9 +465,9 @@ static void case_all_to_all_v(rank_case* c) {
             EXPECT(c, to[receive_at[r] + i] == (float)(r * 10000 + comm->rank * 100 + i),
                    "element %lld from %d", (long long)i, (int)r);
     }
-    free(numbers);
-    free(from);
-    free(to);
+    CASE_FREE(numbers);
+    CASE_FREE(from);
+    CASE_FREE(to);
 }
 
 /* --- splits and meshes --- */
@@ -493,8 +501,8 @@ static void case_splits(rank_case* c) {
                    part[k] && part[k]->rank == rank && part[k]->size == size &&
                        strstr(part[k]->name, "half") && part[k]->sent_bytes == 0,
                    "split %d", (int)k);
-        free(color[k]);
-        free(key[k]);
+        CASE_FREE(color[k]);
+        CASE_FREE(key[k]);
     }
     for (r = 0; r < 4; r++) {
         /* Parts have random sizes: their random numbers must not disturb the common ones. */
@@ -535,14 +543,16 @@ static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_m
 }
 
 static void mesh_group(rank_case* c, memo_comm* part, int32_t rank, int32_t n, int64_t sum) {
-    int64_t mine = (int64_t)c->comm->rank * c->comm->rank + 1, total = -1;
+    int64_t* word = (int64_t*)case_array(2, MEMO_TYPE_I64);
     memo_error error;
+    word[0] = (int64_t)c->comm->rank * c->comm->rank + 1;
     EXPECT(c, part->rank == rank && part->size == n, "%s: rank %d of %d, not %d of %d", part->name,
            (int)part->rank, (int)part->size, (int)rank, (int)n);
-    EXPECT_OK(c, part->all_reduce(part, c->streams[0], &mine, &total, 1, MEMO_TYPE_I64,
+    EXPECT_OK(c, part->all_reduce(part, c->streams[0], &word[0], &word[1], 1, MEMO_TYPE_I64,
                                   MEMO_REDUCTION_SUM, &error));
     EXPECT_OK(c, c->device->stream_synchronize(c->device->context, c->streams[0], &error));
-    EXPECT(c, total == sum, "%s: %lld, not %lld", part->name, (long long)total, (long long)sum);
+    EXPECT(c, word[1] == sum, "%s: %lld, not %lld", part->name, (long long)word[1], (long long)sum);
+    CASE_FREE(word);
 }
 
 static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {

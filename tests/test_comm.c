@@ -317,6 +317,38 @@ static void a_nan_is_the_largest_on_every_rank(void) {
     rig_end(&g);
 }
 
+/* No elements, no buffers: still everybody must call, and that is all. */
+static void nothing_is_a_count_too(void) {
+    static const int64_t zeros[3] = {0, 0, 0};
+    rig g;
+    memo_error error;
+    int32_t r;
+    if (!rig_begin(&g, 3, NULL)) return;
+    for (r = 0; r < 3; r++) {
+        memo_comm* comm = g.comms[r];
+        memo_stream s = g.cases[r].streams[0];
+        CHECK_OK(
+            comm->all_reduce(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+        CHECK_OK(comm->all_gather(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, &error));
+        CHECK_OK(comm->reduce_scatter(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+                                      &error));
+        CHECK_OK(comm->broadcast(comm, s, NULL, 0, MEMO_TYPE_F32, 2, &error));
+        CHECK_OK(memo_comm_all_to_all(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, &error));
+        CHECK_OK(memo_comm_all_to_all_v(comm, s, NULL, zeros, zeros, NULL, zeros, zeros,
+                                        MEMO_TYPE_F32, &error));
+        CHECK_OK(comm->group_begin(comm, &error));
+        CHECK_OK(comm->send(comm, s, NULL, 0, MEMO_TYPE_F32, (r + 1) % 3, &error));
+        CHECK_OK(comm->receive(comm, s, NULL, 0, MEMO_TYPE_F32, (r + 2) % 3, &error));
+        CHECK_OK(comm->group_end(comm, s, &error));
+    }
+    rig_synchronize(&g);
+    for (r = 0; r < 3; r++) {
+        CHECK_OK(g.comms[r]->status(g.comms[r], &error));
+        CHECK(g.comms[r]->sent_bytes == 0);
+    }
+    rig_end(&g);
+}
+
 /* --- matching --- */
 
 /* Rank 1 waits for 2 before it sends to 0, and 2's send to 1 comes after the one to 0: a group that took its
@@ -1048,6 +1080,7 @@ int main(int argc, char** argv) {
     TEST(refused_calls_harm_nobody);
     TEST(sums_have_the_same_bits_whatever_the_timing);
     TEST(a_nan_is_the_largest_on_every_rank);
+    TEST(nothing_is_a_count_too);
     TEST(a_group_takes_what_comes_first);
     TEST(messages_wait_for_room);
     TEST(messages_before_the_start_are_refused_when_full);

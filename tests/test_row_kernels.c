@@ -49,9 +49,12 @@ static void fill_random(void* array, memo_type type, int64_t n) {
     int64_t i;
     for (i = 0; i < n; i++) {
         float value = (float)(memo_test_real() * 4 - 2);
-        if (type == MEMO_TYPE_F32) ((float*)array)[i] = value;
-        else if (type == MEMO_TYPE_BF16) ((uint16_t*)array)[i] = memo_bf16_from_f32(value);
-        else ((uint16_t*)array)[i] = memo_f16_from_f32(value);
+        if (type == MEMO_TYPE_F32)
+            ((float*)array)[i] = value;
+        else if (type == MEMO_TYPE_BF16)
+            ((uint16_t*)array)[i] = memo_bf16_from_f32(value);
+        else
+            ((uint16_t*)array)[i] = memo_f16_from_f32(value);
     }
 }
 
@@ -63,10 +66,15 @@ static void sixteen_bits_survive_both_ways(void) {
     int bits;
     for (bits = 0; bits < 65536; bits++) {
         float half = memo_f32_from_f16((uint16_t)bits), brain = memo_f32_from_bf16((uint16_t)bits);
-        if (half == half) CHECK_CASE(memo_f16_from_f32(half) == bits, "f16 %04x", bits);
-        else CHECK_CASE((bits & 0x7fff) > 0x7c00 && memo_f16_from_f32(half) == 0x7fff, "%04x", bits);
-        if (brain == brain) CHECK_CASE(memo_bf16_from_f32(brain) == bits, "bf16 %04x", bits);
-        else CHECK_CASE((bits & 0x7fff) > 0x7f80 && memo_bf16_from_f32(brain) == 0x7fff, "%04x", bits);
+        if (half == half)
+            CHECK_CASE(memo_f16_from_f32(half) == bits, "f16 %04x", bits);
+        else
+            CHECK_CASE((bits & 0x7fff) > 0x7c00 && memo_f16_from_f32(half) == 0x7fff, "%04x", bits);
+        if (brain == brain)
+            CHECK_CASE(memo_bf16_from_f32(brain) == bits, "bf16 %04x", bits);
+        else
+            CHECK_CASE((bits & 0x7fff) > 0x7f80 && memo_bf16_from_f32(brain) == 0x7fff, "%04x",
+                       bits);
     }
     CHECK(memo_f32_from_f16(0x3c00) == 1.0f && memo_f32_from_f16(0xc000) == -2.0f);
     CHECK(memo_f32_from_f16(0x7bff) == 65504.0f && memo_f32_from_f16(0x7c00) == INFINITY);
@@ -79,8 +87,8 @@ static void check_narrowing(float value) {
     float half = memo_f32_from_f16(memo_f16_from_f32(value));
     float brain = memo_f32_from_bf16(memo_bf16_from_f32(value));
     if (fabs(expected) >= 65520) expected = expected > 0 ? INFINITY : -INFINITY;
-    CHECK_CASE(half == expected && signbit(half) == signbit(value), "f16 of %a is %a, not %a", value,
-               half, expected);
+    CHECK_CASE(half == expected && signbit(half) == signbit(value), "f16 of %a is %a, not %a",
+               value, half, expected);
     expected = rounded(value, 8, -126);
     if (fabs(expected) >= ldexp(1, 128)) expected = expected > 0 ? INFINITY : -INFINITY;
     CHECK_CASE(brain == expected && signbit(brain) == signbit(value), "bf16 of %a is %a, not %a",
@@ -93,7 +101,8 @@ static void narrowing_rounds_to_nearest_even(void) {
     for (i = 0; i < 200000; i++) check_narrowing(random_f32());
     /* Around every number of 16 bits, and every middle of two, a step to each side. */
     for (bits = 0; bits < 0x7c00; bits++) {
-        float low = memo_f32_from_f16((uint16_t)bits), high = memo_f32_from_f16((uint16_t)(bits + 1));
+        float low = memo_f32_from_f16((uint16_t)bits),
+              high = memo_f32_from_f16((uint16_t)(bits + 1));
         float middle = high < INFINITY ? low + (high - low) / 2 : 65520.0f;
         check_narrowing(middle);
         check_narrowing(nextafterf(middle, 0));
@@ -101,7 +110,8 @@ static void narrowing_rounds_to_nearest_even(void) {
         check_narrowing(-nextafterf(low, INFINITY));
     }
     for (bits = 0; bits < 0x7f7f; bits++) {
-        float low = memo_f32_from_bf16((uint16_t)bits), high = memo_f32_from_bf16((uint16_t)(bits + 1));
+        float low = memo_f32_from_bf16((uint16_t)bits),
+              high = memo_f32_from_bf16((uint16_t)(bits + 1));
         float middle = low / 2 + high / 2;
         check_narrowing(middle);
         check_narrowing(-nextafterf(middle, 0));
@@ -134,7 +144,8 @@ static void casts_each_element_and_no_other(void) {
         CHECK_OK(memo_row_cast(&cast, &error));
         for (i = 0; i < cast.n; i++) {
             float value = get(from, cast.from_type, i);
-            if (cast.to_type == MEMO_TYPE_BF16) value = memo_f32_from_bf16(memo_bf16_from_f32(value));
+            if (cast.to_type == MEMO_TYPE_BF16)
+                value = memo_f32_from_bf16(memo_bf16_from_f32(value));
             if (cast.to_type == MEMO_TYPE_F16) value = memo_f32_from_f16(memo_f16_from_f32(value));
             CHECK_CASE(same_bits(get(to, cast.to_type, i), value), "element %d", (int)i);
         }
@@ -161,7 +172,8 @@ static void gathers_and_scatters_rows(void) {
         rows.from = from_memory + (unit == 1) * shift * 3;
         rows.index = index;
         if (memo_test_int(0, 1)) rows.to_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
-        if (memo_test_int(0, 1)) rows.from_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
+        if (memo_test_int(0, 1))
+            rows.from_stride_bytes = rows.row_bytes + unit * memo_test_int(0, 5);
         for (i = 0; i < 40; i++) index[i] = i; /* a permutation, so that no row is written twice */
         for (i = 39; i > 0; i--) {
             int64_t k = memo_test_int(0, i), other = index[k];
@@ -197,7 +209,7 @@ static void adds_rows_in_fp32(void) {
     static float a_memory[4096], b_memory[4096], to_memory[4096];
     int c;
     for (c = 0; c < 600; c++) {
-        memo_add_desc add, given;
+        memo_add_desc add;
         int64_t row, column, in_place = memo_test_int(0, 2) == 0;
         memset(&add, 0, sizeof add);
         add.a_type = types[memo_test_int(0, N_TYPES - 1)];
@@ -215,16 +227,15 @@ static void adds_rows_in_fp32(void) {
         fill_random(b_memory, add.b_type, 2 * 4096 / 2);
         {
             static float sums[12 * 90];
-            given = add;
-            CHECK_OK(memo_add_desc_resolve(&given, &error));
-            if (!given.a_stride) continue;
             for (row = 0; row < add.n_rows; row++) {
                 for (column = 0; column < add.n_columns; column++) {
                     int64_t at_a = row * (add.a_stride ? add.a_stride : add.n_columns) + column;
                     int64_t at_b = row * (add.b_stride ? add.b_stride : add.n_columns) + column;
                     float sum = get(add.a, add.a_type, at_a) + get(add.b, add.b_type, at_b);
-                    if (add.to_type == MEMO_TYPE_BF16) sum = memo_f32_from_bf16(memo_bf16_from_f32(sum));
-                    if (add.to_type == MEMO_TYPE_F16) sum = memo_f32_from_f16(memo_f16_from_f32(sum));
+                    if (add.to_type == MEMO_TYPE_BF16)
+                        sum = memo_f32_from_bf16(memo_bf16_from_f32(sum));
+                    if (add.to_type == MEMO_TYPE_F16)
+                        sum = memo_f32_from_f16(memo_f16_from_f32(sum));
                     sums[row * 90 + column] = sum;
                 }
             }
@@ -318,11 +329,11 @@ static void merges_parts_of_attention(void) {
             begin += n;
         }
         attend(scores, values, N_KEYS, n_columns, whole, &whole_lse);
-        CHECK_CASE(fabsf(lse - whole_lse) <= 3e-6f * (1 + fabsf(whole_lse)), "case %d: lse %g, not %g",
-                   c, lse, whole_lse);
+        CHECK_CASE(fabsf(lse - whole_lse) <= 3e-6f * (1 + fabsf(whole_lse)),
+                   "case %d: lse %g, not %g", c, lse, whole_lse);
         for (k = 0; k < n_columns; k++)
-            CHECK_CASE(fabsf(out[k] - whole[k]) <= 5e-6f, "case %d: column %d is %g, not %g", c,
-                       (int)k, out[k], whole[k]);
+            CHECK_CASE(fabsf(out[k] - whole[k]) <= 5e-6f + 3e-7f * fabsf(whole_lse),
+                       "case %d: column %d is %g, not %g", c, (int)k, out[k], whole[k]);
     }
 }
 
@@ -334,8 +345,8 @@ static void merge_survives_extremes(void) {
             float a = lses[i], b = lses[k], weight = memo_merge_weight(a, b);
             float lse = memo_merge_lse(a, b);
             CHECK_CASE(weight >= 0 && weight <= 1, "weight of %g and %g: %g", a, b, weight);
-            CHECK_CASE(lse >= (a > b ? a : b) && lse <= (a > b ? a : b) + 0.6932f, "lse of %g and %g",
-                       a, b);
+            CHECK_CASE(lse >= (a > b ? a : b) && lse <= (a > b ? a : b) + 0.6932f,
+                       "lse of %g and %g", a, b);
             CHECK(same_bits(lse, memo_merge_lse(b, a)));
         }
     }

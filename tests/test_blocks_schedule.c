@@ -1,0 +1,524 @@
+/* Chapter 8 of memo_sp.h, the schedules: the published test vector, closed forms, bounds and recurrences against the
+ * simulation of random cases, order of the schedules, races. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#ifndef MEMO_SP_BLOCKS
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "sp_parts/8_blocks_schedule.h"
+#ifdef __cplusplus
+}
+#endif
+#include "sp_parts/8_blocks_schedule.inc"
+#endif
+#include "memo_test.h"
+
+static memo_error error;
+
+#define MAX_BLOCKS 12
+#define MAX_PARTS  5
+
+typedef struct problem {
+    memo_blocks_schedule_desc desc;
+    memo_block_times times[MAX_BLOCKS * MAX_PARTS];
+} problem;
+
+static const memo_block_times* time_of(const problem* p, int block, int part) {
+    return &p->times[block * p->desc.n_parts + part];
+}
+
+static memo_schedule* make(const problem* p, int is_backward) {
+    memo_blocks_schedule_desc desc = p->desc;
+    memo_schedule* schedule;
+    desc.times = p->times;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    CHECK_OK(is_backward ? memo_blocks_backward_schedule(&desc, schedule, &error)
+                         : memo_blocks_forward_schedule(&desc, schedule, &error));
+    return schedule;
+}
+
+static double makespan(problem* p, memo_blocks_order order, int is_backward) {
+    memo_schedule* schedule;
+    memo_simulation* simulation;
+    double makespan_s;
+    p->desc.order = order;
+    schedule = make(p, is_backward);
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    makespan_s = simulation->makespan_s;
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return makespan_s;
+}
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* Like x, but not bitwise: sums in another order. */
+static int is_close(double a, double b) {
+    return fabs(a - b) <= 1e-9 * larger(1, larger(fabs(a), fabs(b)));
+}
+
+static void set_problem(problem* p, int n_blocks, int n_parts) {
+    memset(p, 0, sizeof *p);
+    p->desc = memo_blocks_schedule_desc_default();
+    p->desc.n_blocks = n_blocks;
+    p->desc.n_parts = n_parts;
+}
+
+/* The same times for all parts. */
+static void set_block(problem* p, int block, double f, double r, double b, double c) {
+    int s;
+    for (s = 0; s < p->desc.n_parts; s++) {
+        memo_block_times* t = &p->times[block * p->desc.n_parts + s];
+        t->forward_s = f;
+        t->recompute_s = r;
+        t->backward_s = b;
+        t->reduce_s = c;
+    }
+}
+
+/* Zero, a whole number (ties) or any. */
+static double random_time(void) {
+    int64_t kind = memo_test_int(0, 9);
+    return kind == 0 ? 0 : kind < 6 ? (double)memo_test_int(0, 8) : 10 * memo_test_real();
+}
+
+static void set_random(problem* p, int n_blocks, int n_parts) {
+    int i;
+    set_problem(p, n_blocks, n_parts);
+    for (i = 0; i < n_blocks; i++)
+        set_block(p, i, random_time(), random_time(), random_time(), random_time());
+}
+
+/* ---- the reference page's figures ---- */
+
+static void test_vector(void) {
+    static const double expected[2][6] = {{36, 22, 92, 68, 62, 62}, {60, 42, 140, 98, 78, 65}};
+    int k, i;
+    for (k = 0; k < 2; k++) {
+        problem p;
+        set_problem(&p, 4, 2);
+        for (i = 0; i < 4; i++)
+            set_block(&p, i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, k ? 5 : 2);
+        CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 0) == expected[k][0]);
+        CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 0) == expected[k][1]);
+        CHECK(makespan(&p, MEMO_BLOCKS_CROSS, 0) == expected[k][1]);
+        CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 1) == expected[k][2]);
+        CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 1) == expected[k][3]);
+        CHECK(makespan(&p, MEMO_BLOCKS_CROSS, 1) == expected[k][4]);
+        CHECK(makespan(&p, MEMO_BLOCKS_FINE, 1) == expected[k][5]);
+    }
+}
+
+/* R4a[0,3] B4a[3,9] R4b[9,12] B4b[12,18] R3a[18,20] B3a[20,24] ...; cB4a[9,11] cB4b[18,20]; comm busy 16, not 24. */
+static void fine_order(void) {
+    static const struct {
+        const char* name;
+        double start, end;
+    } expected[] = {{"R4a", 0, 3},   {"B4a", 3, 9},   {"cB4a", 9, 11}, {"R4b", 9, 12},
+                    {"B4b", 12, 18}, {"cB4b", 18, 20}, {"R3a", 18, 20}, {"B3a", 20, 24}};
+    memo_schedule* schedule;
+    memo_simulation* simulation;
+    problem p;
+    int64_t i;
+    int k = 0;
+    set_problem(&p, 4, 2);
+    for (i = 0; i < 4; i++)
+        set_block(&p, (int)i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, 2);
+    p.desc.order = MEMO_BLOCKS_FINE;
+    schedule = make(&p, 1);
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    for (i = 0; i < schedule->n_ops && k < 8; i++) {
+        if (schedule->ops[i].kind != MEMO_OP_RUN) continue;
+        CHECK_CASE(!strcmp(memo_schedule_op_name(schedule, i), expected[k].name), "%s is not %s",
+                   memo_schedule_op_name(schedule, i), expected[k].name);
+        CHECK(simulation->start_s[i] == expected[k].start);
+        CHECK(simulation->end_s[i] == expected[k].end);
+        k++;
+    }
+    CHECK(simulation->busy_s[1] == 16);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    p.desc.order = MEMO_BLOCKS_CROSS;
+    schedule = make(&p, 1);
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    CHECK(simulation->busy_s[1] == 24);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+}
+
+/* ---- two parts: closed forms and bounds of the reference page ---- */
+
+static void closed_forms(void) {
+    int n;
+    for (n = 0; n < 20000 && memo_test.failures == 0; n++) {
+        problem p;
+        int K = 2 * (int)memo_test_int(1, 6), i, s;
+        double fd = 0, fp, bd = 0, bp = 0, f_sum = 0, rb_sum = 0, c_sum = 0, x = 0, y = 0;
+        double returned[2] = {0, 0}, forward[4], backward[4];
+        const memo_block_times *t, *m;
+        set_random(&p, K, 2);
+        fp = time_of(&p, 0, 0)->forward_s + time_of(&p, K - 1, 0)->reduce_s;
+        for (i = 0; i < K; i++) {
+            t = time_of(&p, i, 0);
+            fd += 2 * (t->forward_s + t->reduce_s);
+            bd += 2 * (t->recompute_s + t->backward_s + 2 * t->reduce_s);
+            fp += larger(t->forward_s, t->reduce_s);
+            if (i > 0) fp += larger(t->forward_s, time_of(&p, i - 1, 0)->reduce_s);
+            f_sum += t->forward_s;
+            rb_sum += t->recompute_s + t->backward_s;
+            c_sum += t->reduce_s;
+        }
+        for (i = 0; i < K; i += 2) {
+            t = time_of(&p, i, 0);
+            m = time_of(&p, i + 1, 0);
+            bp += t->recompute_s + larger(t->recompute_s, t->reduce_s) +
+                  larger(m->recompute_s, t->reduce_s) + larger(m->recompute_s, m->reduce_s) +
+                  m->reduce_s;
+            bp += m->backward_s + larger(m->backward_s, m->reduce_s) +
+                  larger(t->backward_s, m->reduce_s) + larger(t->backward_s, t->reduce_s) +
+                  t->reduce_s;
+        }
+        for (i = K - 1; i >= 0; i--)
+            for (s = 0; s < 2; s++) {
+                t = time_of(&p, i, s);
+                x = larger(x + t->recompute_s, returned[s]) + t->backward_s;
+                y = returned[s] = larger(x, y) + t->reduce_s;
+            }
+        for (i = 0; i < 4; i++) {
+            forward[i] = makespan(&p, (memo_blocks_order)i, 0);
+            backward[i] = makespan(&p, (memo_blocks_order)i, 1);
+        }
+        CHECK_CASE(is_close(forward[0], fd), "forward default %g, not %g", forward[0], fd);
+        CHECK_CASE(is_close(forward[1], fp), "forward pipelined %g, not %g", forward[1], fp);
+        CHECK(forward[2] == forward[1] && forward[3] == forward[1]);
+        CHECK_CASE(is_close(backward[0], bd), "backward default %g, not %g", backward[0], bd);
+        CHECK_CASE(is_close(backward[1], bp), "backward pipelined %g, not %g", backward[1], bp);
+        CHECK_CASE(is_close(backward[3], y), "backward fine %g, not %g", backward[3], y);
+        t = time_of(&p, 0, 0);
+        m = time_of(&p, K - 1, 0);
+        CHECK(forward[1] >= (1 - 1e-12) * larger(2 * f_sum + m->reduce_s, t->forward_s + 2 * c_sum));
+        CHECK(backward[3] >= (1 - 1e-12) * larger(2 * rb_sum + t->reduce_s,
+                                                  m->recompute_s + m->backward_s + 2 * c_sum));
+        CHECK(forward[1] <= forward[0] * (1 + 1e-12));
+        CHECK_CASE(backward[2] <= backward[1] * (1 + 1e-12), "cross %g > pipelined %g", backward[2],
+                   backward[1]);
+        CHECK(backward[1] <= backward[0] * (1 + 1e-12));
+    }
+}
+
+/* ---- any number of parts, layers of any number of blocks: slow, obvious recurrences ---- */
+
+typedef struct streams {
+    double compute, comm;
+    double reduced[MAX_PARTS], returned[MAX_PARTS];
+} streams;
+
+static void run(streams* t, double after, double duration) {
+    t->compute = larger(t->compute, after) + duration;
+}
+static double collective(streams* t, double duration) {
+    t->comm = larger(t->comm, t->compute) + duration;
+    return t->comm;
+}
+static void barrier(streams* t) { t->compute = t->comm = larger(t->compute, t->comm); }
+
+static double forward_reference(const problem* p) {
+    streams t;
+    int i, s, is_serial = p->desc.order == MEMO_BLOCKS_DEFAULT;
+    memset(&t, 0, sizeof t);
+    for (i = 0; i < p->desc.n_blocks; i++)
+        for (s = 0; s < p->desc.n_parts; s++) {
+            run(&t, t.reduced[s], time_of(p, i, s)->forward_s);
+            t.reduced[s] = collective(&t, time_of(p, i, s)->reduce_s);
+            if (is_serial) barrier(&t);
+        }
+    return larger(t.compute, t.comm);
+}
+
+static void backward_of(const problem* p, streams* t, int i, int s) {
+    const memo_block_times* times = time_of(p, i, s);
+    run(t, t->returned[s], times->backward_s);
+    t->returned[s] = collective(t, times->reduce_s);
+    if (p->desc.order == MEMO_BLOCKS_DEFAULT) barrier(t);
+    if (p->desc.weights_apart) run(t, 0, times->weights_s);
+}
+
+static double backward_reference(const problem* p) {
+    const memo_blocks_order order = p->desc.order;
+    int n = p->desc.n_parts, m = p->desc.blocks_per_layer, last, i, s, k;
+    streams t;
+    memset(&t, 0, sizeof t);
+    for (last = p->desc.n_blocks - 1; last > 0 || (last == 0 && m == 1); last -= m) {
+        int first = last - m + 1;
+        int top = order == MEMO_BLOCKS_FINE ? first : last; /* blocks below: recomputed as a pass */
+        if (order != MEMO_BLOCKS_FINE)
+            for (i = first; i <= (order == MEMO_BLOCKS_CROSS ? last - 1 : last); i++)
+                for (s = 0; s < n; s++) {
+                    run(&t, i > first ? t.reduced[s] : 0, time_of(p, i, s)->recompute_s);
+                    t.reduced[s] = collective(&t, time_of(p, i, s)->reduce_s);
+                    if (order == MEMO_BLOCKS_DEFAULT) barrier(&t);
+                }
+        if (order < MEMO_BLOCKS_CROSS) barrier(&t);
+        for (i = last; i >= first; i--) {
+            int is_segment = order == MEMO_BLOCKS_FINE || (order == MEMO_BLOCKS_CROSS && i == top);
+            int is_coupled = p->desc.splits_sequence && i == first;
+            double there = 0;
+            if (is_segment && is_coupled)
+                for (s = 0; s < n; s++) run(&t, 0, time_of(p, i, s)->recompute_s);
+            for (k = 0; k < n; k++) {
+                s = p->desc.splits_sequence ? n - 1 - k : k;
+                if (order == MEMO_BLOCKS_CROSS && i > first) there = t.reduced[s];
+                if (is_segment && !is_coupled) run(&t, there, time_of(p, i, s)->recompute_s);
+                backward_of(p, &t, i, s);
+            }
+        }
+        if (order == MEMO_BLOCKS_PIPELINED) barrier(&t);
+        if (last - m < 0) break;
+    }
+    return larger(t.compute, t.comm);
+}
+
+static void set_any(problem* p) {
+    int m = (int)memo_test_int(1, 3), i, s;
+    set_random(p, m * (int)memo_test_int(1, 4), (int)memo_test_int(1, MAX_PARTS));
+    p->desc.blocks_per_layer = m;
+    p->desc.splits_sequence = memo_test_int(0, 1) == 0;
+    p->desc.weights_apart = memo_test_int(0, 1) == 0;
+    if (memo_test_int(0, 1))
+        for (i = 0; i < p->desc.n_blocks; i++)
+            for (s = 0; s < p->desc.n_parts; s++) {
+                memo_block_times* t = &p->times[i * p->desc.n_parts + s];
+                t->forward_s = random_time();
+                t->recompute_s = random_time();
+                t->backward_s = random_time();
+                t->weights_s = random_time();
+                t->reduce_s = random_time();
+            }
+}
+
+static void recurrences(void) {
+    int n, i;
+    for (n = 0; n < 6000 && memo_test.failures == 0; n++) {
+        problem p;
+        set_any(&p);
+        for (i = 0; i < 4; i++) {
+            double found = makespan(&p, (memo_blocks_order)i, 0), expected = forward_reference(&p);
+            CHECK_CASE(is_close(found, expected), "forward %s: %g, not %g",
+                       memo_blocks_order_name((memo_blocks_order)i), found, expected);
+            found = makespan(&p, (memo_blocks_order)i, 1);
+            expected = backward_reference(&p);
+            CHECK_CASE(is_close(found, expected), "backward %s, %d blocks of %d, %d parts%s: %g, not %g",
+                       memo_blocks_order_name((memo_blocks_order)i), (int)p.desc.n_blocks,
+                       (int)p.desc.blocks_per_layer, (int)p.desc.n_parts,
+                       p.desc.splits_sequence ? " of a sequence" : "", found, expected);
+        }
+    }
+}
+
+/* The order of the schedules with equal parts, however many, in layers of two blocks. */
+static void never_slower(void) {
+    int n;
+    for (n = 0; n < 6000 && memo_test.failures == 0; n++) {
+        problem p;
+        double backward[4];
+        int i;
+        set_random(&p, 2 * (int)memo_test_int(1, 5), (int)memo_test_int(1, MAX_PARTS));
+        for (i = 0; i < 4; i++) backward[i] = makespan(&p, (memo_blocks_order)i, 1);
+        CHECK(backward[1] <= backward[0] * (1 + 1e-12));
+        CHECK_CASE(backward[2] <= backward[1] * (1 + 1e-12), "%d parts, cross %g > pipelined %g",
+                   (int)p.desc.n_parts, backward[2], backward[1]);
+    }
+}
+
+/* One part cannot overlap with anything but weight gradients. */
+static void one_part(void) {
+    problem p;
+    int i;
+    set_problem(&p, 4, 1);
+    for (i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 3);
+    CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 0) == 20);
+    CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 0) == 20);
+    CHECK(makespan(&p, MEMO_BLOCKS_DEFAULT, 1) == 48);
+    CHECK(makespan(&p, MEMO_BLOCKS_PIPELINED, 1) == 48);
+    /* No all-reduce behind the last recomputation of each layer; the first of a layer hides one of the layer above. */
+    CHECK(makespan(&p, MEMO_BLOCKS_CROSS, 1) == 48 - 2 * 3 - 2);
+    CHECK(makespan(&p, MEMO_BLOCKS_FINE, 1) == 4 * (4 + 3) + 2);
+    for (i = 0; i < 4; i++) {
+        p.times[i].backward_s = 3;
+        p.times[i].weights_s = 1;
+    }
+    p.desc.weights_apart = 1;
+    CHECK(makespan(&p, MEMO_BLOCKS_FINE, 1) == 4 * (3 + 3) + 2);
+}
+
+/* Halves of one sequence: the second half of attention costs three times the first. */
+static void one_sequence(void) {
+    problem p;
+    memo_schedule* schedule;
+    int order, i;
+    set_problem(&p, 4, 2);
+    for (i = 0; i < 4; i++) {
+        set_block(&p, i, 2, 2, 4, 2);
+        if (i % 2 == 0) p.times[2 * i + 1].forward_s = p.times[2 * i + 1].recompute_s = 6;
+        if (i % 2 == 0) p.times[2 * i + 1].backward_s = 12;
+    }
+    p.desc.splits_sequence = 1;
+    for (order = 0; order < 4; order++) {
+        int64_t k, r1a = -1, b1a = -1, b1b = -1;
+        double whole = makespan(&p, MEMO_BLOCKS_DEFAULT, 1);
+        CHECK(makespan(&p, (memo_blocks_order)order, 1) <= whole);
+        p.desc.order = (memo_blocks_order)order;
+        schedule = make(&p, 1);
+        for (k = 0; k < schedule->n_ops; k++) {
+            const char* name = memo_schedule_op_name(schedule, k);
+            if (schedule->ops[k].kind != MEMO_OP_RUN) continue;
+            if (!strcmp(name, "R1a")) r1a = k;
+            if (!strcmp(name, "B1a")) b1a = k;
+            if (!strcmp(name, "B1b")) b1b = k;
+        }
+        /* Keys of the first half before the second's backward; that before the first's. */
+        CHECK(r1a >= 0 && r1a < b1b && b1b < b1a);
+        memo_schedule_destroy(schedule);
+    }
+}
+
+/* ---- proven without running ---- */
+
+static void no_races(void) {
+    int n, is_backward;
+    for (n = 0; n < 1500 && memo_test.failures == 0; n++) {
+        problem p;
+        set_any(&p);
+        p.desc.order = (memo_blocks_order)memo_test_int(0, 3);
+        p.desc.is_scattered = memo_test_int(0, 1) == 0;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_schedule* schedule = make(&p, is_backward);
+            memo_check* check;
+            CHECK_OK(memo_schedule_check(schedule, &check, &error));
+            CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0,
+                       "%s %s%s: %lld races, the first of %s and %s",
+                       memo_blocks_order_name(p.desc.order), is_backward ? "backward" : "forward",
+                       p.desc.is_scattered ? ", scattered" : "", (long long)check->n_races,
+                       check->n_races ? memo_schedule_op_name(schedule, check->races[0].first) : "",
+                       check->n_races ? memo_schedule_op_name(schedule, check->races[0].second)
+                                      : "");
+            /* In the two orders without barriers each wait is there for a race. */
+            if (p.desc.order >= MEMO_BLOCKS_CROSS)
+                CHECK_CASE(check->n_redundant_waits == 0, "%s %s, %d parts, %lld of %lld waits: %s%s%s",
+                           memo_blocks_order_name(p.desc.order),
+                           is_backward ? "backward" : "forward", (int)p.desc.n_parts,
+                           (long long)check->n_redundant_waits, (long long)check->n_waits,
+                           p.desc.is_scattered ? "scattered " : "",
+                           p.desc.splits_sequence ? "sequence " : "",
+                           memo_schedule_op_name(schedule, check->redundant_waits[0] + 1));
+            memo_check_destroy(check);
+            memo_schedule_destroy(schedule);
+        }
+    }
+}
+
+/* A schedule with one wait less has a race: what the checker says, it says for a reason. */
+static void each_wait_counts(void) {
+    int order, is_backward;
+    for (order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            problem p;
+            memo_schedule* schedule;
+            int64_t i, n_waits = 0;
+            set_problem(&p, 4, 2);
+            p.desc.order = (memo_blocks_order)order;
+            schedule = make(&p, is_backward);
+            for (i = 0; i < schedule->n_ops; i++) {
+                memo_check* check;
+                if (schedule->ops[i].kind != MEMO_OP_WAIT) continue;
+                n_waits++;
+                /* A record of an event nobody waits for stands in for the wait. */
+                schedule->ops[i].kind = MEMO_OP_RECORD;
+                CHECK_OK(memo_schedule_check(schedule, &check, &error));
+                schedule->ops[i].kind = MEMO_OP_WAIT;
+                memo_check_destroy(check);
+            }
+            CHECK(n_waits > 0);
+            memo_schedule_destroy(schedule);
+        }
+}
+
+/* ---- the number of parts ---- */
+
+static void best_parts(void) {
+    problem p;
+    memo_blocks_schedule_desc desc;
+    memo_blocks_overhead overhead = {0, 0};
+    memo_block_times times[4];
+    int32_t n_parts = 0;
+    double makespan_s = 0, split_s;
+    int i;
+    set_problem(&p, 4, 1);
+    for (i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 2);
+    memcpy(times, p.times, sizeof times);
+    desc = p.desc;
+    desc.order = MEMO_BLOCKS_FINE;
+    desc.times = times;
+    /* Without overhead the finest; with some, fewer; where a message is all latency, one. */
+    CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
+    CHECK(n_parts == 8);
+    overhead.collective_s = 0.2;
+    overhead.operation_s = 0.2;
+    CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &makespan_s, &error));
+    CHECK_CASE(n_parts > 1 && n_parts < 8, "%d", (int)n_parts);
+    CHECK(makespan_s > split_s);
+    overhead.collective_s = 2;
+    overhead.operation_s = 1;
+    CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error));
+    CHECK(n_parts == 1);
+    overhead.collective_s = -1;
+    CHECK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+static void refusals(void) {
+    problem p;
+    memo_schedule* schedule;
+    memo_blocks_schedule_desc desc;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    set_problem(&p, 3, 2);
+    desc = p.desc;
+    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "3 blocks are not whole layers of 2") != NULL);
+    desc.n_blocks = 0;
+    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_blocks = 4;
+    desc.n_parts = -1;
+    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_parts = 2;
+    desc.order = (memo_blocks_order)7;
+    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.order = MEMO_BLOCKS_FINE;
+    desc.times = p.times;
+    p.times[3].reduce_s = -1;
+    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "block 2, part 2") != NULL);
+    p.times[3].reduce_s = NAN;
+    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(schedule->n_ops == 0 && schedule->n_streams == 0);
+    memo_schedule_destroy(schedule);
+    CHECK(!strcmp(memo_blocks_order_name(MEMO_BLOCKS_FINE), "fine"));
+    CHECK(!strcmp(memo_blocks_order_name((memo_blocks_order)9), "no order"));
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(test_vector);
+    TEST(fine_order);
+    TEST(closed_forms);
+    TEST(recurrences);
+    TEST(never_slower);
+    TEST(one_part);
+    TEST(one_sequence);
+    TEST(no_races);
+    TEST(each_wait_counts);
+    TEST(best_parts);
+    TEST(refusals);
+    return memo_test_end();
+}
