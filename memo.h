@@ -756,7 +756,7 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *
  * The skeletal tensors of a layer are tables of rows, a row a token.  A trainer describes them once
  * and brackets each layer; the engine gives addresses, moves rows to pinned host memory behind the
- * computation and back in time (MEMO paper, section 4.1).  Layer i uses rounding buffer i % 2:
+ * computation and back in time (MEMO paper, section 4.1).  Layers take turns in the two buffers:
  *
  *   forward of layer i    waits until the rows of layer i-2 have left the buffer; afterwards its
  *                         own rows leave on the engine's to-host stream, behind layer i+1;
@@ -779,7 +779,22 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                                            (else: read before they arrived)
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
- * That rows come back only after they have left follows: the compute stream stands between. */
+ * That rows come back only after they have left follows: the compute stream stands between.
+ *
+ * What is swapped is said in one of two ways.  By modes and alpha: the paper's way, every layer
+ * alike.  By a table, memo_swap_desc.rows: how many rows of each tensor of each layer are kept on
+ * the device, swapped and recomputed (memo_plan.h makes such tables).  With a table
+ *   kept rows           are the first ones, in a place of the layer's own;
+ *   the other rows      lie side by side, so that a view never has more than two pieces.  A
+ *                       tensor's scratch lies between its two rounding buffers: even layers end
+ *                       theirs at the scratch, swapped rows before recomputed ones; odd layers
+ *                       begin theirs behind it, recomputed rows before swapped ones;
+ *   "layer i-2" above   is the latest layer before i that swaps rows in the same buffer.  The last
+ *                       layer in each buffer is not moved, and what no later layer puts into the
+ *                       scratch is not recomputed, so the last layer never is.  A wait may be
+ *                       redundant where the two layers swap different tensors.
+ * Bytes on the device, n layers: of each tensor the largest number of rows swapped in an even
+ * layer, in an odd one and recomputed in any, and all kept rows. */
 
 typedef enum memo_swap_mode {
     MEMO_SWAP_SPLIT = 0, /* the first rows (alpha) are swapped, the others recomputed */
@@ -792,13 +807,18 @@ typedef struct memo_swap_tensor {
     const char* name;
     int64_t row_bytes; /* of one token in one layer; 0: the tensor is absent */
     memo_swap_mode mode;
-    /* 1: all rows lie side by side (q, k, v, which attention reads whole).  0: a split tensor may
-     * lie in two pieces that meet at a tile's border. */
+    /* 1: all rows lie side by side (q, k, v, which attention reads whole).  0: a tensor may lie in
+     * two pieces that meet at a tile's border. */
     int32_t is_contiguous;
 } memo_swap_tensor;
 
+/* Of one tensor in one layer; the other rows are recomputed. */
+typedef struct memo_swap_rows {
+    int64_t kept, swapped;
+} memo_swap_rows;
+
 typedef struct memo_swap_desc {
-    const memo_device* device; /* may be NULL for memo_swap_get_sizes */
+    const memo_device* device; /* may be NULL for memo_swap_get_sizes and memo_swap_generate */
     memo_stream compute_stream;
     const memo_swap_tensor* tensors; /* copied */
     int32_t n_tensors;
@@ -809,17 +829,24 @@ typedef struct memo_swap_desc {
     int32_t n_resident_layers; /* last layers with all rows their own: not recomputed; 0: 2 */
     int32_t is_timed;          /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
+    /* (n_layers, n_tensors), copied; NULL: modes, alpha and n_resident_layers say.  Else these
+     * three are not looked at.  Each border between kept, swapped and recomputed rows, in the order
+     * in which they lie, is a multiple of tile_rows; of a contiguous tensor none or all rows are
+     * kept. */
+    const memo_swap_rows* rows;
 } memo_swap_desc;
 
 /* What a desc needs and does; exact, before anything is allocated. */
 typedef struct memo_swap_sizes {
-    int64_t swapped_rows; /* of a SPLIT tensor */
+    int64_t swapped_rows; /* of a SPLIT tensor; 0 with a table of rows */
     double alpha;         /* swapped_rows / n_rows */
     int64_t device_bytes;
     int64_t host_bytes;          /* pinned */
-    int64_t layer_swapped_bytes; /* moved each way for each swapped layer of a micro-batch */
+    int64_t layer_swapped_bytes; /* moved each way for each swapped layer of a micro-batch; with a
+                                    table: for the one with most */
     int64_t layer_bytes;         /* skeletal bytes of one layer */
-    int32_t n_swapped_layers;
+    int32_t n_swapped_layers;    /* layers whose rows are moved */
+    int64_t swapped_bytes;       /* moved each way for all layers of a micro-batch */
 } memo_swap_sizes;
 
 /* Where the rows of a tensor of a layer lie: row r at first + r * row_bytes below split_row, at
@@ -876,6 +903,28 @@ MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
 /* Synchronise before where stalls are wanted. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
+
+/* How long the operations of a step take, for memo_swap_generate.  Arrays may be NULL: all 0. */
+typedef struct memo_swap_times {
+    const double* forward_s;           /* of each layer */
+    const double* backward_s;          /* of each layer, without recomputation */
+    const double* recompute_s_per_row; /* of each tensor */
+    double between_s; /* after the last forward, before the first backward: the classifier */
+    /* A copy takes copy_s, and its bytes at these rates; 0: no time. */
+    double copy_s;
+    double to_host_bytes_per_s, to_device_bytes_per_s;
+    double both_ways_bytes_per_s; /* of both together while both directions copy; 0: their sum */
+    int32_t n_micro_batches;      /* 0: 1 */
+} memo_swap_times;
+MEMO_API memo_swap_times memo_swap_times_default(void);
+
+/* What the engine will enqueue for desc, as a schedule on the streams "compute", "to host" and "to
+ * device": its copies, events and waits, and between them the trainer's part of each layer, one
+ * operation "forward", one "recompute" for each tensor that has rows to, one "backward" ("between"
+ * where between_s is above 0).  Numbering of bytes: device memory from 512 on, host memory from
+ * 2^62 on.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+                                        memo_schedule** schedule, memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -7548,32 +7597,33 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
 }
 
 /* ---- 9 swap engine ------------------------------------------------------------------------------
- * Knows: which
- * rows of which layer lie where, and the four waits.  Knows nothing of what the trainer computes.
- *
- * Device memory, in this order:
- *   rounding buffer 0 | 1   private rows of the layers whose turn it is
- *   scratch                 rows that are recomputed, shared by all layers that are not resident;
- * the last layer, resident always, uses it too: nobody writes between its forward and its backward
- *   resident parts          for the k-th layer from the end, 0 < k < n_resident: its own scratch,
- * and from k = 2 on its own private rows too (k = 0 and 1 find theirs in the buffers) kept parts
- * tensors of mode KEEP, for every layer */
+ * Knows: which rows of which layer lie where, and the four waits.  Knows nothing of what the
+ * trainer computes. */
 
+#define MEMOI_SWAP_ALIGNMENT 512
+
+/* Of one tensor in one layer.  Offsets in bytes; moved and recomputed rows are empty where there
+ * are none. */
 typedef struct memoi_swap_place {
     int64_t row_bytes;
-    int64_t swapped_rows; /* moved: rows [0, swapped_rows) */
-    int64_t
-        private_rows; /* in a rounding buffer: swapped_rows, or all where they must be contiguous */
-    int64_t private_offset, scratch_offset, kept_offset, host_offset; /* inside their part */
-    int32_t is_kept;
+    int64_t first_offset, rest_offset, split_row; /* the view, in device memory */
+    int64_t moved_begin, moved_end;               /* in one piece */
+    int64_t recompute_begin, recompute_end;
+    int64_t host_offset; /* of the moved rows */
 } memoi_swap_place;
+
+/* Of one layer in its rounding buffer. */
+typedef struct memoi_swap_turn {
+    int32_t uses_buffer, buffer; /* whether, and which one */
+    int32_t previous; /* the layer whose rows it overwrites in the forward and gives room to in the
+                         backward; -1: none */
+    int64_t moved_bytes; /* 0: not moved */
+} memoi_swap_turn;
 
 typedef struct memoi_swap_layout {
     memo_swap_sizes sizes;
-    int64_t private_bytes, scratch_bytes, kept_bytes; /* of one part each */
-    int64_t host_layer_bytes;
-    int64_t scratch_begin, resident_begin, kept_begin;
-    int32_t n_buffers, n_resident;
+    memoi_swap_place* places; /* (n_layers, n_tensors) */
+    memoi_swap_turn* turns;   /* (n_layers) */
 } memoi_swap_layout;
 
 struct memo_swap {
@@ -7583,7 +7633,6 @@ struct memo_swap {
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
     memoi_swap_layout layout;
-    memoi_swap_place* places;
     int32_t n_tensors, n_layers;
     int64_t n_rows;
     char* device_memory;
@@ -7595,13 +7644,13 @@ struct memo_swap {
     memo_swap_stats stats;
 };
 
-#define MEMOI_SWAP_ALIGNMENT 512
-
 memo_swap_desc memo_swap_desc_default(void) {
     memo_swap_desc desc;
     memset(&desc, 0, sizeof desc);
     return desc;
 }
+
+/* --- places --- */
 
 /* *sum += count * each, all >= 0; 0 where it would pass MEMOI_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
@@ -7627,21 +7676,262 @@ MEMOI int64_t memoi_swap_round_rows(const memo_swap_desc* desc) {
     return n_swapped * tile_rows;
 }
 
-/* Every offset and size that follows from desc; places has n_tensors elements. */
-MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_place* places,
-                                  memoi_swap_layout* layout, memo_error* error) {
-    memo_swap_sizes* sizes = &layout->sizes;
-    int32_t t, n = desc->n_layers, n_resident;
+/* Every layer alike.  Device memory, in this order:
+ *   rounding buffer 0 | 1   private rows of the layers whose turn it is
+ *   scratch                 rows that are recomputed, shared by all layers that are not resident;
+ *                           the last layer, resident always, uses it too: nobody writes between its
+ *                           forward and its backward
+ *   resident parts          for the k-th layer from the end, 0 < k < n_resident: its own scratch,
+ *                           and from k = 2 on its own private rows too (k = 0 and 1 find theirs in
+ *                           the buffers)
+ *   kept parts              tensors of mode KEEP, for every layer */
+typedef struct memoi_swap_parts {
+    int64_t private_bytes, scratch_bytes, kept_bytes; /* of one part each */
+    int64_t scratch_begin, resident_begin, kept_begin;
+    int32_t n_resident;
+} memoi_swap_parts;
+
+/* Places inside their parts, in layer 0's row of the table. */
+MEMOI int memoi_swap_alpha_parts(const memo_swap_desc* desc, memoi_swap_layout* layout,
+                                 memoi_swap_parts* parts) {
+    int32_t t, n = desc->n_layers;
+    int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
     int64_t total = 0;
     int ok = 1;
-    memset(layout, 0, sizeof *layout);
-    if (n < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
+    memset(parts, 0, sizeof *parts);
+    for (t = 0; t < desc->n_tensors && ok; t++) {
+        const memo_swap_tensor* tensor = &desc->tensors[t];
+        memoi_swap_place* place = &layout->places[t];
+        int64_t swapped = tensor->mode == MEMO_SWAP_WHOLE   ? desc->n_rows
+                          : tensor->mode == MEMO_SWAP_SPLIT ? layout->sizes.swapped_rows
+                                                            : 0;
+        place->split_row = tensor->is_contiguous && swapped ? desc->n_rows : swapped;
+        if (tensor->mode == MEMO_SWAP_KEEP) {
+            place->split_row = desc->n_rows;
+            ok = memoi_swap_append(&parts->kept_bytes, &place->first_offset, desc->n_rows,
+                                   tensor->row_bytes);
+            continue;
+        }
+        ok = memoi_swap_append(&parts->private_bytes, &place->first_offset, place->split_row,
+                               tensor->row_bytes) &&
+             memoi_swap_append(&parts->scratch_bytes, &place->rest_offset,
+                               desc->n_rows - place->split_row, tensor->row_bytes);
+    }
+    parts->n_resident = n_resident < n ? n_resident : n;
+    ok = ok && memoi_add_product(&total, n < 2 ? n : 2, parts->private_bytes);
+    parts->scratch_begin = total;
+    ok = ok && memoi_add_product(&total, 1, parts->scratch_bytes);
+    parts->resident_begin = total;
+    ok = ok && memoi_add_product(&total, parts->n_resident - 1, parts->scratch_bytes) &&
+         (parts->n_resident <= 2 ||
+          memoi_add_product(&total, parts->n_resident - 2, parts->private_bytes));
+    parts->kept_begin = total;
+    ok = ok && memoi_add_product(&total, n, parts->kept_bytes);
+    layout->sizes.device_bytes = total;
+    return ok;
+}
+
+MEMOI int memoi_swap_place_by_alpha(const memo_swap_desc* desc, memoi_swap_layout* layout) {
+    memoi_swap_parts parts;
+    int32_t layer, t, n_own;
+    layout->sizes.swapped_rows = memoi_swap_round_rows(desc);
+    layout->sizes.alpha = (double)layout->sizes.swapped_rows / (double)desc->n_rows;
+    if (!memoi_swap_alpha_parts(desc, layout, &parts)) return 0;
+    n_own = parts.n_resident > 2 ? parts.n_resident - 2 : 0; /* with private rows of their own */
+    for (layer = desc->n_layers - 1; layer >= 0; layer--) {  /* layer 0, which they read, last */
+        int32_t from_end = desc->n_layers - 1 - layer;
+        int is_resident = from_end < parts.n_resident;
+        memoi_swap_turn* turn = &layout->turns[layer];
+        int64_t private_begin, scratch_begin = parts.scratch_begin;
+        /* The last two follow the last ones that are moved: buffers take turns without a break. */
+        turn->buffer = (from_end < 2 ? layer - n_own : layer) & 1;
+        private_begin = turn->buffer * parts.private_bytes;
+        if (from_end >= 1 && is_resident) {
+            scratch_begin = parts.resident_begin;
+            if (from_end >= 2) {
+                scratch_begin += parts.scratch_bytes +
+                                 (from_end - 2) * (parts.scratch_bytes + parts.private_bytes);
+                private_begin = scratch_begin + parts.scratch_bytes;
+            }
+        }
+        for (t = 0; t < desc->n_tensors; t++) {
+            const memo_swap_tensor* tensor = &desc->tensors[t];
+            memoi_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
+            int64_t swapped = tensor->mode == MEMO_SWAP_WHOLE   ? desc->n_rows
+                              : tensor->mode == MEMO_SWAP_SPLIT ? layout->sizes.swapped_rows
+                                                                : 0;
+            *place = layout->places[t];
+            place->row_bytes = tensor->row_bytes;
+            if (tensor->mode == MEMO_SWAP_KEEP) {
+                place->first_offset += parts.kept_begin + layer * parts.kept_bytes;
+                place->rest_offset = place->first_offset + place->split_row * place->row_bytes;
+                continue;
+            }
+            place->first_offset += private_begin;
+            place->rest_offset += scratch_begin;
+            if (!is_resident || from_end < 2) place->moved_end = swapped;
+            if (place->moved_end && tensor->row_bytes) turn->uses_buffer = 1;
+            place->recompute_begin = swapped;
+            place->recompute_end = is_resident || !tensor->row_bytes ? swapped : desc->n_rows;
+        }
+    }
+    return 1;
+}
+
+/* Rows of one tensor that several layers share, in this order: those that even layers swap, those
+ * that are recomputed, those that odd layers swap. */
+typedef struct memoi_swap_region {
+    int64_t even_rows, scratch_rows, odd_rows;
+    int64_t begin; /* offset in device memory */
+} memoi_swap_region;
+
+MEMOI int64_t memoi_swap_tile_rows(const memo_swap_desc* desc) {
+    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
+    return tile_rows < desc->n_rows ? tile_rows : desc->n_rows;
+}
+
+MEMOI memo_status memoi_swap_check_rows(const memo_swap_desc* desc, int32_t layer, int32_t t,
+                                        memo_error* error) {
+    const memo_swap_rows* rows = &desc->rows[(int64_t)layer * desc->n_tensors + t];
+    const char* name = desc->tensors[t].name ? desc->tensors[t].name : "unnamed";
+    int64_t n = desc->n_rows, tile = memoi_swap_tile_rows(desc), border;
+    if (rows->kept < 0 || rows->swapped < 0 || rows->kept > n || rows->swapped > n - rows->kept)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.rows: layer %d, tensor %d (%s): %lld kept and %lld "
+                              "swapped of %lld rows",
+                              (int)layer, (int)t, name, (long long)rows->kept,
+                              (long long)rows->swapped, (long long)n);
+    border = layer & 1 ? n - rows->swapped : rows->kept + rows->swapped;
+    if ((rows->kept < n && rows->kept % tile) || (border < n && border % tile))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.rows: layer %d, tensor %d (%s): borders at rows %lld "
+                              "and %lld must be multiples of tile_rows %lld",
+                              (int)layer, (int)t, name, (long long)rows->kept, (long long)border,
+                              (long long)tile);
+    if (desc->tensors[t].is_contiguous && rows->kept && rows->kept < n)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.rows: layer %d, tensor %d (%s): %lld of %lld rows "
+                              "kept, but a contiguous tensor is kept whole or not at all",
+                              (int)layer, (int)t, name, (long long)rows->kept, (long long)n);
+    return MEMO_STATUS_OK;
+}
+
+/* In whole tiles, so that pieces begin at a tile's border wherever they meet. */
+MEMOI void memoi_swap_widen(int64_t* rows, int64_t needed, int64_t tile) {
+    needed = memoi_align_up(needed, tile);
+    if (*rows < needed) *rows = needed;
+}
+
+/* Where the rows of a layer that are not kept lie: pieces begin at multiples of a tile. */
+MEMOI void memoi_swap_place_rest(const memo_swap_desc* desc, const memoi_swap_region* region,
+                                 int32_t layer, const memo_swap_rows* rows,
+                                 memoi_swap_place* place) {
+    int64_t recomputed = desc->n_rows - rows->kept - rows->swapped, row;
+    if (layer & 1) {
+        row = region->even_rows + (rows->swapped ? region->scratch_rows - recomputed : 0);
+        place->moved_begin = rows->kept + recomputed;
+        place->recompute_begin = rows->kept;
+    } else {
+        row = region->even_rows - (recomputed
+                                       ? rows->swapped
+                                       : memoi_align_up(rows->swapped, memoi_swap_tile_rows(desc)));
+        place->moved_begin = rows->kept;
+        place->recompute_begin = rows->kept + rows->swapped;
+    }
+    place->moved_end = place->moved_begin + rows->swapped;
+    place->recompute_end = place->recompute_begin + recomputed;
+    place->rest_offset = region->begin + row * place->row_bytes;
+}
+
+MEMOI memo_status memoi_swap_place_by_rows(const memo_swap_desc* desc, memoi_swap_layout* layout,
+                                           memoi_swap_region* regions, int* ok, memo_error* error) {
+    int64_t* total = &layout->sizes.device_bytes;
+    int64_t tile = memoi_swap_tile_rows(desc), n = desc->n_rows;
+    int32_t layer, t, n_tensors = desc->n_tensors;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        for (t = 0; t < n_tensors; t++) {
+            const memo_swap_rows* rows = &desc->rows[(int64_t)layer * n_tensors + t];
+            memoi_swap_region* region = &regions[t];
+            memo_status status = memoi_swap_check_rows(desc, layer, t, error);
+            if (status) return status;
+            memoi_swap_widen(layer & 1 ? &region->odd_rows : &region->even_rows, rows->swapped,
+                             tile);
+            memoi_swap_widen(&region->scratch_rows, n - rows->kept - rows->swapped, tile);
+        }
+    }
+    for (t = 0; t < n_tensors && *ok; t++) {
+        memoi_swap_region* region = &regions[t];
+        *ok = memoi_swap_append(total, &region->begin,
+                                region->even_rows + region->scratch_rows + region->odd_rows,
+                                desc->tensors[t].row_bytes);
+    }
+    for (layer = 0; layer < desc->n_layers && *ok; layer++) {
+        layout->turns[layer].buffer = layer & 1;
+        for (t = 0; t < n_tensors && *ok; t++) {
+            const memo_swap_rows* rows = &desc->rows[(int64_t)layer * n_tensors + t];
+            memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            place->row_bytes = desc->tensors[t].row_bytes;
+            place->split_row = rows->kept;
+            *ok = memoi_swap_append(total, &place->first_offset, rows->kept, place->row_bytes);
+            if (!*ok) break;
+            memoi_swap_place_rest(desc, &regions[t], layer, rows, place);
+            if (rows->kept == n) place->rest_offset = place->first_offset + n * place->row_bytes;
+            if (rows->swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
+        }
+    }
+    /* What nobody writes over is not recomputed. */
+    for (t = 0; t < n_tensors && *ok; t++) {
+        for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+            memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            if (place->recompute_begin == place->recompute_end && place->row_bytes) continue;
+            place->recompute_end = place->recompute_begin;
+            if (place->row_bytes) break;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Who follows whom in a rounding buffer.  The last layer there is not moved. */
+MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memoi_swap_layout* layout) {
+    memo_swap_sizes* sizes = &layout->sizes;
+    int32_t last[2] = {-1, -1}, layer, t;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        memoi_swap_turn* turn = &layout->turns[layer];
+        turn->previous = -1;
+        if (!turn->uses_buffer) continue;
+        turn->previous = last[turn->buffer];
+        last[turn->buffer] = layer;
+    }
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        memoi_swap_turn* turn = &layout->turns[layer];
+        for (t = 0; t < desc->n_tensors; t++) {
+            memoi_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
+            int64_t n_moved;
+            if (!turn->uses_buffer || last[turn->buffer] == layer)
+                place->moved_end = place->moved_begin;
+            n_moved = place->moved_end - place->moved_begin;
+            if (!memoi_swap_append(&sizes->host_bytes, &place->host_offset, n_moved,
+                                   place->row_bytes) ||
+                !memoi_add_product(&turn->moved_bytes, n_moved, place->row_bytes))
+                return 0;
+        }
+        sizes->n_swapped_layers += turn->moved_bytes > 0;
+        if (!memoi_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
+        if (sizes->layer_swapped_bytes < turn->moved_bytes)
+            sizes->layer_swapped_bytes = turn->moved_bytes;
+    }
+    return 1;
+}
+
+MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
+    int32_t t;
+    if (desc->n_layers < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
             "more, and tensors set",
-            (int)n, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!(desc->alpha >= 0 && desc->alpha <= 1))
+            (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
+    if (!desc->rows && !(desc->alpha >= 0 && desc->alpha <= 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
     if (desc->tile_rows < 0 || desc->n_resident_layers < 0)
@@ -7649,15 +7939,8 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_place* 
                               "memo_swap_desc: tile_rows %lld and n_resident_layers %d must not be "
                               "negative",
                               (long long)desc->tile_rows, (int)desc->n_resident_layers);
-    n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
-    layout->n_resident = n_resident < n ? n_resident : n;
-    layout->n_buffers = n < 2 ? n : 2;
-    sizes->swapped_rows = memoi_swap_round_rows(desc);
-    sizes->alpha = (double)sizes->swapped_rows / (double)desc->n_rows;
-    for (t = 0; t < desc->n_tensors && ok; t++) {
+    for (t = 0; t < desc->n_tensors; t++) {
         const memo_swap_tensor* tensor = &desc->tensors[t];
-        memoi_swap_place* place = &places[t];
-        memset(place, 0, sizeof *place);
         if (tensor->row_bytes < 0 || tensor->mode < MEMO_SWAP_SPLIT ||
             tensor->mode > MEMO_SWAP_KEEP)
             return memo_error_set(
@@ -7665,122 +7948,83 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_place* 
                 "memo_swap_desc.tensors[%d] (%s): row_bytes %lld or mode %d is not valid", (int)t,
                 tensor->name ? tensor->name : "unnamed", (long long)tensor->row_bytes,
                 (int)tensor->mode);
-        place->row_bytes = tensor->row_bytes;
-        place->is_kept = tensor->mode == MEMO_SWAP_KEEP;
-        if (tensor->mode == MEMO_SWAP_WHOLE) place->swapped_rows = desc->n_rows;
-        if (tensor->mode == MEMO_SWAP_SPLIT) place->swapped_rows = sizes->swapped_rows;
-        place->private_rows =
-            tensor->is_contiguous && place->swapped_rows ? desc->n_rows : place->swapped_rows;
-        ok = memoi_add_product(&sizes->layer_bytes, desc->n_rows, place->row_bytes) &&
-             memoi_add_product(&sizes->layer_swapped_bytes, place->swapped_rows, place->row_bytes);
-        if (!ok) break;
-        if (place->is_kept) {
-            ok = memoi_swap_append(&layout->kept_bytes, &place->kept_offset, desc->n_rows,
-                                   place->row_bytes);
-            continue;
-        }
-        ok = memoi_swap_append(&layout->private_bytes, &place->private_offset, place->private_rows,
-                               place->row_bytes) &&
-             memoi_swap_append(&layout->scratch_bytes, &place->scratch_offset,
-                               desc->n_rows - place->private_rows, place->row_bytes) &&
-             memoi_swap_append(&layout->host_layer_bytes, &place->host_offset, place->swapped_rows,
-                               place->row_bytes);
     }
-    /* The last two users of the rounding buffers are never moved; resident layers use them last. */
-    sizes->n_swapped_layers = n - (layout->n_resident > 2 ? layout->n_resident : 2);
-    if (sizes->n_swapped_layers < 0 || sizes->layer_swapped_bytes == 0) sizes->n_swapped_layers = 0;
-    ok = ok && memoi_add_product(&total, layout->n_buffers, layout->private_bytes);
-    layout->scratch_begin = total;
-    ok = ok && memoi_add_product(&total, 1, layout->scratch_bytes);
-    layout->resident_begin = total;
-    ok = ok && memoi_add_product(&total, layout->n_resident - 1, layout->scratch_bytes) &&
-         (layout->n_resident <= 2 ||
-          memoi_add_product(&total, layout->n_resident - 2, layout->private_bytes));
-    layout->kept_begin = total;
-    ok = ok && memoi_add_product(&total, n, layout->kept_bytes) &&
-         memoi_add_product(&sizes->host_bytes, sizes->n_swapped_layers, layout->host_layer_bytes);
-    sizes->device_bytes = total;
-    if (!ok)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
-                              (long long)desc->n_rows);
     return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_swap_layout_free(memoi_swap_layout* layout) {
+    MEMO_FREE(layout->places);
+    MEMO_FREE(layout->turns);
+    memset(layout, 0, sizeof *layout);
+}
+
+/* Every offset and size that follows from desc; memoi_swap_layout_free gives it back. */
+MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout* layout,
+                                  memo_error* error) {
+    memo_status status = memoi_swap_check_desc(desc, error);
+    memoi_swap_region* regions = NULL;
+    int32_t t;
+    int ok = 1;
+    memset(layout, 0, sizeof *layout);
+    if (status) return status;
+    layout->places = (memoi_swap_place*)memoi_calloc((int64_t)desc->n_layers * desc->n_tensors,
+                                                     sizeof(memoi_swap_place));
+    layout->turns = (memoi_swap_turn*)memoi_calloc(desc->n_layers, sizeof(memoi_swap_turn));
+    regions = (memoi_swap_region*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_region));
+    if (!layout->places || !layout->turns || !regions) {
+        MEMO_FREE(regions);
+        memoi_swap_layout_free(layout);
+        return memoi_no_memory(error, "the table of skeletal tensors");
+    }
+    for (t = 0; t < desc->n_tensors && ok; t++)
+        ok =
+            memoi_add_product(&layout->sizes.layer_bytes, desc->n_rows, desc->tensors[t].row_bytes);
+    if (!desc->rows)
+        ok = ok && memoi_swap_place_by_alpha(desc, layout);
+    else if (desc->n_rows > MEMOI_BYTES_MAX / 8) /* sums of rows must not overflow either */
+        ok = 0;
+    else if (ok)
+        status = memoi_swap_place_by_rows(desc, layout, regions, &ok, error);
+    if (!status && !(ok && memoi_swap_take_turns(desc, layout)))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
+                                (long long)desc->n_rows);
+    MEMO_FREE(regions);
+    if (status) memoi_swap_layout_free(layout);
+    return status;
 }
 
 memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                 memo_error* error) {
     memoi_swap_layout layout;
-    memo_status status;
-    memoi_swap_place* places =
-        (memoi_swap_place*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_place));
-    if (!places) return memoi_no_memory(error, "the table of skeletal tensors");
-    status = memoi_swap_plan(desc, places, &layout, error);
+    memo_status status = memoi_swap_plan(desc, &layout, error);
     if (!status) *sizes = layout.sizes;
-    MEMO_FREE(places);
+    memoi_swap_layout_free(&layout);
     return status;
 }
 
-/* --- who uses which rounding buffer, and after whom --- */
-
-/* Layers from here on, but for the last two, have private rows of their own. */
-MEMOI int32_t memoi_swap_own_begin(const memo_swap* swap) {
-    return swap->n_layers - (swap->layout.n_resident > 2 ? swap->layout.n_resident : 2);
-}
-MEMOI int memoi_swap_is_swapped(const memo_swap* swap, int32_t layer) {
-    return layer < swap->layout.sizes.n_swapped_layers;
-}
-/* The swapped layer whose rows layer overwrites in the forward and gives room to in the backward;
- * -1: none. */
-MEMOI int32_t memoi_swap_previous_user(const memo_swap* swap, int32_t layer) {
-    int32_t own = memoi_swap_own_begin(swap), previous = layer - 2;
-    if (layer >= own && layer < swap->n_layers - 2) return -1;
-    if (layer >= swap->n_layers - 2 &&
-        previous >= own) /* the last two follow the last swapped ones */
-        previous = own - 1 - ((own - 1 - layer) & 1);
-    return previous >= 0 && memoi_swap_is_swapped(swap, previous) ? previous : -1;
+MEMOI const memoi_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
+                                                  int32_t tensor) {
+    MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
+    return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
 memo_swap_view memo_swap_get_view(const memo_swap* swap, int32_t layer, int32_t tensor) {
-    const memoi_swap_layout* layout = &swap->layout;
-    const memoi_swap_place* place;
-    int64_t private_begin, scratch_begin,
-        resident_bytes = layout->scratch_bytes + layout->private_bytes;
-    int32_t from_end = swap->n_layers - 1 - layer;
+    const memoi_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     memo_swap_view view;
-    MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
-    place = &swap->places[tensor];
+    view.first = swap->device_memory + place->first_offset;
+    view.rest = swap->device_memory + place->rest_offset;
+    view.split_row = place->split_row;
     view.row_bytes = place->row_bytes;
-    if (place->is_kept) {
-        view.first = swap->device_memory + layout->kept_begin + layer * layout->kept_bytes +
-                     place->kept_offset;
-        view.split_row = swap->n_rows;
-        view.rest = view.first + view.split_row * view.row_bytes;
-        return view;
-    }
-    private_begin = (layer & 1) * layout->private_bytes;
-    scratch_begin = layout->scratch_begin;
-    if (from_end >= 1 && from_end < layout->n_resident) {
-        /* k = 1 has a scratch, k >= 2 a scratch and private rows behind it. */
-        scratch_begin = layout->resident_begin;
-        if (from_end >= 2) {
-            scratch_begin += layout->scratch_bytes + (from_end - 2) * resident_bytes;
-            private_begin = scratch_begin + layout->scratch_bytes;
-        }
-    }
-    view.first = swap->device_memory + private_begin + place->private_offset;
-    view.rest = swap->device_memory + scratch_begin + place->scratch_offset;
-    view.split_row = place->private_rows;
     return view;
 }
 
 void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
                               int64_t* end) {
-    const memoi_swap_place* place = &swap->places[tensor];
-    int is_resident = layer >= swap->n_layers - swap->layout.n_resident;
-    MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
-    *end = swap->n_rows;
-    *begin =
-        is_resident || place->is_kept || place->row_bytes == 0 ? swap->n_rows : place->swapped_rows;
+    const memoi_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    *begin = place->recompute_begin;
+    *end = place->recompute_end;
+    if (*begin == *end) *begin = *end = swap->n_rows;
 }
 
 memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.sizes; }
@@ -7810,7 +8054,7 @@ void memo_swap_destroy(memo_swap* swap) {
     if (swap->host_memory) device->host_free(device->context, swap->host_memory, NULL);
     if (swap->owns_device_memory) device->device_free(device->context, swap->device_memory, NULL);
     MEMO_FREE(swap->marks);
-    MEMO_FREE(swap->places);
+    memoi_swap_layout_free(&swap->layout);
     MEMO_FREE(swap);
 }
 
@@ -7868,12 +8112,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
     swap->n_rows = desc->n_rows;
-    swap->places = (memoi_swap_place*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_place));
-    if (!swap->places) {
-        status = memoi_no_memory(error, "the table of skeletal tensors");
-    } else {
-        status = memoi_swap_plan(desc, swap->places, &swap->layout, error);
-    }
+    status = memoi_swap_plan(desc, &swap->layout, error);
     if (!status && desc->is_timed) {
         swap->marks = (memo_event*)memoi_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
         if (swap->marks)
@@ -7890,7 +8129,11 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     return MEMO_STATUS_OK;
 }
 
-/* --- the schedule --- */
+/* --- a step --- */
+
+MEMOI const memoi_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
+    return &swap->layout.turns[layer];
+}
 
 MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int is_inside,
                                     int32_t layer, memo_error* error) {
@@ -7925,17 +8168,16 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
 MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
-    memo_event computed = swap->computed[layer & 1];
-    char* device_layer = swap->device_memory + (layer & 1) * swap->layout.private_bytes;
-    char* host_layer = swap->host_memory + layer * swap->layout.host_layer_bytes;
+    memo_event computed = swap->computed[memoi_swap_turn_of(swap, layer)->buffer];
     memo_status status = device->event_record(device->context, computed, swap->compute, error);
     int32_t t;
     if (!status) status = device->event_wait(device->context, computed, stream, error);
     for (t = 0; t < swap->n_tensors && !status; t++) {
-        const memoi_swap_place* place = &swap->places[t];
-        int64_t n_bytes = place->swapped_rows * place->row_bytes;
-        char* on_device = device_layer + place->private_offset;
-        char* on_host = host_layer + place->host_offset;
+        const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
+        memo_swap_view view = memo_swap_get_view(swap, layer, t);
+        int64_t n_bytes = (place->moved_end - place->moved_begin) * place->row_bytes;
+        void* on_device = memo_swap_row(&view, place->moved_begin);
+        void* on_host = swap->host_memory + place->host_offset;
         if (n_bytes == 0) continue;
         if (kind == MEMO_COPY_TO_HOST)
             status =
@@ -7950,21 +8192,25 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 0, 0, layer, error);
+    const memoi_swap_turn* turn;
     if (status) return status;
-    if (memoi_swap_previous_user(swap, layer) >= 0)
-        status = memoi_swap_wait(swap, swap->stored[layer & 1], layer, error);
+    turn = memoi_swap_turn_of(swap, layer);
+    if (turn->previous >= 0)
+        status = memoi_swap_wait(swap, swap->stored[turn->buffer], layer, error);
     if (!status) swap->is_inside = 1;
     return status;
 }
 
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 0, 1, layer, error);
+    const memoi_swap_turn* turn;
     if (status) return status;
-    if (memoi_swap_is_swapped(swap, layer)) {
+    turn = memoi_swap_turn_of(swap, layer);
+    if (turn->moved_bytes) {
         status = memoi_swap_move(swap, layer, MEMO_COPY_TO_HOST, swap->to_host,
-                                 swap->stored[layer & 1], error);
+                                 swap->stored[turn->buffer], error);
         if (status) return status;
-        swap->stats.to_host_bytes += swap->layout.sizes.layer_swapped_bytes;
+        swap->stats.to_host_bytes += turn->moved_bytes;
     }
     swap->is_inside = 0;
     if (layer + 1 < swap->n_layers)
@@ -7976,23 +8222,24 @@ memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* er
 
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 1, 0, layer, error);
+    const memoi_swap_turn* turn;
     if (status) return status;
-    if (memoi_swap_is_swapped(swap, layer))
-        status = memoi_swap_wait(swap, swap->loaded[layer & 1], layer, error);
+    turn = memoi_swap_turn_of(swap, layer);
+    if (turn->moved_bytes) status = memoi_swap_wait(swap, swap->loaded[turn->buffer], layer, error);
     if (!status) swap->is_inside = 1;
     return status;
 }
 
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    int32_t previous;
     memo_status status = memoi_swap_expect(swap, 1, 1, layer, error);
+    const memoi_swap_turn* turn;
     if (status) return status;
-    previous = memoi_swap_previous_user(swap, layer);
-    if (previous >= 0) {
-        status = memoi_swap_move(swap, previous, MEMO_COPY_TO_DEVICE, swap->to_device,
-                                 swap->loaded[layer & 1], error);
+    turn = memoi_swap_turn_of(swap, layer);
+    if (turn->previous >= 0) {
+        status = memoi_swap_move(swap, turn->previous, MEMO_COPY_TO_DEVICE, swap->to_device,
+                                 swap->loaded[turn->buffer], error);
         if (status) return status;
-        swap->stats.to_device_bytes += swap->layout.sizes.layer_swapped_bytes;
+        swap->stats.to_device_bytes += memoi_swap_turn_of(swap, turn->previous)->moved_bytes;
     }
     swap->is_inside = 0;
     if (layer > 0) {
@@ -8032,8 +8279,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
         for (layer = 0; layer < swap->n_layers; layer++) {
             memo_event* marks = swap->marks + 2 * (pass * swap->n_layers + layer);
-            int waits = pass ? memoi_swap_is_swapped(swap, layer)
-                             : memoi_swap_previous_user(swap, layer) >= 0;
+            const memoi_swap_turn* turn = memoi_swap_turn_of(swap, layer);
+            int waits = pass ? turn->moved_bytes > 0 : turn->previous >= 0;
             double waited_s = 0;
             memo_status status;
             if (!waits) continue;
@@ -8047,6 +8294,212 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     }
     *stats = swap->stats;
     return MEMO_STATUS_OK;
+}
+
+/* --- a step as a schedule --- */
+
+memo_swap_times memo_swap_times_default(void) {
+    memo_swap_times times;
+    memset(&times, 0, sizeof times);
+    return times;
+}
+
+/* Device memory begins here, host memory there, so that no range begins at 0. */
+#define MEMOI_SWAP_DEVICE_BASE MEMOI_SWAP_ALIGNMENT
+#define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
+
+typedef struct memoi_swap_generator {
+    const memo_swap_desc* desc;
+    const memo_swap_times* times;
+    memoi_swap_layout layout;
+    memo_schedule* schedule;
+    int32_t compute, to_host, to_device, link_to_host, link_to_device;
+    int32_t computed[2], stored[2], loaded[2], mark;
+    memo_range* ranges; /* 2 n_tensors */
+    int64_t n_ranges;
+} memoi_swap_generator;
+
+/* Appends rows [begin, end) of a place, piece by piece. */
+MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memoi_swap_place* place,
+                                     int64_t begin, int64_t end) {
+    int64_t split = place->split_row;
+    int piece;
+    if (place->row_bytes == 0) return;
+    for (piece = 0; piece < 2; piece++) {
+        int64_t b = piece && begin < split ? split : begin, e = !piece && end > split ? split : end;
+        memo_range* range = &g->ranges[g->n_ranges];
+        if (b >= e) continue;
+        range->begin = MEMOI_SWAP_DEVICE_BASE +
+                       (uint64_t)(piece ? place->rest_offset : place->first_offset) +
+                       (uint64_t)((piece ? b - split : b) * place->row_bytes);
+        range->end = range->begin + (uint64_t)((e - b) * place->row_bytes);
+        g->n_ranges++;
+    }
+}
+
+MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
+    int32_t t;
+    g->n_ranges = 0;
+    for (t = 0; t < g->desc->n_tensors; t++)
+        memoi_swap_generate_range(g, &g->layout.places[(int64_t)layer * g->desc->n_tensors + t], 0,
+                                  g->desc->n_rows);
+}
+
+MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const char* name,
+                                              double duration_s, int reads, memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.stream = g->compute;
+    op.duration_s = duration_s;
+    op.reads = op.writes = g->ranges;
+    op.n_reads = reads ? g->n_ranges : 0;
+    op.n_writes = reads ? 0 : g->n_ranges;
+    return memo_schedule_run(g->schedule, &op, error);
+}
+
+MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event,
+                                           memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (g->desc->is_timed) status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
+    if (!status) status = memo_schedule_wait(g->schedule, event, g->compute, error);
+    if (!status && g->desc->is_timed)
+        status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
+    return status;
+}
+
+MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
+                                           memo_error* error) {
+    int32_t stream = is_to_host ? g->to_host : g->to_device, t;
+    int32_t buffer = g->layout.turns[layer].buffer, computed = g->computed[buffer];
+    memo_status status = memo_schedule_record(g->schedule, computed, g->compute, error);
+    if (!status) status = memo_schedule_wait(g->schedule, computed, stream, error);
+    for (t = 0; t < g->desc->n_tensors && !status; t++) {
+        const memoi_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        memo_op_desc op = memo_op_desc_default();
+        memo_range on_host;
+        g->n_ranges = 0;
+        memoi_swap_generate_range(g, place, place->moved_begin, place->moved_end);
+        if (!g->n_ranges) continue;
+        op.name = is_to_host ? "to host" : "to device";
+        op.stream = stream;
+        op.duration_s = g->times->copy_s;
+        op.link = is_to_host ? g->link_to_host : g->link_to_device;
+        op.link_bytes = (int64_t)(g->ranges[0].end - g->ranges[0].begin);
+        on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)place->host_offset;
+        on_host.end = on_host.begin + (uint64_t)op.link_bytes;
+        op.reads = is_to_host ? g->ranges : &on_host;
+        op.writes = is_to_host ? &on_host : g->ranges;
+        op.n_reads = op.n_writes = 1;
+        status = memo_schedule_run(g->schedule, &op, error);
+    }
+    if (!status)
+        status = memo_schedule_record(
+            g->schedule, is_to_host ? g->stored[buffer] : g->loaded[buffer], stream, error);
+    return status;
+}
+
+MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
+                                              memo_error* error) {
+    const memoi_swap_turn* turn = &g->layout.turns[layer];
+    memo_status status = MEMO_STATUS_OK;
+    if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[turn->buffer], error);
+    memoi_swap_generate_all(g, layer);
+    if (!status)
+        status = memoi_swap_generate_compute(
+            g, "forward", g->times->forward_s ? g->times->forward_s[layer] : 0, 0, error);
+    if (!status && turn->moved_bytes) status = memoi_swap_generate_move(g, layer, 1, error);
+    return status;
+}
+
+MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
+                                               memo_error* error) {
+    const memoi_swap_turn* turn = &g->layout.turns[layer];
+    const double* per_row = g->times->recompute_s_per_row;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[turn->buffer], error);
+    for (t = 0; t < g->desc->n_tensors && !status; t++) {
+        const memoi_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        int64_t n = place->recompute_end - place->recompute_begin;
+        g->n_ranges = 0;
+        memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
+        if (g->n_ranges)
+            status = memoi_swap_generate_compute(g, "recompute",
+                                                 per_row ? (double)n * per_row[t] : 0, 0, error);
+    }
+    memoi_swap_generate_all(g, layer);
+    if (!status)
+        status = memoi_swap_generate_compute(
+            g, "backward", g->times->backward_s ? g->times->backward_s[layer] : 0, 1, error);
+    if (!status && turn->previous >= 0)
+        status = memoi_swap_generate_move(g, turn->previous, 0, error);
+    return status;
+}
+
+MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error* error) {
+    const memo_swap_times* times = g->times;
+    memo_schedule* schedule = g->schedule;
+    int both = times->to_host_bytes_per_s > 0 && times->to_device_bytes_per_s > 0;
+    memo_status status = memo_schedule_add_stream(schedule, "compute", &g->compute, error);
+    int i;
+    if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
+    if (!status) status = memo_schedule_add_stream(schedule, "to device", &g->to_device, error);
+    for (i = 0; i < 2 && !status; i++) {
+        status = memo_schedule_add_event(schedule, &g->computed[i], error);
+        if (!status) status = memo_schedule_add_event(schedule, &g->stored[i], error);
+        if (!status) status = memo_schedule_add_event(schedule, &g->loaded[i], error);
+    }
+    if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
+    if (!status && times->to_host_bytes_per_s > 0)
+        status = memo_schedule_add_link(schedule, "to host", times->to_host_bytes_per_s,
+                                        &g->link_to_host, error);
+    if (!status && times->to_device_bytes_per_s > 0)
+        status = memo_schedule_add_link(schedule, "to device", times->to_device_bytes_per_s,
+                                        &g->link_to_device, error);
+    if (!status && both && times->both_ways_bytes_per_s > 0)
+        status = memo_schedule_pair_links(schedule, g->link_to_host, g->link_to_device,
+                                          times->both_ways_bytes_per_s / 2, error);
+    return status;
+}
+
+MEMOI memo_status memoi_swap_generate_step(memoi_swap_generator* g, memo_error* error) {
+    int32_t n_micro_batches = g->times->n_micro_batches ? g->times->n_micro_batches : 1;
+    int32_t micro_batch, layer;
+    memo_status status = memoi_swap_generate_begin(g, error);
+    for (micro_batch = 0; micro_batch < n_micro_batches && !status; micro_batch++) {
+        for (layer = 0; layer < g->desc->n_layers && !status; layer++)
+            status = memoi_swap_generate_forward(g, layer, error);
+        g->n_ranges = 0;
+        if (!status && g->times->between_s > 0)
+            status = memoi_swap_generate_compute(g, "between", g->times->between_s, 0, error);
+        for (layer = g->desc->n_layers - 1; layer >= 0 && !status; layer--)
+            status = memoi_swap_generate_backward(g, layer, error);
+    }
+    return status;
+}
+
+memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+                               memo_schedule** schedule, memo_error* error) {
+    memoi_swap_generator g;
+    memo_status status;
+    *schedule = NULL;
+    memset(&g, 0, sizeof g);
+    g.desc = desc;
+    g.times = times;
+    status = memoi_swap_plan(desc, &g.layout, error);
+    if (!status) status = memo_schedule_create(&g.schedule, error);
+    if (!status) {
+        g.ranges = (memo_range*)memoi_calloc(2 * (int64_t)desc->n_tensors, sizeof(memo_range));
+        status = g.ranges ? memoi_swap_generate_step(&g, error)
+                          : memoi_no_memory(error, "the schedule of a step");
+    }
+    MEMO_FREE(g.ranges);
+    memoi_swap_layout_free(&g.layout);
+    if (status)
+        memo_schedule_destroy(g.schedule);
+    else
+        *schedule = g.schedule;
+    return status;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

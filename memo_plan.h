@@ -36,7 +36,7 @@ typedef struct memo_plan_desc {
     double time_limit_s;    /* the best valid plan so far is kept; 0: 10 */
     int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
     uint64_t seed;      /* of the search's tie breaks */
-    memo_log log;       /* progress of the search: a line for every better plan */
+    memo_log log;       /* progress of the search: a line for every attempt */
 } memo_plan_desc;
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
@@ -450,6 +450,11 @@ MEMOI void memoi_order_items(const memoi_problem* problem, memoi_item_order orde
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_ranked_compare);
 }
 
+/* What the unplaced items below a node of a tree have in common. */
+typedef struct memoi_unplaced {
+    int64_t rank, least_end, largest_end; /* least rank; none: INT64_MAX, INT64_MAX, -1 */
+} memoi_unplaced;
+
 /* Scratch of one greedy run. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
@@ -458,11 +463,10 @@ typedef struct memoi_greedy {
     memoi_keyed* heap; /* what could come next, lowest first */
     int64_t n_heap;
     memoi_skyline skyline;
-    int64_t* fixed;  /* fixed items, lowest first */
-    int64_t* placed; /* first fit: placed items, lowest first */
-    int64_t* rank;   /* plateaus: of an item */
-    int64_t*
-        unplaced; /* plateaus: the item, or a later one on the way to the next that is unplaced */
+    int64_t* fixed;           /* fixed items, lowest first */
+    int64_t* placed;          /* first fit: placed items, lowest first */
+    memoi_unplaced* unplaced; /* plateaus: a tree over the items as they begin */
+    int64_t n_leaves;
     int64_t* first_item; /* that begins in the section or later */
     int64_t* top;        /* plateaus: by first section; -1 where none begins */
     int64_t* next;
@@ -476,7 +480,6 @@ MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
     MEMO_FREE(greedy->fixed);
     MEMO_FREE(greedy->offsets);
     MEMO_FREE(greedy->placed);
-    MEMO_FREE(greedy->rank);
     MEMO_FREE(greedy->unplaced);
     MEMO_FREE(greedy->first_item);
     MEMO_FREE(greedy->top);
@@ -493,14 +496,14 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->fixed = (int64_t*)memoi_calloc(problem->n_fixed, sizeof(int64_t));
     greedy->offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     greedy->placed = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    greedy->rank = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    greedy->unplaced = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    for (greedy->n_leaves = 1; greedy->n_leaves < n;) greedy->n_leaves *= 2;
+    greedy->unplaced = (memoi_unplaced*)memoi_calloc(2 * greedy->n_leaves, sizeof(memoi_unplaced));
     greedy->first_item = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     greedy->top = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     greedy->next = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     greedy->previous = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
-        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->placed || !greedy->rank ||
+        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->placed ||
         !greedy->unplaced || !greedy->first_item || !greedy->top || !greedy->next ||
         !greedy->previous) {
         memoi_greedy_free(greedy);
@@ -625,21 +628,47 @@ MEMOI void memoi_plateau_join(memoi_greedy* greedy, int64_t begin) {
     memoi_greedy_push(greedy, top, begin);
 }
 
-/* The first unplaced item from i on; shortens the way for those who ask again. */
-MEMOI int64_t memoi_next_unplaced(memoi_greedy* greedy, int64_t i) {
-    int64_t* way = greedy->unplaced;
-    while (way[i] != i) {
-        way[i] = way[way[i]];
-        i = way[i];
-    }
-    return i;
+MEMOI void memoi_unplaced_join(memoi_unplaced* tree, int64_t node) {
+    const memoi_unplaced *left = &tree[2 * node], *right = left + 1;
+    tree[node].rank = left->rank < right->rank ? left->rank : right->rank;
+    tree[node].least_end = left->least_end < right->least_end ? left->least_end : right->least_end;
+    tree[node].largest_end = memoi_max(left->largest_end, right->largest_end);
+}
+
+MEMOI void memoi_unplaced_remove(memoi_greedy* greedy, int64_t i) {
+    int64_t node = i + greedy->n_leaves;
+    greedy->unplaced[node].rank = greedy->unplaced[node].least_end = INT64_MAX;
+    greedy->unplaced[node].largest_end = -1;
+    for (node /= 2; node > 0; node /= 2) memoi_unplaced_join(greedy->unplaced, node);
+}
+
+/* The least rank, if below best, of the unplaced items in [first, last) that end by `end`; the node has the
+ * items [begin, begin + n). */
+MEMOI int64_t memoi_unplaced_find(const memoi_greedy* greedy, int64_t node, int64_t begin,
+                                  int64_t n, int64_t first, int64_t last, int64_t end,
+                                  int64_t best) {
+    const memoi_unplaced* here = &greedy->unplaced[node];
+    if (begin >= last || begin + n <= first || here->rank >= best || here->least_end > end)
+        return best;
+    if (n == 1 || (first <= begin && begin + n <= last && here->largest_end <= end))
+        return here->rank;
+    best = memoi_unplaced_find(greedy, 2 * node, begin, n / 2, first, last, end, best);
+    return memoi_unplaced_find(greedy, 2 * node + 1, begin + n / 2, n / 2, first, last, end, best);
 }
 
 MEMOI void memoi_greedy_plateaus(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, n_sections = problem->n_sections, n_placed = 0, i;
-    for (i = 0; i < n; i++) greedy->rank[greedy->ranked[i].index] = i;
-    for (i = 0; i <= n; i++) greedy->unplaced[i] = i;
+    for (i = 0; i < n; i++) {
+        memoi_unplaced* leaf = &greedy->unplaced[greedy->n_leaves + greedy->ranked[i].index];
+        leaf->rank = i;
+        leaf->least_end = leaf->largest_end = problem->items[greedy->ranked[i].index].end;
+    }
+    for (i = greedy->n_leaves + n; i < 2 * greedy->n_leaves; i++) {
+        greedy->unplaced[i].rank = greedy->unplaced[i].least_end = INT64_MAX;
+        greedy->unplaced[i].largest_end = -1;
+    }
+    for (i = greedy->n_leaves - 1; i > 0; i--) memoi_unplaced_join(greedy->unplaced, i);
     for (i = 0; i < n_sections; i++) greedy->top[i] = -1; /* no plateau begins here */
     greedy->n_heap = 0;
     if (n == 0) return;
@@ -647,27 +676,24 @@ MEMOI void memoi_greedy_plateaus(memoi_greedy* greedy) {
     memoi_plateau_join(greedy, 0);
     while (n_placed < n) {
         memoi_keyed lowest = memoi_greedy_pop(greedy);
-        int64_t begin = lowest.index, end, previous, last, chosen = -1;
+        int64_t begin = lowest.index, end, previous, rank, chosen;
         const memoi_item* item;
         if (greedy->top[begin] != lowest.key) continue; /* it has changed since */
         end = greedy->next[begin];
         previous = greedy->previous[begin];
-        last = greedy->first_item[end];
-        for (i = memoi_next_unplaced(greedy, greedy->first_item[begin]); i < last;
-             i = memoi_next_unplaced(greedy, i + 1))
-            if (problem->items[i].end <= end &&
-                (chosen < 0 || greedy->rank[i] < greedy->rank[chosen]))
-                chosen = i;
-        if (chosen < 0) {
+        rank = memoi_unplaced_find(greedy, 1, 0, greedy->n_leaves, greedy->first_item[begin],
+                                   greedy->first_item[end], end, INT64_MAX);
+        if (rank == INT64_MAX) {
             int64_t left = previous >= 0 ? greedy->top[previous] : INT64_MAX;
             int64_t right = end < n_sections ? greedy->top[end] : INT64_MAX;
             greedy->top[begin] = left < right ? left : right;
             memoi_plateau_join(greedy, begin);
             continue;
         }
+        chosen = greedy->ranked[rank].index;
         item = &problem->items[chosen];
         greedy->offsets[chosen] = lowest.key;
-        greedy->unplaced[chosen] = chosen + 1;
+        memoi_unplaced_remove(greedy, chosen);
         n_placed++;
         if (begin < item->begin) {
             memoi_plateau_add(greedy, begin, item->begin, lowest.key, previous);
@@ -884,6 +910,7 @@ typedef struct memoi_search {
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
+    int64_t n_placed, deepest; /* items placed now, and at most in this run */
     int64_t n_nodes, node_stop;
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
@@ -1087,7 +1114,10 @@ MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
         case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
         case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
         case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
-        default: search->is_placed[change->index] = 0; memoi_search_count(search, change->index, 1);
+        default:
+            search->is_placed[change->index] = 0;
+            search->n_placed--;
+            memoi_search_count(search, change->index, 1);
         }
     }
 }
@@ -1120,6 +1150,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     int64_t top = search->minimum[i] + search->size[i], k;
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
+    if (++search->n_placed > search->deepest) search->deepest = search->n_placed;
     memoi_search_count(search, i, -1);
     memoi_search_touch(search, i);
     for (k = search->first_neighbour[i]; k < search->first_neighbour[i + 1]; k++) {
@@ -1366,7 +1397,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t i;
-    search->n_changes = search->n_old_looks = 0;
+    search->n_changes = search->n_old_looks = search->n_placed = search->deepest = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
@@ -1396,24 +1427,33 @@ MEMOI void memoi_search_rank(memoi_search* search, int64_t order) {
     for (i = 0; i < problem->n_items; i++) search->rank[search->ranked[i].index] = (int32_t)i;
 }
 
-/* Restarts within one capacity, until there is an answer or n_nodes are spent. */
+enum { MEMOI_N_STYLES = 3 * 2 * MEMOI_N_TIGHTNESSES }; /* order, weights, tightness */
+
+/* Restarts within one capacity, until there is an answer or n_nodes are spent.  Every other run takes the next style
+ * in turn; the runs between take the one that has come deepest so far, lately more than long ago. */
 MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity, int64_t n_nodes) {
     memoi_verdict verdict = MEMOI_STOPPED;
     int64_t end = search->n_nodes + n_nodes, run, s;
-    double length = 500;
+    double length = 500, depth[MEMOI_N_STYLES];
+    int style, best = 0, k;
+    for (k = 0; k < MEMOI_N_STYLES; k++) depth[k] = 0;
     search->capacity = capacity;
     for (run = 0; verdict == MEMOI_STOPPED && search->n_nodes < end; run++) {
+        style = run % 2 ? best : (int)(run / 2 * 5 % MEMOI_N_STYLES);
         memoi_search_reset(search);
-        memoi_search_rank(search, run % 3);
-        search->use_weights = run % 2 == 1;
-        search->tightness = (memoi_tightness)(run / 2 % MEMOI_N_TIGHTNESSES);
+        memoi_search_rank(search, style % 3);
+        search->use_weights = style / 3 % 2;
+        search->tightness = (memoi_tightness)(style / 6);
         search->node_stop = search->n_nodes + (int64_t)length;
         if (search->node_stop > end) search->node_stop = end;
         verdict = memoi_search_node(search, 0, search->problem->n_sections);
         if (search->is_out_of_time || search->is_out_of_memory) break;
+        depth[style] += (depth[style] > 0 ? 0.3 : 1.0) * ((double)search->deepest - depth[style]);
+        for (k = 0; k < MEMOI_N_STYLES; k++)
+            if (depth[k] > depth[best]) best = k;
         for (s = 0; s < search->problem->n_sections; s++)
             search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
-        length *= 1.1;
+        length *= 1.05;
     }
     return verdict;
 }
@@ -1423,7 +1463,18 @@ typedef struct memoi_effort {
     double deadline;
     int64_t nodes_left;
     uint64_t seed;
+    const memo_log* log;
 } memoi_effort;
+
+MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* problem,
+                               const memoi_solution* best, int64_t bound, int64_t n_nodes) {
+    char message[160];
+    if (!effort->log->write) return;
+    snprintf(message, sizeof message, "search: peak %lld, bound %lld, %lld nodes",
+             (long long)(best->peak * problem->unit_bytes),
+             (long long)(bound * problem->unit_bytes), (long long)n_nodes);
+    effort->log->write(effort->log->user, message);
+}
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is proven.
  * Rounds of attempts: at the goal; where that is given up, halfway between there and the best peak, and so on.
@@ -1454,6 +1505,7 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
         else
             given_up = capacity;
         if (verdict == MEMOI_FAILED) *bound = capacity + 1;
+        memoi_search_report(effort, problem, best, *bound, search.n_nodes);
         if (search.is_out_of_time) break;
     }
     memoi_search_free(&search);
@@ -1924,6 +1976,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             effort.deadline = deadline;
             effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
             effort.seed = settings.seed;
+            effort.log = &settings.log;
             status = memoi_search_solve(plan, &problem, target, &effort, &best, error);
         }
     }

@@ -20,6 +20,7 @@
 #define MEMO_SP_H
 
 #include "memo.h"
+#include <math.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -85,19 +86,19 @@ typedef struct memo_comm {
     /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the 16-bit types
      * (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.  The result is bitwise
      * the same on all ranks and in every run (threads; NCCL and MPI promise less). */
-    memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from, void* to,
-                              int64_t count, memo_type type, memo_reduction reduction,
+    memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from,
+                              void* to, int64_t count, memo_type type, memo_reduction reduction,
                               memo_error* error);
     /* to holds size * count elements, those of rank r at r * count.  In place: from is that part of to. */
-    memo_status (*all_gather)(struct memo_comm* comm, memo_stream stream, const void* from, void* to,
-                              int64_t count, memo_type type, memo_error* error);
+    memo_status (*all_gather)(struct memo_comm* comm, memo_stream stream, const void* from,
+                              void* to, int64_t count, memo_type type, memo_error* error);
     /* from holds size * count elements; rank r gets the reduction of those at r * count.  In place: to is that
      * part of from, whose other parts keep their values. */
     memo_status (*reduce_scatter)(struct memo_comm* comm, memo_stream stream, const void* from,
-                                  void* to, int64_t count, memo_type type,
-                                  memo_reduction reduction, memo_error* error);
-    memo_status (*broadcast)(struct memo_comm* comm, memo_stream stream, void* buffer, int64_t count,
-                             memo_type type, int32_t root, memo_error* error);
+                                  void* to, int64_t count, memo_type type, memo_reduction reduction,
+                                  memo_error* error);
+    memo_status (*broadcast)(struct memo_comm* comm, memo_stream stream, void* buffer,
+                             int64_t count, memo_type type, int32_t root, memo_error* error);
     memo_status (*barrier)(struct memo_comm* comm, memo_stream stream, memo_error* error);
 
     /* Makes every operation under way and to come fail, on all ranks; from any thread. */
@@ -147,7 +148,16 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * reduction and root are the same on all ranks is always checked; the error names two ranks and what they call.
  *
  * A failed device, a destroyed communicator and an abort are noticed by those who wait within some 20 ms, a rank
- * that does not come after timeout_s.  All communicators split from one world fail together. */
+ * that does not come after timeout_s.  All communicators split from one world fail together.
+ *
+ *     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+ *     desc.n_ranks = 4;
+ *     desc.devices = devices;                               // four of memo_host_device_create
+ *     memo_comm_create_threads(&desc, comms, &error);
+ *     ... in the thread of rank r, with comm = comms[r]:
+ *     comm->all_reduce(comm, stream, x, x, n, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error);
+ *     device->stream_synchronize(device->context, stream, &error);
+ *     comm->destroy(comm); */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_comm_threads_desc {
@@ -175,7 +185,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 /* --- NCCL ---
  *
  * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are cudaStream_t.
- * Sums are NCCL's: the same bits on all ranks, but not those of the threads back end. */
+ * Sums are NCCL's: the same bits on all ranks, but not those of the threads back end.  Calls that differ between
+ * ranks are not compared, and parts fail on their own.  The first message between two ranks makes their
+ * connection: the call that enqueues it waits for both. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -186,7 +198,7 @@ typedef struct memo_comm_nccl_desc {
      * each run.  NULL: MASTER_ADDR and MASTER_PORT. */
     const char* id_path;
     const char* name; /* copied; NULL: "nccl world" */
-    double timeout_s; /* of joining and of splits; operations under way: see status.  0: 30 */
+    double timeout_s; /* of joining, splits and connections; 0: 30 */
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
@@ -206,15 +218,18 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
  * SP paper, tip 7: tensor needs the fastest links, then ulysses, ring, data and pipeline). */
 
 typedef struct memo_mesh_desc {
-    int32_t data, pipeline, tensor, ring, ulysses; /* degrees; 0: 1; their product is the world's size */
-    int32_t ring_is_inner; /* ring varies faster than ulysses, for fast links that suit the ring better */
+    int32_t data, pipeline, tensor, ring,
+        ulysses; /* degrees; 0: 1; their product is the world's size */
+    int32_t
+        ring_is_inner; /* ring varies faster than ulysses, for fast links that suit the ring better */
 } memo_mesh_desc;
 
 /* Every group is there, of one rank where its degree is 1, so that no caller needs a branch. */
 typedef struct memo_mesh {
-    memo_mesh_desc degrees;                                  /* none is 0 */
-    int32_t rank, size;                                      /* in the world */
-    int32_t data_rank, pipeline_rank, tensor_rank, ring_rank, ulysses_rank; /* = rank in that group */
+    memo_mesh_desc degrees;                        /* none is 0 */
+    int32_t rank, size;                            /* in the world */
+    int32_t data_rank, pipeline_rank, tensor_rank; /* = rank in that group */
+    int32_t ring_rank, ulysses_rank;
     int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank, whichever is inner */
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
@@ -229,13 +244,19 @@ MEMO_API memo_mesh_desc memo_mesh_desc_default(void);
 MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
 /* All ranks of world call it, each from its own thread, with equal descs.  Errors: as above, and those of split. */
-MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** mesh,
-                                      memo_error* error);
+MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
+                                      memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
 /* A line a rank, its coordinates in all groups, into text (capacity_bytes with the final zero; cut where it does not
  * fit).  Returns the bytes of the whole, without the zero; text may be NULL where capacity_bytes is 0. */
 MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
                                  int64_t capacity_bytes);
+
+#include "sp_parts/3_layout.h"
+#include "sp_parts/4_attention.h"
+#include "sp_parts/5_ulysses.h"
+#include "sp_parts/6_ring.h"
+#include "sp_parts/7_hybrid.h"
 
 #ifdef __cplusplus
 }
@@ -247,11 +268,17 @@ MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char*
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
 #define MEMO_SP_IMPLEMENTATION_DONE
 #ifndef MEMO_IMPLEMENTATION_DONE
-#error "memo_sp.h: its implementation belongs into the file with memo.h's: define MEMO_IMPLEMENTATION too"
+#error "memo_sp.h: define MEMO_IMPLEMENTATION too, in the same file: it needs memo.h's"
 #endif
 #include "sp_parts/1_comm.inc"
 #ifdef MEMO_SP_NCCL
 #include "sp_parts/1_comm_nccl.inc"
 #endif
 #include "sp_parts/2_mesh.inc"
+#include "sp_parts/3_layout.inc"
+#include "sp_parts/0_row_kernels.inc"
+#include "sp_parts/4_attention.inc"
+#include "sp_parts/5_ulysses.inc"
+#include "sp_parts/6_ring.inc"
+#include "sp_parts/7_hybrid.inc"
 #endif /* MEMO_SP_IMPLEMENTATION */

@@ -1,3 +1,34 @@
+#ifndef MEMO_ROW_KERNELS
+#define MEMO_ROW_KERNELS
+
+#include "../memo.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Functions that host code and kernels share. */
+#if defined(__CUDACC__)
+#define MEMO_INLINE static inline __host__ __device__
+#else
+#define MEMO_INLINE static inline
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef MEMO_SP_H
+typedef enum memo_type {
+    MEMO_TYPE_F32 = 0,
+    MEMO_TYPE_F64,
+    MEMO_TYPE_BF16,
+    MEMO_TYPE_F16,
+    MEMO_TYPE_I32,
+    MEMO_TYPE_I64,
+    MEMO_TYPE_U8
+} memo_type;
+#endif
+
 /* ---- 10 row kernels: the arithmetic between copies -------------------------------------------------
  *
  * What long-context training does to rows besides multiplying matrices: collect and spread them, merge
@@ -50,7 +81,7 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
         return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | (magnitude << 13) + 0x38000000u);
+    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
     return memo_f32_from_bits(sign | memo_f32_bits((float)magnitude * 5.9604644775390625e-8f));
 #endif
@@ -146,10 +177,14 @@ MEMO_INLINE void memoi_row_load(float* to, const void* from, memo_type type, int
     }
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) {
-        if (k >= n) to[k] = 0;
-        else if (type == MEMO_TYPE_F32) to[k] = ((const float*)from)[k];
-        else if (type == MEMO_TYPE_BF16) to[k] = memo_f32_from_bf16(((const uint16_t*)from)[k]);
-        else to[k] = memo_f32_from_f16(((const uint16_t*)from)[k]);
+        if (k >= n)
+            to[k] = 0;
+        else if (type == MEMO_TYPE_F32)
+            to[k] = ((const float*)from)[k];
+        else if (type == MEMO_TYPE_BF16)
+            to[k] = memo_f32_from_bf16(((const uint16_t*)from)[k]);
+        else
+            to[k] = memo_f32_from_f16(((const uint16_t*)from)[k]);
     }
 }
 
@@ -182,9 +217,12 @@ MEMO_INLINE void memoi_row_store(void* to, const float* from, memo_type type, in
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) {
         if (k >= n) continue;
-        if (type == MEMO_TYPE_F32) ((float*)to)[k] = from[k];
-        else if (type == MEMO_TYPE_BF16) ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
-        else ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
+        if (type == MEMO_TYPE_F32)
+            ((float*)to)[k] = from[k];
+        else if (type == MEMO_TYPE_BF16)
+            ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
+        else
+            ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
     }
 }
 
@@ -308,9 +346,8 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     for (column = (int64_t)lane * MEMO_ROW_GROUP; column < merge->n_columns;
          column += MEMO_ROW_LANES * MEMO_ROW_GROUP) {
         float* to = merge->out + place * merge->n_columns + column;
-        const char* part =
-            (const char*)merge->part_out +
-            (part_place * merge->n_columns + column) * memo_row_type_bytes(merge->part_type);
+        const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
+                                                              memo_row_type_bytes(merge->part_type);
         int64_t n = merge->n_columns - column;
         float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
         int k;
@@ -326,10 +363,10 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
 
 /* --- add: to = a + b --- */
 typedef struct memo_add_desc {
-    void* to;           /* (n_rows, n_columns) */
-    const void *a, *b;  /* likewise; a may be to */
+    void* to;          /* (n_rows, n_columns) */
+    const void *a, *b; /* likewise; a may be to */
     memo_type to_type, a_type, b_type;
-    int64_t n_rows;     /* 0: 1 */
+    int64_t n_rows; /* 0: 1 */
     int64_t n_columns;
     int64_t to_stride, a_stride, b_stride;
 } memo_add_desc;
@@ -345,14 +382,12 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
         row = memoi_row_of(item, memoi_n_groups(add->n_columns, MEMO_ROW_GROUP), &column);
     column *= MEMO_ROW_GROUP;
     n = add->n_columns - column;
-    memoi_row_load(a,
-                   (const char*)add->a +
-                       (row * add->a_stride + column) * memo_row_type_bytes(add->a_type),
-                   add->a_type, n);
-    memoi_row_load(b,
-                   (const char*)add->b +
-                       (row * add->b_stride + column) * memo_row_type_bytes(add->b_type),
-                   add->b_type, n);
+    memoi_row_load(
+        a, (const char*)add->a + (row * add->a_stride + column) * memo_row_type_bytes(add->a_type),
+        add->a_type, n);
+    memoi_row_load(
+        b, (const char*)add->b + (row * add->b_stride + column) * memo_row_type_bytes(add->b_type),
+        add->b_type, n);
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
     memoi_row_store((char*)add->to +
@@ -407,8 +442,7 @@ MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     float values[MEMO_ROW_GROUP];
     int64_t first = item * MEMO_ROW_GROUP, n = cast->n - first;
-    memoi_row_load(values,
-                   (const char*)cast->from + first * memo_row_type_bytes(cast->from_type),
+    memoi_row_load(values, (const char*)cast->from + first * memo_row_type_bytes(cast->from_type),
                    cast->from_type, n);
     memoi_row_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
                     cast->to_type, n);
@@ -432,3 +466,9 @@ MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error*
 MEMO_API memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

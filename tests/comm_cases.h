@@ -562,7 +562,7 @@ static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
     int64_t sum;
     EXPECT_OK(c, memo_mesh_create(c->comm, desc, &m, &error));
     if (!m) return;
-    /* The brief formula of the sequence group: ring rank r, ulysses rank u at r * ulysses + u. */
+    /* The sequence group has ring rank r and ulysses rank u at r * ulysses + u. */
     rank = c->comm->rank / desc->tensor % (desc->ring * desc->ulysses);
     expected_ring = desc->ring_is_inner ? rank % desc->ring : rank / desc->ulysses;
     EXPECT(c, m->ring_rank == expected_ring, "ring rank %d", (int)m->ring_rank);

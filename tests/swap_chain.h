@@ -9,12 +9,15 @@
 #include "memo.h"
 
 #define CHAIN_TENSORS_MAX 8
+#define CHAIN_LAYERS_MAX  9 /* of those with a table of rows */
 
 typedef struct chain {
     memo_device* host;         /* where functions run */
     const memo_device* device; /* what the engine and the announcements use */
     memo_stream compute;
     memo_swap_tensor tensors[CHAIN_TENSORS_MAX];
+    memo_swap_rows rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* where has_rows */
+    int32_t has_rows;
     memo_swap_desc desc;
     memo_swap* swap;
     int64_t n_wrong; /* rows that came back different; written on the compute stream */
@@ -59,10 +62,11 @@ static memo_status chain_compare(void* arguments, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Rows [begin, end) as one or two ranges of bytes; how many. */
+/* Rows [begin, end) as at most two ranges of bytes; how many. */
 static int64_t chain_ranges(const memo_swap_view* view, int64_t begin, int64_t end,
                             memo_range* ranges) {
     int64_t n = 0, middle = view->split_row < begin ? begin : view->split_row;
+    if (view->row_bytes == 0) return 0;
     if (middle > end) middle = end;
     if (begin < middle) {
         ranges[n].begin = (uint64_t)(uintptr_t)memo_swap_row(view, begin);
@@ -77,9 +81,30 @@ static int64_t chain_ranges(const memo_swap_view* view, int64_t begin, int64_t e
     return n;
 }
 
-static memo_status chain_enqueue(chain* c, const char* name, memo_host_function function,
-                                 int32_t layer, int32_t tensor, int64_t begin, int64_t end,
-                                 int64_t micro_batch, memo_error* error) {
+/* Announces one operation on rows [begin, end) of tensors [first, last): written, or else read.
+ * Nothing where these are no bytes. */
+static memo_status chain_announce(chain* c, const char* name, int is_written, int32_t layer,
+                                  int32_t first, int32_t last, int64_t begin, int64_t end,
+                                  memo_error* error) {
+    memo_range ranges[2 * CHAIN_TENSORS_MAX];
+    memo_op_desc what = memo_op_desc_default();
+    int64_t n = 0;
+    int32_t t;
+    if (!c->device->annotate) return MEMO_STATUS_OK;
+    for (t = first; t < last; t++) {
+        memo_swap_view view = memo_swap_get_view(c->swap, layer, t);
+        n += chain_ranges(&view, begin, end, ranges + n);
+    }
+    what.name = name;
+    what.reads = what.writes = ranges;
+    what.n_reads = is_written ? 0 : n;
+    what.n_writes = is_written ? n : 0;
+    return c->device->annotate(c->device->context, c->compute, &what, error);
+}
+
+static memo_status chain_launch(chain* c, memo_host_function function, int32_t layer,
+                                int32_t tensor, int64_t begin, int64_t end, int64_t micro_batch,
+                                memo_error* error) {
     chain_op op;
     if (begin >= end) return MEMO_STATUS_OK;
     op.view = memo_swap_get_view(c->swap, layer, tensor);
@@ -87,31 +112,23 @@ static memo_status chain_enqueue(chain* c, const char* name, memo_host_function 
     op.end = end;
     op.key = (uint64_t)(((micro_batch * 64 + layer) * 16 + tensor) * 1000003);
     op.n_wrong = &c->n_wrong;
-    if (c->device->annotate) {
-        memo_range ranges[2];
-        memo_op_desc what = memo_op_desc_default();
-        int64_t n_ranges = chain_ranges(&op.view, begin, end, ranges);
-        memo_status status;
-        what.name = name;
-        if (function == chain_write) {
-            what.writes = ranges;
-            what.n_writes = n_ranges;
-        } else {
-            what.reads = ranges;
-            what.n_reads = n_ranges;
-        }
-        status = c->device->annotate(c->device->context, c->compute, &what, error);
-        if (status) return status;
-    }
     return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, error);
+}
+
+/* One operation over all rows of a layer. */
+static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
+                               int32_t layer, int64_t micro_batch, memo_error* error) {
+    memo_status status = chain_announce(c, name, function == chain_write, layer, 0,
+                                        c->desc.n_tensors, 0, c->desc.n_rows, error);
+    int32_t t;
+    for (t = 0; t < c->desc.n_tensors && !status; t++)
+        status = chain_launch(c, function, layer, t, 0, c->desc.n_rows, micro_batch, error);
+    return status;
 }
 
 static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
     memo_status status = memo_swap_forward_begin(c->swap, layer, error);
-    int32_t t;
-    for (t = 0; t < c->desc.n_tensors && !status; t++)
-        status = chain_enqueue(c, "forward", chain_write, layer, t, 0, c->desc.n_rows, micro_batch,
-                               error);
+    if (!status) status = chain_layer(c, "forward", chain_write, layer, micro_batch, error);
     return status ? status : memo_swap_forward_end(c->swap, layer, error);
 }
 
@@ -121,12 +138,12 @@ static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, 
     for (t = 0; t < c->desc.n_tensors && !status; t++) {
         int64_t begin, end;
         memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
-        status =
-            chain_enqueue(c, "recompute", chain_write, layer, t, begin, end, micro_batch, error);
+        if (begin < end)
+            status = chain_announce(c, "recompute", 1, layer, t, t + 1, begin, end, error);
+        if (!status)
+            status = chain_launch(c, chain_write, layer, t, begin, end, micro_batch, error);
     }
-    for (t = 0; t < c->desc.n_tensors && !status; t++)
-        status = chain_enqueue(c, "backward", chain_compare, layer, t, 0, c->desc.n_rows,
-                               micro_batch, error);
+    if (!status) status = chain_layer(c, "backward", chain_compare, layer, micro_batch, error);
     return status ? status : memo_swap_backward_end(c->swap, layer, error);
 }
 
@@ -155,6 +172,7 @@ static memo_status chain_open(chain* c, memo_error* error) {
     c->desc.device = c->device;
     c->desc.compute_stream = c->compute;
     c->desc.tensors = c->tensors;
+    if (c->has_rows) c->desc.rows = c->rows;
     status = memo_swap_create(&c->desc, &c->swap, error);
     if (status) {
         c->device->stream_destroy(c->device->context, c->compute, NULL);

@@ -147,6 +147,93 @@ static void greedy_is_valid(void) {
     }
 }
 
+/* Two ways to the lowest offset: the plateaus, and the one that also knows gaps and fixed places. */
+static void plateaus_and_heap_agree(void) {
+    int k;
+    for (k = 0; k < 500; k++) {
+        features with;
+        memo_plan* plan;
+        memo_error error;
+        memoi_problem problem;
+        memoi_greedy greedy;
+        int64_t i, offsets[80];
+        int order;
+        memset(&with, 0, sizeof with);
+        plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        CHECK(memoi_greedy_create(&greedy, &problem));
+        for (order = 0; order < MEMOI_N_ORDERS; order++) {
+            memoi_order_items(&problem, (memoi_item_order)order, greedy.ranked);
+            memoi_greedy_lowest(&greedy);
+            memcpy(offsets, greedy.offsets, (size_t)problem.n_items * sizeof *offsets);
+            memoi_greedy_plateaus(&greedy);
+            for (i = 0; i < problem.n_items; i++)
+                CHECK_CASE(greedy.offsets[i] == offsets[i], "case %d, order %d, item %lld", k,
+                           order, (long long)i);
+        }
+        memoi_greedy_free(&greedy);
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+}
+
+/* A full rectangle cut into pieces: its height is the optimum, and greedy rarely meets it. */
+static void search_fills_cut_rectangles(void) {
+    int k, n_met = 0;
+    for (k = 0; k < 40; k++) {
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t made = 1, n = memo_test_int(20, 60), i;
+        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        plan->buffers[0].end = 4 * n;
+        plan->buffers[0].size_bytes = 1000;
+        while (made < n) {
+            memo_buffer* piece = &plan->buffers[memo_test_int(0, made - 1)];
+            memo_buffer* rest = &plan->buffers[made];
+            *rest = *piece;
+            if (memo_test_int(0, 1) && piece->end - piece->begin > 1) {
+                piece->end = rest->begin = memo_test_int(piece->begin + 1, piece->end - 1);
+                made++;
+            } else if (piece->size_bytes > 1) {
+                piece->size_bytes = memo_test_int(1, piece->size_bytes - 1);
+                rest->size_bytes -= piece->size_bytes;
+                made++;
+            }
+        }
+        for (i = 0; i < n; i++) plan->buffers[i].id = i;
+        desc.node_limit = 100000;
+        desc.time_limit_s = 1000;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        n_met += plan->peak_bytes == 1000;
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
+}
+
+static void traces_meet_their_bound(void) {
+    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                        "llama-1b-s8k-store"};
+    size_t k;
+    for (k = 0; k < sizeof names / sizeof *names; k++) {
+        char path[128];
+        memo_trace* trace;
+        memo_plan* plan;
+        memo_error error;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[k]);
+        if (memo_trace_read(path, &trace, &error)) SKIP("../shared/traces is not there");
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == plan->lower_bound_bytes);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
 static void search_meets_brute_force(void) {
     int k;
     for (k = 0; k < 2000; k++) {
@@ -424,7 +511,10 @@ static void alpha_refuses_nonsense(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(greedy_is_valid);
+    TEST(plateaus_and_heap_agree);
     TEST(search_meets_brute_force);
+    TEST(search_fills_cut_rectangles);
+    TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
     TEST(mip_meets_brute_force);
     TEST(odd_problems_are_answered);

@@ -43,6 +43,7 @@ typedef struct attention_case {
     memo_type type;
     int32_t sends_again;
     double spread; /* of q and k; 0: 1 */
+    double step;   /* not 0: the first element of q is 1, that of k step * (position / 24) */
 } attention_case;
 
 static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, int32_t n_q_heads,
@@ -126,7 +127,11 @@ static void whole_create(whole* w, const attention_case* c) {
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (t != Q && t != K && t != V && t != D_OUT) continue;
         for (i = 0; i < w->n[t]; i++) {
-            typed_set(w->typed[t], i, c->type, spread * test_normal());
+            double x = spread * test_normal();
+            int64_t position = i / (w->n_heads[t] * c->head_size) % c->n_tokens;
+            if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
+                x = t == Q ? 1 : c->step * (double)(position / 24);
+            typed_set(w->typed[t], i, c->type, x);
             w->reference[t][i] = typed_at(w->typed[t], i, c->type);
         }
     }
@@ -230,7 +235,7 @@ typedef struct world {
     run_result results[16];
     int32_t n_repeats;
     int32_t failing_rank; /* whose local attention fails; -1: none */
-    int32_t is_recorded;  /* the schedule of rank 0 .. is checked */
+    int32_t recorded_rank; /* whose schedule is checked; -1: none */
     pthread_barrier_t barrier;
 } world;
 
@@ -247,21 +252,77 @@ static memo_status failing_attention(void* user, memo_stream stream,
     return memo_error_set(error, MEMO_STATUS_DEVICE, "no attention on this rank");
 }
 
+/* What a trainer does on the compute stream around attention: it makes tensors before, and uses them after. */
+static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_schedule* schedule,
+                               void* to, const void* from, int64_t n_bytes, memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range read, written;
+    if (!schedule)
+        return device->copy(device->context, stream, MEMO_COPY_ON_DEVICE, to, from, n_bytes, error);
+    read.begin = (uint64_t)(uintptr_t)from;
+    written.begin = (uint64_t)(uintptr_t)to;
+    read.end = read.begin + (uint64_t)n_bytes;
+    written.end = written.begin + (uint64_t)n_bytes;
+    op.name = "on device"; /* as a recorder calls it; stream 0 is compute */
+    op.reads = &read;
+    op.writes = &written;
+    op.n_reads = op.n_writes = 1;
+    return memo_schedule_run(schedule, &op, error);
+}
+
+typedef struct step_buffers {
+    char *made, *used; /* as large as any tensor */
+    int64_t q_bytes, kv_bytes;
+} step_buffers;
+
+/* A step on the device, or, where schedule is given, what it would be. */
+static memo_status attention_step(memo_device* device, memo_stream stream, memo_schedule* schedule,
+                                  memo_sp_attention* attention,
+                                  const memo_sp_attention_tensors* t, const memo_mask* mask,
+                                  const step_buffers* b, int is_backward, memo_error* error) {
+    memo_status status;
+    if (!is_backward) {
+        /* The tensors' contents are there already: what is copied onto them is themselves, by a detour. */
+        if (copy_tensor(device, stream, schedule, b->made, t->k, b->kv_bytes, error) ||
+            copy_tensor(device, stream, schedule, (void*)(uintptr_t)t->k, b->made, b->kv_bytes,
+                        error) ||
+            copy_tensor(device, stream, schedule, b->made, t->v, b->kv_bytes, error) ||
+            copy_tensor(device, stream, schedule, (void*)(uintptr_t)t->v, b->made, b->kv_bytes,
+                        error))
+            return error->status;
+    }
+    if (schedule)
+        status = memo_sp_attention_schedule(attention, t, mask, is_backward, NULL, schedule, error);
+    else
+        status = (is_backward ? memo_sp_attention_backward : memo_sp_attention_forward)(
+            attention, t, mask, error);
+    if (status) return status;
+    if (!is_backward)
+        return copy_tensor(device, stream, schedule, b->used, t->out, b->q_bytes, error);
+    status = copy_tensor(device, stream, schedule, b->used, t->d_k, b->kv_bytes, error);
+    return status ? status
+                  : copy_tensor(device, stream, schedule, b->used, t->d_v, b->kv_bytes, error);
+}
+
 /* What one rank recorded, against what it was to do. */
 static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
                            const memo_sp_attention_tensors* tensors, const memo_mask* mask,
-                           const attention_case* c, int32_t n_repeats, memo_device* device,
-                           memo_stream stream) {
+                           const step_buffers* buffers, const attention_case* c,
+                           int32_t n_repeats) {
     memo_schedule *promised = NULL, *recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
-    int64_t i;
-    int32_t k;
+    int32_t stream, k;
     CHECK_OK(memo_schedule_create(&promised, &error));
-    for (k = 0; k < n_repeats; k++) {
-        CHECK_OK(memo_sp_attention_schedule(attention, tensors, mask, 0, NULL, promised, &error));
-        CHECK_OK(memo_sp_attention_schedule(attention, tensors, mask, 1, NULL, promised, &error));
+    CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
+    CHECK_OK(memo_schedule_sync(promised, stream, &error)); /* a recorder resumes with these */
+    if (c->ring > 1) {
+        CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
+        CHECK_OK(memo_schedule_sync(promised, stream, &error));
     }
+    for (k = 0; k < 2 * n_repeats; k++)
+        CHECK_OK(attention_step(NULL, NULL, promised, attention, tensors, mask, buffers, k % 2,
+                                &error));
     CHECK_OK(memo_recorder_schedule(recorder, &recorded, &error));
     CHECK_CASE(!memo_schedule_compare(promised, recorded, &error), "%s: %s", case_text(c),
                error.message);
@@ -270,17 +331,14 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                case_text(c), (int)check->n_races, (int)check->races[0].first,
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
-    CHECK_CASE(check->n_unrecorded_waits == 0, "%s", case_text(c));
-    CHECK_CASE(check->n_redundant_waits == 0, "%s: %d of %d waits, the first is op %d",
-               case_text(c), (int)check->n_redundant_waits, (int)check->n_waits,
-               (int)check->redundant_waits[0]);
-    for (i = 0; i < check->n_redundant_waits && i < 4; i++)
-        printf("# redundant: op %d on stream %d\n", (int)check->redundant_waits[i],
-               (int)recorded->ops[check->redundant_waits[i]].stream);
+    CHECK(check->n_unrecorded_waits == 0);
+    /* A rank that skips steps may wait at the start and the end of a pass for what it has not used. */
+    CHECK_CASE(check->n_redundant_waits <=
+                   (c->window || c->layout == MEMO_LAYOUT_PLAIN ? 4 * n_repeats : 0),
+               "%s: %d of %d waits, the first is op %d", case_text(c),
+               (int)check->n_redundant_waits, (int)check->n_waits, (int)check->redundant_waits[0]);
     memo_check_destroy(check);
     memo_schedule_destroy(promised);
-    (void)device;
-    (void)stream;
 }
 
 static memo_status rank_steps(world* all, int32_t rank, memo_device* device, memo_stream stream,
@@ -298,6 +356,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     memo_status status;
     char* share[N_TENSORS];
     void *lse = NULL, *saved = NULL;
+    step_buffers buffers;
     int32_t k;
     int t;
     state.device = all->devices[rank];
@@ -333,6 +392,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
             memo_layout_scatter(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t],
                                 all->w->typed[t], share[t]);
     }
+    buffers.q_bytes = c->n_batch * layout.local_tokens * row_bytes[Q];
+    buffers.kv_bytes = c->n_batch * layout.local_tokens * row_bytes[K];
+    buffers.made = (char*)malloc((size_t)buffers.q_bytes);
+    buffers.used = (char*)malloc((size_t)buffers.q_bytes);
     lse = malloc((size_t)result->sizes.lse_bytes + 1);
     saved = malloc((size_t)result->sizes.saved_bytes + 1);
     memset(&tensors, 0, sizeof tensors);
@@ -357,23 +420,28 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
     for (k = 0; k < all->n_repeats && !status; k++) {
         int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
-        status = memo_sp_attention_forward(attention, &tensors, &mask, error);
+        status = attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 0, error);
         result->ring_forward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_forward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
         ring_bytes = mesh->ring->sent_bytes;
         ulysses_bytes = mesh->ulysses->sent_bytes;
-        if (!status) status = memo_sp_attention_backward(attention, &tensors, &mask, error);
+        if (!status)
+            status = attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 1,
+                                    error);
         result->ring_backward_bytes = mesh->ring->sent_bytes - ring_bytes;
         result->ulysses_backward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
     }
     if (recorder) memo_recorder_pause(recorder);
     if (status && rank == all->failing_rank) mesh->world->abort(mesh->world);
-    if (!status) status = device->stream_synchronize(device->context, stream, error);
+    if (status)
+        (void)device->stream_synchronize(device->context, stream, NULL);
+    else
+        status = device->stream_synchronize(device->context, stream, error);
     pthread_barrier_wait(&all->barrier);
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
-    if (!status && recorder && rank == 0)
-        check_schedule(recorder, attention, &tensors, &mask, c, all->n_repeats, device, stream);
+    if (!status && recorder)
+        check_schedule(recorder, attention, &tensors, &mask, &buffers, c, all->n_repeats);
     for (t = 0; t < N_TENSORS; t++) {
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
             memo_layout_gather(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],
@@ -396,6 +464,8 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     memo_sp_attention_destroy(attention);
     free(lse);
     free(saved);
+    free(buffers.made);
+    free(buffers.used);
     return status;
 }
 
@@ -414,7 +484,7 @@ static void* rank_main(void* argument) {
     mesh_desc.ring = all->c->ring;
     mesh_desc.ulysses = all->c->ulysses;
     mesh_desc.ring_is_inner = all->c->ring_is_inner;
-    if (all->is_recorded && rank == 0) {
+    if (rank == all->recorded_rank) {
         recorder_desc.device = device;
         status = memo_recorder_create(&recorder_desc, &recorder, &error);
         if (recorder) {
@@ -468,7 +538,7 @@ static void world_init(world* all, const attention_case* c, whole* w) {
     all->c = c;
     all->w = w;
     all->n_repeats = 1;
-    all->failing_rank = -1;
+    all->failing_rank = all->recorded_rank = -1;
 }
 
 static const char* const tensor_names[N_TENSORS] = {"q",     "k",   "v",   "out",
@@ -489,6 +559,11 @@ static void expect_right(const attention_case* c, double forward_bound, double g
     all->c = c;
     all->w = &w;
     CHECK_CASE(world_run(all), "%s", case_text(c));
+    if (c->step > 0) /* a sum of d_s that is 0, times 1e5: fp32 knows nothing of it */
+        for (t = 0; t < w.n[D_Q]; t += c->head_size) {
+            typed_set(w.typed[D_Q], t, c->type, 0);
+            w.reference[D_Q][t] = 0;
+        }
     for (t = OUT; t < N_TENSORS; t++) {
         double error = t == D_OUT ? 0 : error_of(c, &w, t);
         double bound = t == OUT ? forward_bound : gradient_bound;
@@ -591,7 +666,7 @@ static void every_head_size_is_exact(void) {
 }
 
 static void random_cases_are_exact(void) {
-    int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 60, i;
+    int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
     int64_t k;
     for (i = 0; i < n; i++) {
         static const int32_t degrees[] = {1, 2, 3, 4, 5, 6, 8};
@@ -674,20 +749,48 @@ static void bf16_works_in_every_way(void) {
     report_worst();
 }
 
-/* Scores in the thousands: the blocks' LSEs are far apart, and nothing overflows.  An fp32 score of 1e4 is known to
- * 1e-3 only, hence the bounds. */
-static void extreme_scores_are_finite(void) {
-    attention_case c = case_of(4, 2, 96, 2, 2, 32);
-    c.spread = 100; /* scores of some 1e4 * sqrt(32) / 5.7 * normal */
-    expect_right(&c, 2e-3, 5e-3, NULL);
-    c.layout = MEMO_LAYOUT_STRIPED;
-    c.window = 3; /* most blocks see nothing of each other, most rows see nothing of a block */
-    expect_right(&c, 2e-3, 5e-3, NULL);
-    c.ring = 8;
-    c.ulysses = 1;
-    c.layout = MEMO_LAYOUT_PLAIN;
-    expect_right(&c, 2e-3, 5e-3, NULL);
+/* Blocks whose LSEs are over 1e4 apart; within a block there is a choice.  An fp32 score of 5e4 is known to 4e-3,
+ * hence the bounds. */
+static void extreme_scores_are_right(void) {
+    static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
+    int i, layout;
+    for (i = 0; i < 4; i++)
+        for (layout = 0; layout < 3; layout++) {
+            attention_case c = case_of(degrees[i][0], degrees[i][1], 96, 4, 2, 64);
+            c.layout = (memo_layout_kind)layout;
+            c.step = 131072; /* of the scores: 16384, every 24 keys */
+            c.window = i == 1 ? 3 : 0; /* most blocks see nothing of each other */
+            c.mask = i == 3 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            expect_right(&c, 2e-2, 2e-2, NULL);
+        }
     report_worst();
+}
+
+/* Every row sees one key only, by far: gradients of q and k are 0 but for rounding of numbers of size spread. */
+static void saturated_scores_are_finite(void) {
+    attention_case c = case_of(4, 2, 96, 2, 2, 32);
+    int layout, t;
+    for (layout = 0; layout < 3; layout++) {
+        world all;
+        whole w;
+        c.layout = (memo_layout_kind)layout;
+        c.spread = 100;
+        whole_create(&w, &c);
+        reference_run(&c, &w);
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        CHECK(error_of(&c, &w, OUT) < 2e-3 && error_of(&c, &w, D_V) < 2e-3);
+        for (t = D_Q; t <= D_K; t++) {
+            double sum = 0;
+            int64_t i;
+            for (i = 0; i < w.n[t]; i++) {
+                double off = typed_at(w.typed[t], i, c.type) - w.reference[t][i];
+                sum += off * off;
+            }
+            CHECK(sqrt(sum / (double)w.n[t]) < 1e-5 * c.spread);
+        }
+        whole_destroy(&w);
+    }
 }
 
 static void merging_is_exact_and_never_overflows(void) {
@@ -880,7 +983,7 @@ static void what_runs_is_what_was_promised(void) {
             c.type = layout == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             world_init(&all, &c, NULL);
-            all.is_recorded = 1;
+            all.recorded_rank = layout % (c.ring * c.ulysses);
             all.n_repeats = 2; /* so that steps of different calls can race, too */
             expect_right(&c, 4e-3, 6e-3, &all);
             c.window = 4;
@@ -1072,7 +1175,8 @@ int main(int argc, char** argv) {
     TEST(errors_stay_small_at_1024);
     TEST(the_ring_adds_no_error_to_bf16);
     TEST(bf16_works_in_every_way);
-    TEST(extreme_scores_are_finite);
+    TEST(extreme_scores_are_right);
+    TEST(saturated_scores_are_finite);
     TEST(zigzag_is_balanced_and_plain_is_not);
     TEST(bytes_are_those_of_the_formulas);
     TEST(replicas_are_sent_where_needed);

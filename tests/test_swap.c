@@ -9,6 +9,44 @@ static memo_error error;
 
 /* --- random cases --- */
 
+/* Tiles of a tensor of a layer, kept and swapped, as rows in the order in which the layer has them.
+ */
+static memo_swap_rows rows_of_tiles(const chain* c, int32_t layer, int64_t kept, int64_t swapped) {
+    int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
+    int64_t n_tiles = (n - 1) / tile + 1;
+    int64_t border = layer % 2 ? n_tiles - swapped : kept + swapped;
+    memo_swap_rows rows;
+    rows.kept = kept < n_tiles ? kept * tile : n;
+    border = border < n_tiles ? border * tile : n;
+    rows.swapped = layer % 2 ? n - border : border - rows.kept;
+    return rows;
+}
+
+/* Every tensor of every layer as it comes, or all layers alike, or alike with some kept whole. */
+static void random_rows(chain* c) {
+    int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
+    int64_t n_tiles = (c->desc.n_rows - 1) / tile + 1;
+    int64_t kind = memo_test_int(0, 2), kept = 0, swapped = 0;
+    int32_t layer, t;
+    c->has_rows = 1;
+    for (t = 0; t < c->desc.n_tensors; t++) {
+        for (layer = 0; layer < c->desc.n_layers; layer++) {
+            if (layer == 0 || kind == 0) {
+                kept = c->tensors[t].is_contiguous ? memo_test_int(0, 1) * n_tiles
+                                                   : memo_test_int(0, n_tiles);
+                if (memo_test_int(0, 2) == 0) kept = 0;
+                swapped = memo_test_int(0, n_tiles - kept);
+                if (memo_test_int(0, 3) == 0) swapped = memo_test_int(0, 1) * (n_tiles - kept);
+            }
+            c->rows[layer * c->desc.n_tensors + t] = rows_of_tiles(c, layer, kept, swapped);
+        }
+    }
+    for (layer = 0; layer < c->desc.n_layers && kind == 2; layer++)
+        if (memo_test_int(0, 2) == 0)
+            for (t = 0; t < c->desc.n_tensors; t++)
+                c->rows[layer * c->desc.n_tensors + t] = rows_of_tiles(c, layer, n_tiles, 0);
+}
+
 static void random_chain(chain* c) {
     int32_t t;
     memset(c, 0, sizeof *c);
@@ -26,13 +64,15 @@ static void random_chain(chain* c) {
         c->tensors[t].is_contiguous = memo_test_int(0, 3) == 0;
     }
     c->desc.tensors = c->tensors;
+    if (memo_test_int(0, 1)) random_rows(c);
 }
 
 static const char* describe(const chain* c) {
     static char text[256];
-    snprintf(text, sizeof text, "layers %d tensors %d rows %lld tile %lld alpha %g resident %d",
-             (int)c->desc.n_layers, (int)c->desc.n_tensors, (long long)c->desc.n_rows,
-             (long long)c->desc.tile_rows, c->desc.alpha, (int)c->desc.n_resident_layers);
+    snprintf(text, sizeof text, "%s, layers %d tensors %d rows %lld tile %lld alpha %g resident %d",
+             c->has_rows ? "table" : "modes", (int)c->desc.n_layers, (int)c->desc.n_tensors,
+             (long long)c->desc.n_rows, (long long)c->desc.tile_rows, c->desc.alpha,
+             (int)c->desc.n_resident_layers);
     return text;
 }
 
@@ -71,41 +111,65 @@ static void values_come_back(void) {
     }
 }
 
+/* Whether the backward of layer finds row of tensor t where the forward left it: neither moved, nor
+ * recomputed. */
+static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
+    int64_t begin, end;
+    int32_t j, u;
+    memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
+    if (row >= begin && row < end) return 0;
+    if (c->has_rows) {
+        const memo_swap_rows* rows = &c->rows[layer * c->desc.n_tensors + t];
+        int64_t moved = layer % 2 ? c->desc.n_rows - rows->swapped : rows->kept;
+        if (row < moved || row >= moved + rows->swapped) return 1;
+        for (j = layer + 2; j < c->desc.n_layers; j += 2)
+            for (u = 0; u < c->desc.n_tensors; u++)
+                if (c->rows[j * c->desc.n_tensors + u].swapped && c->tensors[u].row_bytes) return 0;
+        return 1;
+    }
+    return layer >= memo_swap_sizes_of(c->swap).n_swapped_layers ||
+           c->tensors[t].mode == MEMO_SWAP_KEEP;
+}
+
 /* Places of tensors that must hold their rows at the same time never share a byte. */
 static void places_are_disjoint(void) {
     int round;
-    for (round = 0; round < 300; round++) {
+    for (round = 0; round < 200; round++) {
         memo_device* host = new_host(0);
         chain c;
-        memo_swap_sizes sizes;
         int32_t i, j, t, u;
+        int64_t row, x, m;
         random_chain(&c);
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
-        sizes = memo_swap_sizes_of(c.swap);
         for (i = 0; i < c.desc.n_layers; i++) {
-            for (j = i; j < c.desc.n_layers; j++) {
-                for (t = 0; t < c.desc.n_tensors; t++) {
-                    for (u = 0; u < c.desc.n_tensors; u++) {
-                        memo_swap_view a = memo_swap_get_view(c.swap, i, t);
-                        memo_swap_view b = memo_swap_get_view(c.swap, j, u);
-                        memo_range r[2], s[2];
-                        int64_t begin, end, n, m, x, y;
-                        /* Of an earlier layer, only rows that are neither moved nor recomputed
+            for (t = 0; t < c.desc.n_tensors; t++) {
+                memo_swap_view a = memo_swap_get_view(c.swap, i, t);
+                if (c.tensors[t].is_contiguous && a.row_bytes)
+                    CHECK_CASE((char*)memo_swap_row(&a, c.desc.n_rows - 1) ==
+                                   (char*)memo_swap_row(&a, 0) + (c.desc.n_rows - 1) * a.row_bytes,
+                               "layer %d tensor %d in pieces: %s", (int)i, (int)t, describe(&c));
+                for (row = 0; row < c.desc.n_rows; row++) {
+                    char* address = (char*)memo_swap_row(&a, row);
+                    uint64_t begin = (uint64_t)(uintptr_t)address;
+                    int is_there = stays(&c, i, t, row);
+                    for (j = i; j < c.desc.n_layers; j++) {
+                        /* In its own layer every row has bytes of its own; in later ones those that
                          * stay. */
-                        memo_swap_recompute_rows(c.swap, i, t, &begin, &end);
-                        if (i == j ? t >= u
-                                   : (i < sizes.n_swapped_layers &&
-                                      c.tensors[t].mode != MEMO_SWAP_KEEP))
-                            continue;
-                        n = chain_ranges(&a, 0, i == j ? c.desc.n_rows : begin, r);
-                        m = chain_ranges(&b, 0, c.desc.n_rows, s);
-                        for (x = 0; x < n; x++)
-                            for (y = 0; y < m; y++)
-                                CHECK_CASE(r[x].end <= s[y].begin || s[y].end <= r[x].begin,
-                                           "layer %d tensor %d and layer %d tensor %d: %s", (int)i,
-                                           (int)t, (int)j, (int)u, describe(&c));
+                        for (u = 0; u < c.desc.n_tensors && (j == i || is_there); u++) {
+                            memo_swap_view b = memo_swap_get_view(c.swap, j, u);
+                            memo_range r[2];
+                            if (i == j && t == u) continue;
+                            m = chain_ranges(&b, 0, c.desc.n_rows, r);
+                            for (x = 0; x < m; x++)
+                                CHECK_CASE(begin + (uint64_t)a.row_bytes <= r[x].begin ||
+                                               begin >= r[x].end,
+                                           "row %lld of layer %d tensor %d, and layer %d tensor "
+                                           "%d: %s",
+                                           (long long)row, (int)i, (int)t, (int)j, (int)u,
+                                           describe(&c));
+                        }
                     }
                 }
             }
@@ -247,9 +311,10 @@ static void recorded_steps_are_ordered(void) {
         CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
         /* After a step given up, waiting for what may already be done is the price of not knowing.
          */
-        CHECK_CASE(abandoned || check->n_redundant_waits == 0, "round %d: %lld of %lld waits: %s",
-                   round, (long long)check->n_redundant_waits, (long long)check->n_waits,
-                   describe(&c));
+        /* Nor do two layers of a table touch the same bytes where they swap different tensors. */
+        CHECK_CASE(abandoned || c.has_rows || check->n_redundant_waits == 0,
+                   "round %d: %lld of %lld waits: %s", round, (long long)check->n_redundant_waits,
+                   (long long)check->n_waits, describe(&c));
         n_waits += check->n_waits;
         memo_check_destroy(check);
         chain_close(&c);
@@ -257,6 +322,158 @@ static void recorded_steps_are_ordered(void) {
         memo_host_device_destroy(host);
     }
     CHECK(n_waits > 500);
+}
+
+/* A table that drops its k-th wait. */
+typedef struct dropping {
+    memo_device table;
+    const memo_device* inner;
+    int64_t n_waits, dropped;
+} dropping;
+
+static memo_status dropping_wait(void* context, memo_event event, memo_stream stream,
+                                 memo_error* e) {
+    dropping* d = (dropping*)context;
+    if (d->n_waits++ == d->dropped) return MEMO_STATUS_OK;
+    return d->inner->event_wait(d->inner->context, event, stream, e);
+}
+static memo_status dropping_record(void* context, memo_event event, memo_stream stream,
+                                   memo_error* e) {
+    dropping* d = (dropping*)context;
+    return d->inner->event_record(d->inner->context, event, stream, e);
+}
+static memo_status dropping_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                 const void* from, int64_t n, memo_error* e) {
+    dropping* d = (dropping*)context;
+    return d->inner->copy(d->inner->context, stream, kind, to, from, n, e);
+}
+
+/* Runs complete micro-batches with wait `dropped` left out (-1: none) and compares what was
+ * enqueued with what memo_swap_generate promises.  *n_waits: those the engine made. */
+static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
+                                   int64_t* n_waits) {
+    memo_device* host = new_host(0);
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_swap_times times = memo_swap_times_default();
+    memo_schedule *promised = NULL, *recorded = NULL;
+    memo_check* check = NULL;
+    memo_status status;
+    dropping d;
+    int32_t i;
+    recorder_desc.device = host;
+    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+    d.inner = memo_recorder_device(recorder);
+    d.table = *d.inner;
+    d.n_waits = 0;
+    d.dropped = dropped;
+    c->host = host;
+    c->device = d.inner;
+    /* The stream first: a table that is not the recorder's own cannot name it. */
+    CHECK_OK(d.inner->stream_create(d.inner->context, "compute", 0, &c->compute, &error));
+    c->swap = NULL;
+    c->n_wrong = 0;
+    c->desc.compute_stream = c->compute;
+    c->desc.tensors = c->tensors;
+    c->desc.rows = c->has_rows ? c->rows : NULL;
+    c->desc.device = d.inner;
+    times.n_micro_batches = n_micro_batches;
+    CHECK_OK(memo_swap_generate(&c->desc, &times, &promised, &error));
+    CHECK_OK(memo_swap_create(&c->desc, &c->swap, &error));
+    if (dropped >= 0) { /* only what the engine does in a step goes through the dropping table */
+        c->swap->device.context = &d;
+        c->swap->device.event_wait = dropping_wait;
+        c->swap->device.event_record = dropping_record;
+        c->swap->device.copy = dropping_copy;
+    }
+    for (i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
+    c->swap->device = *d.inner;
+    CHECK_OK(memo_recorder_schedule(recorder, &recorded, &error));
+    status = memo_schedule_compare(promised, recorded, &error);
+    CHECK_OK(memo_schedule_check(promised, &check, &error));
+    CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
+    if (n_waits) *n_waits = check->n_waits;
+    memo_check_destroy(check);
+    CHECK_OK(host->stream_synchronize(host->context, c->compute, &error));
+    if (dropped < 0) CHECK_CASE(c->n_wrong == 0, "%s", describe(c));
+    chain_close(c);
+    memo_schedule_destroy(promised);
+    memo_recorder_destroy(recorder);
+    memo_host_device_destroy(host);
+    return status;
+}
+
+/* Over random chains: operation by operation, dependency by dependency. */
+static void the_engine_does_what_was_promised(void) {
+    int round;
+    for (round = 0; round < 200; round++) {
+        chain c;
+        int32_t n_micro_batches = (int32_t)memo_test_int(1, 3);
+        random_chain(&c);
+        c.desc.is_timed = (int32_t)memo_test_int(0, 1);
+        CHECK_CASE(run_and_compare(&c, n_micro_batches, -1, NULL) == MEMO_STATUS_OK,
+                   "round %d: %s: %s", round, error.message, describe(&c));
+    }
+}
+
+/* A wait that the engine leaves out is noticed, whichever it is. */
+static void a_broken_promise_is_noticed(void) {
+    int64_t k, n_waits = 0, n_noticed = 0;
+    chain c;
+    do {
+        random_chain(&c);
+        c.desc.n_layers = 5;
+        c.desc.is_timed = 0;
+        c.has_rows = 0;
+        c.desc.rows = NULL;
+        CHECK_OK(run_and_compare(&c, 1, -1, &n_waits));
+    } while (!n_waits);
+    for (k = 0; k < n_waits; k++)
+        n_noticed += run_and_compare(&c, 1, k, NULL) == MEMO_STATUS_INVALID_ARGUMENT;
+    CHECK_CASE(n_noticed == n_waits, "%lld of %lld", (long long)n_noticed, (long long)n_waits);
+}
+
+/* The example of the header: all that varies by layer, and the sizes that follow. */
+static void tables_of_rows_have_their_sizes(void) {
+    memo_swap_sizes sizes;
+    chain c;
+    int32_t layer;
+    memset(&c, 0, sizeof c);
+    c.desc = memo_swap_desc_default();
+    c.desc.tensors = c.tensors;
+    c.desc.n_tensors = 1;
+    c.desc.n_layers = 5;
+    c.desc.n_rows = 10;
+    c.desc.tile_rows = 2;
+    c.desc.rows = c.rows;
+    c.tensors[0].name = "x";
+    c.tensors[0].row_bytes = 512;
+    for (layer = 0; layer < 5; layer++) {
+        c.rows[layer].kept = 2;
+        c.rows[layer].swapped = 4;
+    }
+    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK(sizes.device_bytes == 512 * (2 * 4 + 4 + 5 * 2));
+    CHECK(sizes.host_bytes == 512 * 3 * 4 && sizes.swapped_bytes == sizes.host_bytes);
+    CHECK(sizes.n_swapped_layers == 3 && sizes.layer_swapped_bytes == 512 * 4);
+    c.rows[2].kept = 10; /* layer 0 is then followed by layer 4 */
+    c.rows[2].swapped = 0;
+    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK(sizes.device_bytes == 512 * (2 * 4 + 4 + 4 * 2 + 10));
+    CHECK(sizes.n_swapped_layers == 2);
+    c.rows[1].swapped = 3;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "layer 1") != NULL && strstr(error.message, "tile_rows 2"));
+    c.rows[1].swapped = 9;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "2 kept and 9 swapped of 10") != NULL);
+    c.rows[1].swapped = 4;
+    c.tensors[0].is_contiguous = 1;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "contiguous") != NULL);
+    c.desc.n_rows = INT64_MAX / 2;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "2^62") != NULL);
 }
 
 /* --- faults --- */
@@ -443,7 +660,10 @@ int main(int argc, char** argv) {
     TEST(places_are_disjoint);
     TEST(calls_out_of_order_are_refused);
     TEST(values_come_back);
+    TEST(tables_of_rows_have_their_sizes);
     TEST(recorded_steps_are_ordered);
+    TEST(the_engine_does_what_was_promised);
+    TEST(a_broken_promise_is_noticed);
     TEST(every_fault_is_a_status);
     TEST(too_little_memory_is_refused);
     TEST(stalls_are_measured);

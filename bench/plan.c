@@ -1,0 +1,420 @@
+/* The memory planner, measured: every table prints the machine's answer and what it is held against.
+ *
+ *   plan [traces] [minimalloc] [minimise] [tight] [growth] [--seeds N] [--limit S]     default: all tables
+ *
+ * Run at the root of the repository.  ../shared holds the traces and the public instances; a table whose data
+ * is missing says so.  MINIMALLOC=path names the public solver's program, which is then run beside. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+
+static double now_s(void) { return memoi_plan_clock(); }
+
+static int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+static double median(double* values, int n) {
+    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static void fail(const char* what, const memo_error* error) {
+    fprintf(stderr, "%s: %s\n", what, error->message);
+    exit(1);
+}
+
+/* ---- problems ------------------------------------------------------------------------------------------- */
+
+/* id,lower,upper,size; NULL where the file is missing. */
+static memo_plan* read_csv(const char* path) {
+    FILE* file = fopen(path, "r");
+    char line[256];
+    int64_t n = 0;
+    memo_plan* plan;
+    memo_error error;
+    if (!file) return NULL;
+    while (fgets(line, sizeof line, file)) n++;
+    rewind(file);
+    if (memo_plan_create(n, 0, 1, &plan, &error)) fail(path, &error);
+    plan->n_buffers = 0;
+    while (fgets(line, sizeof line, file)) {
+        long long id, begin, end, size;
+        memo_buffer* buffer = &plan->buffers[plan->n_buffers];
+        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &begin, &end, &size) != 4) continue;
+        buffer->id = id;
+        buffer->begin = begin;
+        buffer->end = end;
+        buffer->size_bytes = size;
+        plan->n_buffers++;
+    }
+    fclose(file);
+    return plan;
+}
+
+/* What is requested before the last "forward end" or between the first "backward begin" and the last
+ * "backward end": without head, loss and optimizer the bound is no longer one spike. */
+static memo_trace* body_of(const memo_trace* trace) {
+    int64_t forward_end = -1, backward_begin = -1, backward_end = -1, i;
+    memo_trace* body;
+    memo_error error;
+    char* keep;
+    int64_t largest = 0;
+    for (i = 0; i < trace->n_requests; i++) {
+        memo_mark mark;
+        largest = trace->requests[i].id > largest ? trace->requests[i].id : largest;
+        if (trace->requests[i].kind != MEMO_REQUEST_MARK) continue;
+        mark = memo_mark_parse(trace->text + trace->requests[i].id);
+        if (mark.phase == MEMO_PHASE_FORWARD && mark.is_end) forward_end = i;
+        if (mark.phase == MEMO_PHASE_BACKWARD && mark.is_end) backward_end = i;
+        if (mark.phase == MEMO_PHASE_BACKWARD && !mark.is_end && backward_begin < 0)
+            backward_begin = i;
+    }
+    keep = (char*)calloc((size_t)largest + 1, 1);
+    if (!keep || memo_trace_create(&body, &error)) fail("body", &error);
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_MALLOC &&
+            (i < forward_end || (i > backward_begin && i < backward_end))) {
+            keep[request->id] = 1;
+            if (memo_trace_malloc(body, request->id, request->size_bytes, request->memory_class,
+                                  request->stream, &error))
+                fail("body", &error);
+        }
+        if (request->kind == MEMO_REQUEST_FREE && keep[request->id] &&
+            memo_trace_free(body, request->id, &error))
+            fail("body", &error);
+    }
+    free(keep);
+    return body;
+}
+
+static uint64_t random_state;
+static int64_t random_int(int64_t low, int64_t high) {
+    return low + (int64_t)(memoi_random(&random_state) % (uint64_t)(high - low + 1));
+}
+
+/* A full rectangle cut into n pieces: the optimum is its height, and nothing is left over. */
+static memo_plan* cut_rectangle(int64_t n, int64_t height, uint64_t seed) {
+    memo_plan* plan;
+    memo_error error;
+    int64_t made = 1, i;
+    random_state = seed;
+    if (memo_plan_create(n, 0, 1, &plan, &error)) fail("cut", &error);
+    plan->buffers[0].end = 4 * n;
+    plan->buffers[0].size_bytes = height;
+    while (made < n) {
+        memo_buffer *piece = NULL, *rest = &plan->buffers[made];
+        int k;
+        for (k = 0; k < 3; k++) { /* the largest of three */
+            memo_buffer* other = &plan->buffers[random_int(0, made - 1)];
+            if (!piece || (double)(other->end - other->begin) * (double)other->size_bytes >
+                              (double)(piece->end - piece->begin) * (double)piece->size_bytes)
+                piece = other;
+        }
+        *rest = *piece;
+        if (random_int(0, 1) && piece->end - piece->begin > 1) {
+            piece->end = rest->begin = random_int(piece->begin + 1, piece->end - 1);
+            made++;
+        } else if (piece->size_bytes > 1) {
+            piece->size_bytes = random_int(1, piece->size_bytes - 1);
+            rest->size_bytes -= piece->size_bytes;
+            made++;
+        }
+    }
+    for (i = 0; i < n; i++) plan->buffers[i].id = i;
+    return plan;
+}
+
+/* Shapes that grow. */
+static memo_plan* generate(const char* shape, int64_t n) {
+    memo_plan* plan;
+    memo_error error;
+    int64_t i, layers = n / 20;
+    random_state = (uint64_t)n;
+    if (memo_plan_create(n, 0, 1, &plan, &error)) fail(shape, &error);
+    for (i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = i;
+        buffer->size_bytes = 512 * random_int(1, 2000);
+        if (!strcmp(shape, "nested")) { /* stacks of 100, one in the other */
+            buffer->begin = i / 100 * 150 + i % 100;
+            buffer->end = i / 100 * 150 + 300 - i % 100;
+        } else if (!strcmp(shape, "random")) {
+            buffer->begin = random_int(0, 2 * n);
+            buffer->end = buffer->begin + random_int(1, random_int(1, 400));
+        } else { /* layered: 4 of 20 live to the layer's backward, 8 each within forward and backward */
+            int64_t layer = i / 20, k = i % 20, forward = layer * 20,
+                    back = (2 * layers - layer) * 20;
+            int64_t time = k < 12 ? forward + k : back + k - 12;
+            buffer->begin = time;
+            buffer->end = k < 4 ? back + 4 + k : time + random_int(1, 8);
+            random_state = k == 19 ? (uint64_t)n : random_state; /* all layers alike */
+        }
+    }
+    return plan;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------ */
+
+typedef struct outcome {
+    double seconds;
+    int64_t peak_bytes, bound_bytes;
+    memo_proof proof;
+    int is_met; /* the capacity, if there was one */
+    char engine[16];
+} outcome;
+
+static outcome solve(memo_plan* plan, memo_plan_engine engine, int64_t capacity, double limit,
+                     uint64_t seed) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_error error;
+    outcome result;
+    memo_status status;
+    desc.engine = engine;
+    desc.capacity_bytes = capacity;
+    desc.time_limit_s = limit;
+    desc.seed = seed;
+    result.seconds = now_s();
+    status = memo_plan_solve(plan, &desc, &error);
+    result.seconds = now_s() - result.seconds;
+    if (status && status != MEMO_STATUS_INFEASIBLE) fail("solve", &error);
+    if (memo_plan_validate(plan, &error)) fail("validate", &error);
+    result.is_met = status == MEMO_STATUS_OK;
+    result.peak_bytes = plan->peak_bytes;
+    result.bound_bytes = plan->lower_bound_bytes;
+    result.proof = plan->proof;
+    memcpy(result.engine, plan->engine, sizeof result.engine);
+    return result;
+}
+
+/* Seconds that the public solver takes for a CSV, as a process; below 0 where it finds nothing in time. */
+static double run_public(const char* csv, int64_t capacity, double limit) {
+    const char* program = getenv("MINIMALLOC");
+    char command[1024];
+    double start = now_s();
+    snprintf(command, sizeof command,
+             "timeout %.0f '%s' --capacity=%lld --input='%s' --output=/dev/null >/dev/null 2>&1",
+             limit, program, (long long)capacity, csv);
+    if (system(command) != 0) return -1;
+    return now_s() - start;
+}
+
+static const char* proof_name(memo_proof proof) {
+    return proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible";
+}
+
+/* ---- tables --------------------------------------------------------------------------------------------- */
+
+static void print_traces(int repeats) {
+    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                        "llama-1b-s8k-store"};
+    size_t k;
+    int is_body, alignment, r;
+    printf("\n## Traces: milliseconds of planning, median of %d; alignment in bytes\n\n", repeats);
+    printf("| trace | part | align | buffers | bound | peak | proof | engine | greedy ms | auto ms "
+           "|\n");
+    printf("|---|---|---|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < sizeof names / sizeof *names; k++) {
+        char path[256];
+        memo_trace *trace, *body;
+        memo_error error;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[k]);
+        if (memo_trace_read(path, &trace, &error)) {
+            printf("| %s | missing: %s |\n", names[k], error.message);
+            continue;
+        }
+        body = body_of(trace);
+        for (is_body = 0; is_body < 2; is_body++) {
+            for (alignment = 1; alignment <= 512; alignment *= 512) {
+                double greedy_s[64], auto_s[64];
+                outcome result;
+                memo_plan* plan = NULL;
+                memset(&result, 0, sizeof result);
+                for (r = 0; r < repeats && r < 64; r++) {
+                    if (memo_plan_from_trace(is_body ? body : trace, alignment, &plan, &error))
+                        fail(names[k], &error);
+                    greedy_s[r] = solve(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0).seconds;
+                    result = solve(plan, MEMO_PLAN_ENGINE_AUTO, 0, 10, (uint64_t)r);
+                    auto_s[r] = result.seconds;
+                    if (r + 1 < repeats) memo_plan_destroy(plan);
+                }
+                printf("| %s | %s | %d | %lld | %lld | %lld | %s | %s | %.2f | %.2f |\n", names[k],
+                       is_body ? "body" : "whole", alignment, (long long)plan->n_buffers,
+                       (long long)result.bound_bytes, (long long)result.peak_bytes,
+                       proof_name(result.proof), result.engine, 1e3 * median(greedy_s, r),
+                       1e3 * median(auto_s, r));
+                fflush(stdout);
+                memo_plan_destroy(plan);
+            }
+        }
+        memo_trace_destroy(body);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void print_minimalloc(int seeds, double limit) {
+    const char* letter;
+    const char* program = getenv("MINIMALLOC");
+    double log_ratio = 0;
+    int n_ratios = 0, seed;
+    printf("\n## Public hard instances at capacity 1048576, %d seeds, limit %.0f s\n\n", seeds,
+           limit);
+    if (!program) printf("(the public solver is not run: MINIMALLOC names no program)\n\n");
+    printf("| instance | buffers | bound | solved | median s | worst s | public s | ratio |\n");
+    printf("|---|---|---|---|---|---|---|---|\n");
+    for (letter = "ABCEFHJ"; *letter; letter++) {
+        char path[256];
+        double seconds[100], worst, middle, public_s = -1;
+        int n_met = 0;
+        memo_plan* plan;
+        snprintf(path, sizeof path, "../shared/minimalloc/%c.1048576.csv", *letter);
+        plan = read_csv(path);
+        if (!plan) {
+            printf("| %c | missing: %s |\n", *letter, path);
+            continue;
+        }
+        for (seed = 0; seed < seeds && seed < 100; seed++) {
+            outcome result = solve(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
+            seconds[seed] = result.seconds;
+            n_met += result.is_met;
+        }
+        middle = median(seconds, seed);
+        worst = seconds[seed - 1];
+        printf("| %c | %lld | %lld | %d/%d | %.4f | %.4f |", *letter, (long long)plan->n_buffers,
+               (long long)plan->lower_bound_bytes, n_met, seed, middle, worst);
+        if (program) public_s = run_public(path, 1048576, 60);
+        if (public_s >= 0) {
+            printf(" %.3f | %.0f |\n", public_s, public_s / middle);
+            log_ratio += log(public_s / middle);
+            n_ratios++;
+        } else {
+            printf(" - | - |\n");
+        }
+        fflush(stdout);
+        memo_plan_destroy(plan);
+    }
+    if (n_ratios)
+        printf("\nGeometric mean: %.1f times faster than the public solver.\n",
+               exp(log_ratio / n_ratios));
+}
+
+static void print_minimise(double limit) {
+    const char* letter;
+    printf("\n## Public hard instances, smallest peak within %.0f s\n\n", limit);
+    printf("| instance | bound | peak | gap %% | proof | s |\n|---|---|---|---|---|---|\n");
+    for (letter = "ABCEFHJ"; *letter; letter++) {
+        char path[256];
+        memo_plan* plan;
+        outcome result;
+        snprintf(path, sizeof path, "../shared/minimalloc/%c.1048576.csv", *letter);
+        plan = read_csv(path);
+        if (!plan) continue;
+        result = solve(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, 0);
+        printf("| %c | %lld | %lld | %.3f | %s | %.3f |\n", *letter, (long long)result.bound_bytes,
+               (long long)result.peak_bytes,
+               100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
+               proof_name(result.proof), result.seconds);
+        fflush(stdout);
+        memo_plan_destroy(plan);
+    }
+}
+
+static void print_tight(int seeds, double limit) {
+    static const int64_t counts[] = {100, 200, 400, 700, 1000};
+    const char* program = getenv("MINIMALLOC");
+    size_t k;
+    int seed;
+    printf(
+        "\n## Random tight instances: a full rectangle cut into pieces, %d each, limit %.0f s\n\n",
+        seeds, limit);
+    printf(
+        "| buffers | greedy gap %% | solved | gap %% of the rest | median s | public solved |\n");
+    printf("|---|---|---|---|---|---|\n");
+    for (k = 0; k < sizeof counts / sizeof *counts; k++) {
+        double seconds[100], greedy_gap = 0, gap = 0;
+        int n_met = 0, n_public = 0;
+        for (seed = 0; seed < seeds && seed < 100; seed++) {
+            memo_plan* plan =
+                cut_rectangle(counts[k], 1000, 1000 * (uint64_t)counts[k] + (uint64_t)seed);
+            outcome greedy = solve(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
+            outcome result = solve(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
+            greedy_gap += (double)greedy.peak_bytes / 10 - 100;
+            seconds[seed] = result.seconds;
+            n_met += result.peak_bytes == 1000;
+            gap += (double)result.peak_bytes / 10 - 100;
+            if (program) {
+                char path[] = "/tmp/memo_bench_XXXXXX";
+                int64_t i;
+                int descriptor = mkstemp(path);
+                FILE* file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+                if (!file) continue;
+                fprintf(file, "id,lower,upper,size\n");
+                for (i = 0; i < plan->n_buffers; i++)
+                    fprintf(file, "%lld,%lld,%lld,%lld\n", (long long)plan->buffers[i].id,
+                            (long long)plan->buffers[i].begin, (long long)plan->buffers[i].end,
+                            (long long)plan->buffers[i].size_bytes);
+                fclose(file);
+                n_public += run_public(path, 1000, limit) >= 0;
+                unlink(path);
+            }
+            memo_plan_destroy(plan);
+        }
+        printf("| %lld | %.2f | %d/%d | %.2f | %.3f |", (long long)counts[k], greedy_gap / seed,
+               n_met, seed, n_met < seed ? gap / (seed - n_met) : 0.0, median(seconds, seed));
+        if (program)
+            printf(" %d/%d |\n", n_public, seed);
+        else
+            printf(" - |\n");
+        fflush(stdout);
+    }
+}
+
+static void print_growth(double limit) {
+    static const char* const shapes[] = {"nested", "random", "layered"};
+    static const int64_t counts[] = {1000, 3000, 10000, 30000, 100000};
+    size_t k, c;
+    printf("\n## Growth: generated problems, limit %.0f s\n\n", limit);
+    printf("| shape | buffers | bound | peak | gap %% | proof | greedy s | auto s |\n");
+    printf("|---|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < 3; k++) {
+        for (c = 0; c < 5; c++) {
+            memo_plan* plan = generate(shapes[k], counts[c]);
+            outcome greedy = solve(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
+            outcome result = solve(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
+            printf("| %s | %lld | %lld | %lld | %.3f | %s | %.3f | %.3f |\n", shapes[k],
+                   (long long)counts[c], (long long)result.bound_bytes,
+                   (long long)result.peak_bytes,
+                   100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
+                   proof_name(result.proof), greedy.seconds, result.seconds);
+            fflush(stdout);
+            memo_plan_destroy(plan);
+        }
+    }
+}
+
+int main(int argc, char** argv) {
+    int seeds = 5, i, all = 1;
+    double limit = 10;
+    for (i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
+            seeds = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--limit") && i + 1 < argc)
+            limit = atof(argv[++i]);
+        else
+            all = 0;
+    }
+    if (seeds < 1 || seeds > 64 || !(limit > 0)) {
+        fprintf(stderr, "plan: --seeds is 1 to 64, --limit above 0\n");
+        return 2;
+    }
+    for (i = all ? 0 : 1; i < (all ? 1 : argc); i++) {
+        if (all || !strcmp(argv[i], "traces")) print_traces(seeds);
+        if (all || !strcmp(argv[i], "minimalloc")) print_minimalloc(seeds, limit);
+        if (all || !strcmp(argv[i], "minimise")) print_minimise(limit);
+        if (all || !strcmp(argv[i], "tight")) print_tight(seeds, limit);
+        if (all || !strcmp(argv[i], "growth")) print_growth(limit);
+    }
+    return 0;
+}

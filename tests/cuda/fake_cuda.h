@@ -1,0 +1,17 @@
+/* fake_cuda.h - a CUDA runtime without a GPU, for test_device.cu: device memory is host memory, streams do
+ * everything at once, and any call can be told to fail.  Kernels are counted, not run. */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include <cuda_runtime.h>
+
+/* The k-th call (from 1) of function from now on returns code, once. */
+void fake_fail(const char* function, int k, cudaError_t code);
+void fake_forget_failures(void);
+int fake_n_registered(void);
+int fake_n_host_allocs(void);
+int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
+void fake_set_max_pitch(int n_bytes);
+unsigned fake_grid(void); /* blocks of the latest kernel */
+
+#endif

@@ -1,0 +1,529 @@
+/* The device table of memo_cuda.cuh, pinned memory, spans and phantom memory.
+ *
+ * On a GPU, or with -DFAKE_CUDA on the runtime of fake_cuda.cu, which keeps everything in host memory and can
+ * be told to fail. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+#include "cuda_test.h"
+
+#ifdef FAKE_CUDA
+#include "fake_cuda.h"
+#endif
+
+#define MIB ((int64_t)1 << 20)
+
+/* --- streams and events --- */
+
+static void creates_streams_of_each_priority(void) {
+    NEED_DEVICE(device);
+    int least = 0, greatest = 0, k;
+    CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess);
+    for (k = -2; k <= 10; k++) {
+        int priority = 99, expected = k < 0 ? least : least - k < greatest ? greatest : least - k;
+        memo_stream stream;
+        CHECK_OK(device->stream_create(device->context, "one", k, &stream, &error));
+        CHECK(cudaStreamGetPriority(memo_cuda_stream(stream), &priority) == cudaSuccess);
+        CHECK_CASE(priority == expected, "priority %d is CUDA's %d, not %d", k, priority, expected);
+        CHECK(memo_cuda_from_stream(memo_cuda_stream(stream)) == stream);
+        CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    }
+    CHECK_OK(device->stream_destroy(device->context, NULL, &error));
+    memo_cuda_device_destroy(device);
+}
+
+static void waits_and_times_events(void) {
+    NEED_DEVICE(device);
+    memo_stream stream, other;
+    memo_event begin, end;
+    double elapsed_s = -1;
+    int32_t is_done = 0;
+    CHECK_OK(device->stream_create(device->context, "one", 0, &stream, &error));
+    CHECK_OK(device->stream_create(device->context, "other", 0, &other, &error));
+    CHECK_OK(device->event_create(device->context, &begin, &error));
+    CHECK_OK(device->event_create(device->context, &end, &error));
+    CHECK_OK(
+        device->event_wait(device->context, begin, stream, &error)); /* never recorded: no wait */
+    CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
+          MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") != NULL);
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+    CHECK_OK(device->event_record(device->context, begin, stream, &error));
+    CHECK_OK(device->event_wait(device->context, begin, other, &error));
+    CHECK_OK(device->event_record(device->context, end, other, &error));
+    CHECK_OK(device->event_synchronize(device->context, end, &error));
+    CHECK_OK(device->event_query(device->context, end, &is_done, &error));
+    CHECK(is_done == 1);
+    CHECK_OK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error));
+    CHECK(elapsed_s >= 0 && elapsed_s < 1);
+    CHECK_OK(device->status(device->context, &error));
+    CHECK_OK(device->event_destroy(device->context, begin, &error));
+    CHECK_OK(device->event_destroy(device->context, end, &error));
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(device->stream_destroy(device->context, other, &error));
+    memo_cuda_device_destroy(device);
+}
+
+/* --- memory and copies --- */
+
+static void copies_rows_each_way(void) {
+    NEED_DEVICE(device);
+    enum { BYTES = 1 << 16 };
+    static char expected[BYTES];
+    void *on_device, *from, *to;
+    memo_stream stream;
+    int c;
+    CHECK_OK(device->stream_create(device->context, "copies", 0, &stream, &error));
+    CHECK_OK(device->device_alloc(device->context, BYTES, &on_device, &error));
+    CHECK_OK(device->host_alloc(device->context, BYTES, &from, &error));
+    CHECK_OK(device->host_alloc(device->context, BYTES, &to, &error));
+    CHECK((uintptr_t)on_device % 512 == 0 && (uintptr_t)from % 512 == 0);
+    for (c = 0; c < 100; c++) {
+        int64_t row_bytes = memo_test_int(0, 300), n_rows = memo_test_int(0, 50), row, i;
+        int64_t stride = row_bytes + memo_test_int(0, 1) * memo_test_int(0, 300);
+        int64_t back = row_bytes + memo_test_int(0, 1) * memo_test_int(0, 300);
+        for (i = 0; i < BYTES; i++) ((char*)from)[i] = (char)memo_test_random();
+        memset(to, 0x55, BYTES);
+        memset(expected, 0x55, BYTES);
+        CHECK_OK(device->fill(device->context, stream, on_device, 0x11, BYTES, &error));
+        CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE, on_device,
+                                   row_bytes, from, stride, row_bytes, n_rows, &error));
+        CHECK_OK(device->copy(device->context, stream, MEMO_COPY_ON_DEVICE,
+                              (char*)on_device + BYTES / 2, on_device, row_bytes * n_rows, &error));
+        CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_HOST, to, back,
+                                   (char*)on_device + BYTES / 2, row_bytes, row_bytes, n_rows,
+                                   &error));
+        CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+        for (row = 0; row < n_rows; row++)
+            memcpy(expected + row * back, (char*)from + row * stride, (size_t)row_bytes);
+        CHECK_CASE(memcmp(expected, to, BYTES) == 0, "%d rows of %d", (int)n_rows, (int)row_bytes);
+    }
+    CHECK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, NULL, on_device, 1, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(device->copy_rows(device->context, stream, MEMO_COPY_TO_HOST, to, 4, on_device, 8, 8, 2,
+                            &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(device->fill(device->context, stream, on_device, 0, -1, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(device->host_free(device->context, to, &error));
+    CHECK(device->host_free(device->context, to, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(device->device_free(device->context, from, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_cuda_device_destroy(device); /* frees the rest */
+}
+
+static void copies_across_chunks_of_pinned_memory(void) {
+    NEED_DEVICE(device);
+    const int64_t size = 70 * MIB + 4096, row = 3 * MIB + 40, border = 32 * MIB;
+    void *pinned, *on_device;
+    unsigned char* bytes;
+    memo_stream stream;
+    int64_t i, n_wrong = 0;
+    CHECK_OK(device->stream_create(device->context, "copies", 0, &stream, &error));
+    CHECK_OK(device->host_alloc(device->context, size, &pinned, &error));
+    CHECK_OK(device->device_alloc(device->context, size, &on_device, &error));
+    CHECK(memo_cuda_device_get_stats(device).host_bytes == size);
+    CHECK(memo_cuda_device_get_stats(device).host_chunks == 3);
+    CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
+    printf("# %s\n", memo_cuda_host_kind_name(memo_cuda_device_get_stats(device).host_kind));
+    bytes = (unsigned char*)pinned;
+    for (i = 0; i < size; i++) bytes[i] = (unsigned char)(i * 31 >> 8);
+    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_DEVICE, on_device, pinned, size,
+                          &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    memset(pinned, 0, (size_t)size);
+    /* Rows that end before, cross, begin at a border; strided on the host, so that no two touch. */
+    CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_HOST, pinned, row + 100,
+                               on_device, row + 100, row, size / (row + 100), &error));
+    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, bytes + border - 5,
+                          (char*)on_device + border - 5, 10, &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    for (i = 0; i < size / (row + 100) * (row + 100); i++)
+        n_wrong += bytes[i] != (i % (row + 100) < row || (i >= border - 5 && i < border + 5)
+                                    ? (unsigned char)(i * 31 >> 8)
+                                    : 0);
+    CHECK_CASE(n_wrong == 0, "%lld bytes", (long long)n_wrong);
+    CHECK_OK(device->host_free(device->context, pinned, &error));
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    memo_cuda_device_destroy(device);
+}
+
+static void errors_name_call_and_place(void) {
+    NEED_DEVICE(device);
+    void* address = (void*)1;
+    int64_t free_bytes = 0, total_bytes = 0;
+    CHECK_OK(device->memory_info(device->context, &free_bytes, &total_bytes, &error));
+    CHECK(free_bytes > 0 && free_bytes <= total_bytes);
+    CHECK(device->device_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
+          MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK(address == NULL && strstr(error.message, "cudaMalloc: cudaErrorMemoryAllocation") &&
+          strstr(error.message, "1.0 PiB") && strstr(error.message, " free of "));
+    CHECK(cudaPeekAtLastError() == cudaSuccess); /* the trainer's next check must not find it */
+    CHECK(device->host_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
+          MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK(strstr(error.message, "available") != NULL);
+    CHECK(device->device_alloc(device->context, -1, &address, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_cuda_check(cudaErrorInvalidValue, "cudaThis", &error) == MEMO_STATUS_DEVICE);
+    CHECK(strstr(error.message, "cudaThis: cudaErrorInvalidValue (") &&
+          strstr(error.message, "), test_device.cu:"));
+    CHECK_OK(device->status(device->context, &error));
+    memo_cuda_device_destroy(device);
+}
+
+static void refuses_wrong_descs(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_device *device = NULL, *host = NULL;
+    int64_t page_bytes = 0;
+    desc.host_chunk_bytes = ((int64_t)64 << 30) + 1;
+    CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc = memo_cuda_device_desc_default();
+    desc.phantom_bytes = -1;
+    CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc = memo_cuda_device_desc_default();
+    desc.ordinal = 1000;
+    CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_UNSUPPORTED && !device);
+    CHECK(memo_cuda_device_create(NULL, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_cuda_device_destroy(NULL);
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    CHECK(memo_cuda_page_bytes(host, &page_bytes, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "memo_cuda_device_create"));
+    memo_host_device_destroy(host);
+}
+
+/* --- pages and spans --- */
+
+/* {A, S} and {B, S}: what is written behind A is read behind B. */
+static void spans_share_pages(void) {
+    NEED_DEVICE(device);
+    memo_cuda_pages *a = NULL, *b = NULL, *scratch = NULL;
+    memo_cuda_pages* pages[2];
+    memo_cuda_span *first = NULL, *second = NULL;
+    memo_stream stream;
+    void* host;
+    int64_t page = 0;
+    CHECK_OK(memo_cuda_page_bytes(device, &page, &error));
+    CHECK(page > 0 && (page & (page - 1)) == 0);
+    CHECK_OK(memo_cuda_pages_create(device, page, &a, &error));
+    CHECK_OK(memo_cuda_pages_create(device, 1, &b, &error));
+    CHECK_OK(memo_cuda_pages_create(device, page + 1, &scratch, &error));
+    if (!a || !b || !scratch) return;
+    CHECK(memo_cuda_pages_bytes(b) == page && memo_cuda_pages_bytes(scratch) == 2 * page);
+    pages[0] = a;
+    pages[1] = scratch;
+    CHECK_OK(memo_cuda_span_create(device, pages, 2, &first, &error));
+    pages[0] = b;
+    CHECK_OK(memo_cuda_span_create(device, pages, 2, &second, &error));
+    memo_cuda_pages_destroy(a); /* they live on in the spans */
+    memo_cuda_pages_destroy(b);
+    memo_cuda_pages_destroy(scratch);
+    if (!first || !second) return;
+    CHECK(memo_cuda_span_bytes(first) == 3 * page);
+    CHECK_OK(device->stream_create(device->context, "fills", 0, &stream, &error));
+    CHECK_OK(device->host_alloc(device->context, 3 * page, &host, &error));
+    CHECK_OK(
+        device->fill(device->context, stream, memo_cuda_span_address(first), 1, 3 * page, &error));
+    CHECK_OK(
+        device->fill(device->context, stream, memo_cuda_span_address(second), 2, page + 7, &error));
+    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host,
+                          memo_cuda_span_address(first), 3 * page, &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK(((char*)host)[0] == 1 && ((char*)host)[page - 1] == 1);
+    CHECK(((char*)host)[page] == 2 && ((char*)host)[page + 6] == 2);
+    CHECK(((char*)host)[page + 7] == 1 && ((char*)host)[3 * page - 1] == 1);
+    memo_cuda_span_destroy(first);
+    CHECK(memo_cuda_span_create(device, pages, 0, &first, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_cuda_span_destroy(second);
+    memo_cuda_span_destroy(NULL);
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    memo_cuda_device_destroy(device);
+}
+
+static void phantom_memory_repeats_one_chunk(void) {
+    NEED_DEVICE(device);
+    memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
+    memo_cuda_phantom* phantom = NULL;
+    memo_stream stream;
+    unsigned char* host;
+    void* memory;
+    int64_t free_before, free_after, total, chunk = 16 * MIB;
+    CHECK_OK(device->memory_info(device->context, &free_before, &total, &error));
+    desc.device = device;
+    desc.size_bytes = ((int64_t)1 << 40) - 5;
+    desc.chunk_bytes = chunk;
+#ifdef FAKE_CUDA
+    desc.size_bytes = 1000 * MIB - 5;
+#else
+    desc.chunk_bytes = (int64_t)1 << 30;
+    chunk = desc.chunk_bytes;
+#endif
+    CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+    if (!phantom) return;
+    CHECK(memo_cuda_phantom_bytes(phantom) >= desc.size_bytes &&
+          memo_cuda_phantom_bytes(phantom) % chunk == 0);
+    CHECK_OK(device->memory_info(device->context, &free_after, &total, &error));
+    CHECK(free_before - free_after <= 2 * chunk);
+    CHECK_OK(device->stream_create(device->context, "fills", 0, &stream, &error));
+    CHECK_OK(device->host_alloc(device->context, 64, &memory, &error));
+    host = (unsigned char*)memory;
+    CHECK_OK(device->fill(device->context, stream,
+                          (char*)memo_cuda_phantom_address(phantom) + desc.size_bytes - 20, 7, 10,
+                          &error));
+    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host,
+                          (char*)memo_cuda_phantom_address(phantom) + 2 * chunk +
+                              (desc.size_bytes - 20) % chunk,
+                          10, &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK(host[0] == 7 && host[9] == 7);
+    memo_cuda_phantom_destroy(phantom);
+    memo_cuda_phantom_destroy(NULL);
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    memo_cuda_device_destroy(device);
+}
+
+/* --- recording --- */
+
+/* A few layers' worth of requests, some freed late. */
+static void run_requests(const memo_device* device, memo_trace* trace) {
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena* arena = NULL;
+    void* live[40];
+    int64_t k, n_live = 0;
+    desc.device = device;
+    desc.trace = trace;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    if (!arena) return;
+    CHECK_OK(memo_arena_alloc(arena, 3 * MIB, 0, &live[n_live++], &error));
+    CHECK_OK(memo_arena_begin(arena, &error));
+    for (k = 0; k < 60; k++) {
+        if (n_live < 30 && (n_live == 1 || memo_test_int(0, 2))) {
+            CHECK_OK(
+                memo_arena_alloc(arena, memo_test_int(0, 3 * MIB), 0, &live[n_live++], &error));
+        } else {
+            int64_t which = memo_test_int(1, n_live - 1);
+            CHECK_OK(memo_arena_free(arena, live[which], &error));
+            live[which] = live[--n_live];
+        }
+    }
+    while (n_live > 1) CHECK_OK(memo_arena_free(arena, live[--n_live], &error));
+    CHECK_OK(memo_arena_end(arena, &error));
+    CHECK_OK(memo_arena_free(arena, live[0], &error));
+    memo_arena_destroy(arena);
+}
+
+static void phantom_records_what_a_real_run_records(void) {
+    NEED_DEVICE(device);
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* phantom = NULL;
+    memo_trace *real_trace, *phantom_trace;
+    int64_t k, free_bytes, total_bytes;
+    void *a, *b, *c;
+    desc.phantom_bytes = 200 * MIB;
+    desc.phantom_chunk_bytes = 4 * MIB;
+    CHECK_OK(memo_cuda_device_create(&desc, &phantom, &error));
+    if (!phantom) return;
+    CHECK(strcmp(phantom->name, "cuda phantom") == 0);
+    CHECK_OK(memo_trace_create(&real_trace, &error));
+    CHECK_OK(memo_trace_create(&phantom_trace, &error));
+    memo_test.state = 7;
+    run_requests(device, real_trace);
+    memo_test.state = 7;
+    run_requests(phantom, phantom_trace);
+    CHECK(real_trace->n_requests == phantom_trace->n_requests && real_trace->n_requests > 50);
+    for (k = 0; k < real_trace->n_requests && k < phantom_trace->n_requests; k++) {
+        const memo_request *x = &real_trace->requests[k], *y = &phantom_trace->requests[k];
+        CHECK(x->kind == y->kind && x->id == y->id && x->size_bytes == y->size_bytes &&
+              x->stream == y->stream && x->memory_class == y->memory_class);
+    }
+    /* Gaps are used again, and what does not fit is said. */
+    CHECK_OK(phantom->device_alloc(phantom->context, 100 * MIB, &a, &error));
+    CHECK_OK(phantom->device_alloc(phantom->context, 100 * MIB, &b, &error));
+    CHECK(phantom->device_alloc(phantom->context, 1, &c, &error) ==
+              MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
+          strstr(error.message, "phantom_bytes"));
+    CHECK_OK(phantom->memory_info(phantom->context, &free_bytes, &total_bytes, &error));
+    CHECK(free_bytes == 0 && total_bytes == 200 * MIB);
+    CHECK_OK(phantom->device_free(phantom->context, a, &error));
+    CHECK_OK(phantom->device_alloc(phantom->context, 60 * MIB, &c, &error));
+    CHECK(c == a);
+    CHECK_OK(phantom->device_alloc(phantom->context, 40 * MIB, &a, &error));
+    CHECK((char*)a == (char*)c + 60 * MIB);
+    memo_trace_destroy(real_trace);
+    memo_trace_destroy(phantom_trace);
+    memo_cuda_device_destroy(phantom);
+    memo_cuda_device_destroy(device);
+}
+
+/* --- what only a runtime that fails on demand can show --- */
+#ifdef FAKE_CUDA
+
+static char log_text[4096];
+static void keep_log(void* user, const char* message) {
+    (void)user;
+    snprintf(log_text + strlen(log_text), sizeof log_text - strlen(log_text), "%s\n", message);
+}
+
+static void pinning_that_fails_leaves_nothing(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    void* address = NULL;
+    int fail_at;
+    desc.host_chunk_bytes = 32 * MIB;
+    desc.log.write = keep_log;
+    for (fail_at = 1; fail_at <= 4; fail_at++) {
+        CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+        log_text[0] = 0;
+        fake_fail("cudaHostRegister", fail_at, cudaErrorMemoryAllocation);
+        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+        CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
+        CHECK(strstr(log_text, "cudaHostRegister: cudaErrorMemoryAllocation") &&
+              strstr(log_text, "asking cudaHostAlloc"));
+        CHECK_OK(device->host_free(device->context, address, &error));
+        CHECK(fake_n_host_allocs() == 0);
+        /* Where cudaHostAlloc refuses too, both reasons are told. */
+        fake_fail("cudaHostRegister", fail_at, cudaErrorInvalidValue);
+        fake_fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
+        CHECK(device->host_alloc(device->context, 128 * MIB, &address, &error) ==
+              MEMO_STATUS_OUT_OF_HOST_MEMORY);
+        CHECK(!address && strstr(error.message, "cudaHostAlloc") &&
+              strstr(error.message, "cudaHostRegister: cudaErrorInvalidValue"));
+        CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 0);
+        memo_cuda_device_destroy(device);
+    }
+    fake_forget_failures();
+}
+
+static void creating_fails_at_each_call(void) {
+    static const char* const calls[] = {"cudaGetDeviceCount",
+                                        "cudaGetDevice",
+                                        "cudaFree",
+                                        "cudaDeviceGetAttribute",
+                                        "cudaStreamCreateWithFlags",
+                                        "cudaGetDriverEntryPointByVersion",
+                                        "cuMemCreate",
+                                        "cuMemAddressReserve",
+                                        "cuMemMap",
+                                        "cuMemSetAccess"};
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    size_t k;
+    desc.phantom_bytes = 64 * MIB;
+    desc.phantom_chunk_bytes = 16 * MIB;
+    for (k = 0; k < sizeof calls / sizeof calls[0]; k++) {
+        fake_fail(calls[k], strcmp(calls[k], "cuMemMap") == 0 ? 3 : 1, cudaErrorUnknown);
+        CHECK_CASE(memo_cuda_device_create(&desc, &device, &error) != MEMO_STATUS_OK && !device,
+                   "%s", calls[k]);
+        CHECK_CASE(strstr(error.message, calls[k]) != NULL, "%s: %s", calls[k], error.message);
+        CHECK_CASE(fake_n_objects() == 0, "%s leaves %d objects", calls[k], fake_n_objects());
+        fake_forget_failures();
+    }
+}
+
+static void later_calls_report_their_failure(void) {
+    NEED_DEVICE(device);
+    memo_stream stream;
+    memo_event event;
+    void *memory, *host;
+    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
+    CHECK_OK(device->event_create(device->context, &event, &error));
+    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
+    CHECK_OK(device->host_alloc(device->context, 4096, &host, &error));
+#define FAILS(function, call)                                                                      \
+    fake_fail(function, 1, cudaErrorIllegalAddress);                                               \
+    CHECK((call) == MEMO_STATUS_DEVICE);                                                           \
+    CHECK_CASE(strstr(error.message, function ": cudaErrorIllegalAddress (") &&                    \
+                   strstr(error.message, "memo_cuda.cuh:"),                                        \
+               "%s", error.message)
+    FAILS("cudaMemcpyAsync",
+          device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, memory, 64, &error));
+    FAILS("cudaMemcpy2DAsync", device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE,
+                                                 memory, 16, host, 8, 8, 4, &error));
+    FAILS("cudaMemsetAsync", device->fill(device->context, stream, memory, 0, 64, &error));
+    FAILS("cudaEventRecord", device->event_record(device->context, event, stream, &error));
+    FAILS("cudaStreamWaitEvent", device->event_wait(device->context, event, stream, &error));
+    FAILS("cudaEventSynchronize", device->event_synchronize(device->context, event, &error));
+    FAILS("cudaStreamSynchronize", device->stream_synchronize(device->context, stream, &error));
+    FAILS("cudaStreamQuery", device->status(device->context, &error));
+    FAILS("cudaPeekAtLastError", device->status(device->context, &error));
+    CHECK(cudaGetLastError() == cudaErrorIllegalAddress); /* it was left to whoever asks next */
+    CHECK_OK(device->status(device->context, &error));
+    device->event_destroy(device->context, event, NULL);
+    device->stream_destroy(device->context, stream, NULL);
+    memo_cuda_device_destroy(device);
+    CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
+}
+
+/* Strides beyond what one call takes, rows that cross borders: the fake refuses what CUDA would. */
+static void long_strides_go_row_by_row(void) {
+    NEED_DEVICE(device);
+    memo_stream stream;
+    void *memory, *host;
+    int64_t k;
+    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
+    CHECK_OK(device->device_alloc(device->context, 40 * MIB, &memory, &error));
+    CHECK_OK(device->host_alloc(device->context, 40 * MIB, &host, &error));
+    for (k = 0; k < 4; k++) memset((char*)host + k * 10 * MIB, (int)k + 1, 100);
+    fake_set_max_pitch(MIB);
+    memo_cuda_device_destroy(open_device()); /* the limit is read when a device is made */
+    ((memoi_cuda*)device->context)->max_pitch_bytes = (size_t)MIB;
+    CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE, memory, 200, host,
+                               10 * MIB, 100, 4, &error));
+    for (k = 0; k < 4; k++)
+        CHECK(((char*)memory)[200 * k] == k + 1 && ((char*)memory)[200 * k + 99] == k + 1);
+    fake_set_max_pitch(2147483647);
+    device->stream_destroy(device->context, stream, NULL);
+    memo_cuda_device_destroy(device);
+}
+
+static void kernels_are_launched_with_enough_threads(void) {
+    static float numbers[4];
+    memo_cast_desc cast;
+    memo_merge_desc merge;
+    memset(&cast, 0, sizeof cast);
+    cast.to = numbers;
+    cast.from = numbers;
+    cast.n = ((int64_t)1 << 31) + 8;
+    CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+    CHECK(fake_grid() == 32 * 132); /* the fake has 132 processors */
+    cast.n = 1;
+    CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+    CHECK(fake_grid() == 1);
+    cast.n = -1;
+    CHECK(memo_cuda_cast(NULL, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memset(&merge, 0, sizeof merge);
+    merge.out = merge.lse = numbers;
+    merge.part_out = numbers;
+    merge.part_lse = numbers;
+    merge.n_rows = 33;
+    merge.n_columns = 1;
+    CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+    CHECK(fake_grid() == 2);
+    fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
+    CHECK(memo_cuda_merge(NULL, &merge, &error) == MEMO_STATUS_DEVICE &&
+          strstr(error.message, "memo_cuda_merge: cudaErrorInvalidConfiguration"));
+}
+
+#endif
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(creates_streams_of_each_priority);
+    TEST(waits_and_times_events);
+    TEST(copies_rows_each_way);
+    TEST(copies_across_chunks_of_pinned_memory);
+    TEST(errors_name_call_and_place);
+    TEST(refuses_wrong_descs);
+    TEST(spans_share_pages);
+    TEST(phantom_memory_repeats_one_chunk);
+    TEST(phantom_records_what_a_real_run_records);
+#ifdef FAKE_CUDA
+    TEST(pinning_that_fails_leaves_nothing);
+    TEST(creating_fails_at_each_call);
+    TEST(later_calls_report_their_failure);
+    TEST(long_strides_go_row_by_row);
+    TEST(kernels_are_launched_with_enough_threads);
+#endif
+    return memo_test_end();
+}

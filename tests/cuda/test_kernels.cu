@@ -1,0 +1,485 @@
+/* The row kernels on a GPU against their host twins: bit for bit, but for exp and log1p in the merge; then each
+ * with 2^31 + 8 elements. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+#include "cuda_test.h"
+
+static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+
+static memo_type random_type(void) { return types[memo_test_int(0, 2)]; }
+
+/* --- the same bytes on both sides --- */
+
+#define SIDE_BYTES (1 << 20)
+
+typedef struct sides {
+    memo_device* device;
+    memo_stream stream;
+    char *host, *copy; /* host's bytes; what came from the GPU */
+    char* gpu;
+} sides;
+
+static int open_sides(sides* s) {
+    void* gpu = NULL;
+    memset(s, 0, sizeof *s);
+    s->device = open_device();
+    if (!s->device) return 0;
+    CHECK_OK(s->device->stream_create(s->device->context, "kernels", 0, &s->stream, &error));
+    CHECK_OK(s->device->device_alloc(s->device->context, SIDE_BYTES, &gpu, &error));
+    s->gpu = (char*)gpu;
+    s->host = (char*)aligned_alloc(512, SIDE_BYTES);
+    s->copy = (char*)aligned_alloc(512, SIDE_BYTES);
+    return s->gpu && s->host && s->copy;
+}
+
+static void close_sides(sides* s) {
+    CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
+    CHECK_OK(s->device->stream_destroy(s->device->context, s->stream, &error));
+    free(s->host);
+    free(s->copy);
+    memo_cuda_device_destroy(s->device);
+}
+
+/* Numbers in [-2, 2] of a type, n_bytes of them from begin on. */
+static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
+    int64_t i, n = n_bytes / memo_row_type_bytes(type);
+    for (i = 0; i < n; i++) {
+        float value = (float)(memo_test_real() * 4 - 2);
+        if (type == MEMO_TYPE_F32)
+            ((float*)begin)[i] = value;
+        else if (type == MEMO_TYPE_BF16)
+            ((uint16_t*)begin)[i] = memo_bf16_from_f32(value);
+        else
+            ((uint16_t*)begin)[i] = memo_f16_from_f32(value);
+    }
+}
+
+static void send(sides* s) {
+    CHECK_OK(s->device->copy(s->device->context, s->stream, MEMO_COPY_TO_DEVICE, s->gpu, s->host,
+                             SIDE_BYTES, &error));
+    CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
+}
+static void receive(sides* s) {
+    CHECK_OK(s->device->copy(s->device->context, s->stream, MEMO_COPY_TO_HOST, s->copy, s->gpu,
+                             SIDE_BYTES, &error));
+    CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
+}
+
+/* Where the bytes at offset lie for the GPU. */
+#define ON_GPU(pointer) ((char*)s.gpu + ((const char*)(pointer)-s.host))
+
+#define QUARTER (SIDE_BYTES / 4)
+
+static void casts_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 60; c++) {
+        memo_cast_desc cast, on_gpu;
+        memset(&cast, 0, sizeof cast);
+        cast.to_type = random_type();
+        cast.from_type = random_type();
+        cast.n = memo_test_int(0, 60000);
+        cast.from = s.host + memo_test_int(0, 5) * memo_row_type_bytes(cast.from_type);
+        cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memo_row_type_bytes(cast.to_type);
+        fill_numbers(s.host, cast.from_type, 2 * QUARTER);
+        if (cast.from_type == MEMO_TYPE_F32) { /* any finite bits, infinities */
+            int64_t i;
+            for (i = 0; i < 2 * QUARTER / 4; i++) {
+                uint32_t bits = (uint32_t)memo_test_random();
+                if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xff800000u;
+                ((uint32_t*)s.host)[i] = bits;
+            }
+        }
+        send(&s);
+        on_gpu = cast;
+        on_gpu.from = ON_GPU(cast.from);
+        on_gpu.to = ON_GPU(cast.to);
+        CHECK_OK(memo_row_cast(&cast, &error));
+        CHECK_OK(memo_cuda_cast(s.stream, &on_gpu, &error));
+        receive(&s);
+        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+    }
+    close_sides(&s);
+}
+
+static void every_sixteen_bits_widen_alike(void) {
+    sides s;
+    int t, i;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (t = 1; t < 3; t++) {
+        memo_cast_desc cast, on_gpu;
+        memset(&cast, 0, sizeof cast);
+        cast.to_type = MEMO_TYPE_F32;
+        cast.from_type = types[t];
+        cast.n = 65536;
+        cast.from = s.host;
+        cast.to = s.host + 2 * QUARTER;
+        memset(s.host, 0, SIDE_BYTES);
+        for (i = 0; i < 65536; i++) ((uint16_t*)s.host)[i] = (uint16_t)i;
+        send(&s);
+        on_gpu = cast;
+        on_gpu.from = ON_GPU(cast.from);
+        on_gpu.to = ON_GPU(cast.to);
+        CHECK_OK(memo_row_cast(&cast, &error));
+        CHECK_OK(memo_cuda_cast(s.stream, &on_gpu, &error));
+        receive(&s);
+        for (i = 0; i < 65536; i++) {
+            float x = ((float*)cast.to)[i], y = ((float*)(s.copy + 2 * QUARTER))[i];
+            CHECK_CASE((x != x && y != y) || memcmp(&x, &y, 4) == 0, "%04x", i);
+        }
+    }
+    close_sides(&s);
+}
+
+static void moves_rows_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 80; c++) {
+        memo_rows_desc rows, on_gpu;
+        int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
+        int64_t unit = memo_test_int(0, 2) ? 16 : 1, i;
+        int is_gather = (int)memo_test_int(0, 1);
+        memset(&rows, 0, sizeof rows);
+        for (i = 0; i < QUARTER; i++) s.host[i] = (char)memo_test_random();
+        memset(s.host + QUARTER, 0x55, 2 * QUARTER);
+        rows.n_rows = memo_test_int(0, 500);
+        rows.n_indexed_rows = memo_test_int(0, 500);
+        rows.row_bytes = unit * memo_test_int(0, unit == 16 ? 20 : 400);
+        rows.to_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 3 * unit);
+        rows.from_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 5 * unit);
+        rows.from = s.host + (unit == 1) * memo_test_int(0, 3);
+        rows.to = s.host + QUARTER + (unit == 1) * memo_test_int(0, 3);
+        rows.index = index;
+        for (i = 0; i < 500; i++) index[i] = i;
+        for (i = 499; i > 0; i--) {
+            int64_t k = memo_test_int(0, i), other = index[k];
+            index[k] = index[i];
+            index[i] = other;
+        }
+        index[memo_test_int(0, 499)] = -1;
+        send(&s);
+        on_gpu = rows;
+        on_gpu.from = ON_GPU(rows.from);
+        on_gpu.to = ON_GPU(rows.to);
+        on_gpu.index = (const int64_t*)(void*)ON_GPU(rows.index);
+        CHECK_OK((is_gather ? memo_row_gather : memo_row_scatter)(&rows, &error));
+        CHECK_OK((is_gather ? memo_cuda_gather_rows : memo_cuda_scatter_rows)(s.stream, &on_gpu,
+                                                                              &error));
+        receive(&s);
+        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+    }
+    close_sides(&s);
+}
+
+static void adds_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 80; c++) {
+        memo_add_desc add, on_gpu;
+        memset(&add, 0, sizeof add);
+        add.a_type = random_type();
+        add.b_type = random_type();
+        add.to_type = random_type();
+        add.n_rows = memo_test_int(1, 100);
+        add.n_columns = memo_test_int(0, 500);
+        add.a_stride = memo_test_int(0, 1) * (add.n_columns + 8);
+        add.b_stride = memo_test_int(0, 1) * (add.n_columns + 3);
+        add.to_stride = memo_test_int(0, 1) * (add.n_columns + 16);
+        add.a = s.host + memo_test_int(0, 3) * 4;
+        add.b = s.host + QUARTER + memo_test_int(0, 3) * 4;
+        add.to = s.host + 2 * QUARTER + memo_test_int(0, 3) * 4;
+        fill_numbers(s.host, add.a_type, QUARTER);
+        fill_numbers(s.host + QUARTER, add.b_type, QUARTER);
+        memset(s.host + 2 * QUARTER, 0x55, 2 * QUARTER);
+        send(&s);
+        on_gpu = add;
+        on_gpu.a = ON_GPU(add.a);
+        on_gpu.b = ON_GPU(add.b);
+        on_gpu.to = ON_GPU(add.to);
+        CHECK_OK(memo_row_add(&add, &error));
+        CHECK_OK(memo_cuda_add(s.stream, &on_gpu, &error));
+        receive(&s);
+        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+    }
+    close_sides(&s);
+}
+
+static void sums_rows_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 80; c++) {
+        memo_row_sums_desc sums, on_gpu;
+        memset(&sums, 0, sizeof sums);
+        sums.a_type = random_type();
+        sums.b_type = random_type();
+        sums.n_rows = memo_test_int(0, 200);
+        sums.n_columns = memo_test_int(0, 3) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 300);
+        sums.b_stride = memo_test_int(0, 1) * (sums.n_columns + 16);
+        sums.a = s.host;
+        sums.b = s.host + QUARTER;
+        sums.sums = (float*)(void*)(s.host + 2 * QUARTER);
+        fill_numbers(s.host, sums.a_type, QUARTER);
+        fill_numbers(s.host + QUARTER, sums.b_type, QUARTER);
+        memset(s.host + 2 * QUARTER, 0x55, 2 * QUARTER);
+        send(&s);
+        on_gpu = sums;
+        on_gpu.a = ON_GPU(sums.a);
+        on_gpu.b = ON_GPU(sums.b);
+        on_gpu.sums = (float*)(void*)ON_GPU(sums.sums);
+        CHECK_OK(memo_row_sums(&sums, &error));
+        CHECK_OK(memo_cuda_row_sums(s.stream, &on_gpu, &error));
+        receive(&s);
+        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+    }
+    close_sides(&s);
+}
+
+/* The stated difference: 4 units in the last place of the weight, and so of |O_b - O|; and of the LSE. */
+static void merges_as_on_the_host(void) {
+    sides s;
+    int c;
+    if (!open_sides(&s)) SKIP("no GPU");
+    for (c = 0; c < 80; c++) {
+        const int64_t rows_bytes = 16384;
+        memo_merge_desc merge, on_gpu;
+        int64_t i, n_wrong = 0;
+        memset(&merge, 0, sizeof merge);
+        merge.part_type = random_type();
+        merge.n_batches = memo_test_int(0, 3);
+        merge.n_rows = memo_test_int(0, 60);
+        merge.n_columns = memo_test_int(0, 2) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 200);
+        merge.batch_stride_rows = memo_test_int(0, 1) * (merge.n_rows + 5);
+        merge.lse = (float*)(void*)s.host;
+        merge.part_lse = (float*)(void*)(s.host + rows_bytes);
+        merge.out = (float*)(void*)(s.host + QUARTER);
+        merge.part_out = s.host + 3 * QUARTER;
+        fill_numbers(s.host, MEMO_TYPE_F32, 2 * rows_bytes);
+        fill_numbers(s.host + QUARTER, MEMO_TYPE_F32, 2 * QUARTER);
+        fill_numbers(s.host + 3 * QUARTER, merge.part_type, QUARTER);
+        for (i = 0; i < rows_bytes / 4; i++) {
+            if (memo_test_int(0, 5) == 0) merge.lse[i] = -INFINITY;
+            if (memo_test_int(0, 5) == 0) ((float*)(uintptr_t)merge.part_lse)[i] = -INFINITY;
+            if (memo_test_int(0, 5) == 0) merge.lse[i] *= 200;
+        }
+        send(&s);
+        on_gpu = merge;
+        on_gpu.lse = (float*)(void*)ON_GPU(merge.lse);
+        on_gpu.part_lse = (float*)(void*)ON_GPU(merge.part_lse);
+        on_gpu.out = (float*)(void*)ON_GPU(merge.out);
+        on_gpu.part_out = ON_GPU(merge.part_out);
+        CHECK_OK(memo_row_merge(&merge, &error));
+        CHECK_OK(memo_cuda_merge(s.stream, &on_gpu, &error));
+        receive(&s);
+        for (i = 0; i < (2 * rows_bytes) / 4; i++) {
+            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
+            n_wrong += !(x == y || fabsf(x - y) <= 4 * 1.2e-7f * fabsf(x) + 1e-37f);
+        }
+        for (i = QUARTER / 4; i < 3 * QUARTER / 4; i++) {
+            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
+            n_wrong += !(fabsf(x - y) <= 4 * 1.2e-7f * 4);
+        }
+        CHECK_CASE(n_wrong == 0, "case %d: %d numbers", c, (int)n_wrong);
+        CHECK(memcmp(s.host + 3 * QUARTER, s.copy + 3 * QUARTER, QUARTER) == 0);
+    }
+    close_sides(&s);
+}
+
+/* --- beyond 32 bits --- */
+
+#define HUGE_ELEMENTS (((int64_t)1 << 31) + 8)
+
+/* Of 8 bits, so exact in every type; neighbours and elements 2^32 bytes apart differ. */
+__device__ static float huge_value(int64_t i) { return (float)(i % 251); }
+
+__global__ static void huge_fill(float* to, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) to[i] = huge_value(i);
+}
+
+/* Counts where x is not scale times the value of element i, or of the one in the mirrored row of 8. */
+__global__ static void huge_compare(const float* x, int64_t n, float scale, int is_mirrored,
+                                    unsigned long long* n_wrong) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t from = is_mirrored ? (n / 8 - 1 - i / 8) * 8 + i % 8 : i;
+        if (x[i] != scale * huge_value(from)) atomicAdd(n_wrong, 1ull);
+    }
+}
+
+__global__ static void huge_mirror(int64_t* index, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) index[i] = n - 1 - i;
+}
+
+__global__ static void huge_compare_sums(const float* sums, int64_t n,
+                                         unsigned long long* n_wrong) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        float expected = 0;
+        for (int k = 0; k < 8; k++) expected += huge_value(i * 8 + k) * huge_value(i * 8 + k);
+        if (sums[i] != expected) atomicAdd(n_wrong, 1ull); /* integers below 2^24: exact */
+    }
+}
+
+typedef struct huge {
+    memo_device* device;
+    memo_stream stream;
+    float *a, *b; /* HUGE_ELEMENTS */
+    void* small;  /* 4 bytes an element of a row of 8, and 8 for an index */
+    unsigned long long* n_wrong;
+} huge;
+
+static int open_huge(huge* h, const char** reason) {
+    int64_t free_bytes = 0, total_bytes = 0, needed = 3 * HUGE_ELEMENTS * 4;
+    void *a, *b, *small, *counter;
+    h->device = open_device();
+    *reason = "no GPU";
+    if (!h->device) return 0;
+    *reason = "26 GB of device memory are not free";
+    CHECK_OK(h->device->memory_info(h->device->context, &free_bytes, &total_bytes, &error));
+    if (free_bytes < needed) {
+        memo_cuda_device_destroy(h->device);
+        return 0;
+    }
+    CHECK_OK(h->device->stream_create(h->device->context, "huge", 0, &h->stream, &error));
+    CHECK_OK(h->device->device_alloc(h->device->context, HUGE_ELEMENTS * 4, &a, &error));
+    CHECK_OK(h->device->device_alloc(h->device->context, HUGE_ELEMENTS * 4, &b, &error));
+    CHECK_OK(h->device->device_alloc(h->device->context, HUGE_ELEMENTS / 8 * 8, &small, &error));
+    CHECK_OK(h->device->device_alloc(h->device->context, 8, &counter, &error));
+    h->a = (float*)a;
+    h->b = (float*)b;
+    h->small = small;
+    h->n_wrong = (unsigned long long*)counter;
+    huge_fill<<<2048, 256, 0, memo_cuda_stream(h->stream)>>>(h->a, HUGE_ELEMENTS);
+    CHECK_OK(h->device->fill(h->device->context, h->stream, h->b, 0xff, HUGE_ELEMENTS * 4, &error));
+    CHECK_OK(h->device->fill(h->device->context, h->stream, h->n_wrong, 0, 8, &error));
+    return 1;
+}
+
+static void close_huge(huge* h) {
+    unsigned long long n_wrong = 1;
+    CHECK_OK(h->device->copy(h->device->context, h->stream, MEMO_COPY_TO_HOST, &n_wrong, h->n_wrong,
+                             8, &error));
+    CHECK_OK(h->device->stream_synchronize(h->device->context, h->stream, &error));
+    CHECK_OK(h->device->status(h->device->context, &error));
+    CHECK_CASE(n_wrong == 0, "%llu elements", n_wrong);
+    h->device->stream_destroy(h->device->context, h->stream, NULL);
+    memo_cuda_device_destroy(h->device);
+}
+
+static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) {
+    huge_compare<<<2048, 256, 0, memo_cuda_stream(h->stream)>>>(x, HUGE_ELEMENTS, scale,
+                                                                is_mirrored, h->n_wrong);
+}
+
+#define OPEN_HUGE(h)                                                                               \
+    huge h;                                                                                        \
+    const char* reason;                                                                            \
+    if (!open_huge(&h, &reason)) SKIP(reason)
+
+static void casts_huge_arrays(void) {
+    OPEN_HUGE(h);
+    for (int t = 1; t < 3; t++) {
+        memo_cast_desc cast;
+        memset(&cast, 0, sizeof cast);
+        cast.n = HUGE_ELEMENTS;
+        cast.from = h.a;
+        cast.to = h.b;
+        cast.to_type = types[t];
+        CHECK_OK(memo_cuda_cast(h.stream, &cast, &error));
+        CHECK_OK(h.device->fill(h.device->context, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
+        cast.from = h.b;
+        cast.to = h.a;
+        cast.from_type = types[t];
+        cast.to_type = MEMO_TYPE_F32;
+        CHECK_OK(memo_cuda_cast(h.stream, &cast, &error));
+        compare_huge(&h, h.a, 1, 0);
+    }
+    close_huge(&h);
+}
+
+static void adds_huge_arrays(void) {
+    OPEN_HUGE(h);
+    memo_add_desc add;
+    memset(&add, 0, sizeof add);
+    add.to = h.b;
+    add.a = add.b = h.a;
+    add.n_columns = HUGE_ELEMENTS;
+    CHECK_OK(memo_cuda_add(h.stream, &add, &error));
+    compare_huge(&h, h.b, 2, 0);
+    close_huge(&h);
+}
+
+static void gathers_and_scatters_huge_arrays(void) {
+    OPEN_HUGE(h);
+    memo_rows_desc rows;
+    memset(&rows, 0, sizeof rows);
+    rows.n_rows = rows.n_indexed_rows = HUGE_ELEMENTS / 8;
+    rows.row_bytes = 32;
+    rows.index = (const int64_t*)h.small;
+    rows.to = h.b;
+    rows.from = h.a;
+    huge_mirror<<<2048, 256, 0, memo_cuda_stream(h.stream)>>>((int64_t*)h.small, HUGE_ELEMENTS / 8);
+    CHECK_OK(memo_cuda_gather_rows(h.stream, &rows, &error));
+    compare_huge(&h, h.b, 1, 1);
+    CHECK_OK(h.device->fill(h.device->context, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
+    rows.to = h.a;
+    rows.from = h.b;
+    CHECK_OK(memo_cuda_scatter_rows(h.stream, &rows, &error));
+    compare_huge(&h, h.a, 1, 0);
+    close_huge(&h);
+}
+
+static void merges_huge_arrays(void) {
+    OPEN_HUGE(h);
+    memo_merge_desc merge;
+    memset(&merge, 0, sizeof merge);
+    merge.out = h.b;
+    merge.part_out = h.a;
+    merge.lse = (float*)h.small;
+    merge.part_lse = (float*)h.small + HUGE_ELEMENTS / 8;
+    merge.n_rows = HUGE_ELEMENTS / 8;
+    merge.n_columns = 8;
+    /* Equal LSEs: halfway between 0 and the part. */
+    CHECK_OK(h.device->fill(h.device->context, h.stream, h.b, 0, HUGE_ELEMENTS * 4, &error));
+    CHECK_OK(h.device->fill(h.device->context, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
+    CHECK_OK(memo_cuda_merge(h.stream, &merge, &error));
+    compare_huge(&h, h.b, 0.5f, 0);
+    close_huge(&h);
+}
+
+static void sums_huge_arrays(void) {
+    OPEN_HUGE(h);
+    memo_row_sums_desc sums;
+    memset(&sums, 0, sizeof sums);
+    sums.a = sums.b = h.a;
+    sums.sums = (float*)h.small;
+    sums.n_rows = HUGE_ELEMENTS / 8;
+    sums.n_columns = 8;
+    CHECK_OK(memo_cuda_row_sums(h.stream, &sums, &error));
+    huge_compare_sums<<<2048, 256, 0, memo_cuda_stream(h.stream)>>>((const float*)h.small,
+                                                                    sums.n_rows, h.n_wrong);
+    close_huge(&h);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(casts_as_on_the_host);
+    TEST(every_sixteen_bits_widen_alike);
+    TEST(moves_rows_as_on_the_host);
+    TEST(adds_as_on_the_host);
+    TEST(sums_rows_as_on_the_host);
+    TEST(merges_as_on_the_host);
+    TEST(casts_huge_arrays);
+    TEST(adds_huge_arrays);
+    TEST(gathers_and_scatters_huge_arrays);
+    TEST(merges_huge_arrays);
+    TEST(sums_huge_arrays);
+    return memo_test_end();
+}

@@ -1,0 +1,277 @@
+/* A training step with swaps on a GPU: bitwise what keeping everything gives, eagerly and as a graph; nothing inside
+ * of it allocates or synchronises; the arena reserves what the plan says.
+ *
+ * Calls that must not happen are intercepted by the linker (see SYMBOLS below), so that the CUDA runtime may be
+ * linked statically:
+ *   nvcc ... -Xlinker --wrap=cudaMalloc,--wrap=cudaFree,... tests/cuda/test_step.cu
+ * With -DFAKE_CUDA and fake_cuda.cpp the calls are counted without a GPU. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+#include "memo_plan.h"
+
+#include "cuda_test.h"
+
+/* --- calls that must not happen --- */
+
+static int64_t n_forbidden;
+static char forbidden[64];
+
+static void count(const char* name) {
+    n_forbidden++;
+    snprintf(forbidden, sizeof forbidden, "%s", name);
+}
+
+extern "C" {
+#define SYMBOL(name, parameters, arguments)                                                        \
+    cudaError_t __real_##name parameters;                                                          \
+    cudaError_t __wrap_##name parameters;                                                          \
+    cudaError_t __wrap_##name parameters {                                                         \
+        count(#name);                                                                              \
+        return __real_##name arguments;                                                            \
+    }
+SYMBOL(cudaMalloc, (void** address, size_t n_bytes), (address, n_bytes))
+SYMBOL(cudaFree, (void* address), (address))
+SYMBOL(cudaHostAlloc, (void** address, size_t n_bytes, unsigned flags), (address, n_bytes, flags))
+SYMBOL(cudaFreeHost, (void* address), (address))
+SYMBOL(cudaHostRegister, (void* address, size_t n_bytes, unsigned flags), (address, n_bytes, flags))
+SYMBOL(cudaHostUnregister, (void* address), (address))
+SYMBOL(cudaDeviceSynchronize, (void), ())
+SYMBOL(cudaStreamSynchronize, (cudaStream_t stream), (stream))
+SYMBOL(cudaEventSynchronize, (cudaEvent_t event), (event))
+}
+
+/* --- the model: layers that keep x and sin(x), gradients that need both --- */
+
+enum { N_LAYERS = 7, N_ROWS = 8192, ROW = 256 };
+
+__device__ static float* row_of(memo_swap_view view, int64_t row) {
+    return (float*)(row < view.split_row ? view.first + row * view.row_bytes
+                                         : view.rest + (row - view.split_row) * view.row_bytes);
+}
+
+__global__ static void forward(memo_swap_view x, memo_swap_view sine, float* value) {
+    for (int64_t row = blockIdx.x; row < N_ROWS; row += gridDim.x) {
+        float v = value[row * ROW + threadIdx.x], s = sinf(v);
+        row_of(x, row)[threadIdx.x] = v;
+        row_of(sine, row)[threadIdx.x] = s;
+        value[row * ROW + threadIdx.x] = v + 0.25f * s * s;
+    }
+}
+__global__ static void recompute(memo_swap_view x, memo_swap_view sine, int64_t begin,
+                                 int64_t end) {
+    for (int64_t row = begin + blockIdx.x; row < end; row += gridDim.x)
+        row_of(sine, row)[threadIdx.x] = sinf(row_of(x, row)[threadIdx.x]);
+}
+__global__ static void backward(memo_swap_view x, memo_swap_view sine, float* gradient) {
+    for (int64_t row = blockIdx.x; row < N_ROWS; row += gridDim.x)
+        gradient[row * ROW + threadIdx.x] *=
+            1 + 0.5f * row_of(sine, row)[threadIdx.x] * cosf(row_of(x, row)[threadIdx.x]);
+}
+__global__ static void start(float* value, float* gradient) {
+    for (int64_t row = blockIdx.x; row < N_ROWS; row += gridDim.x) {
+        value[row * ROW + threadIdx.x] = (float)((row * 37 + threadIdx.x) % 1000) * 0.01f;
+        gradient[row * ROW + threadIdx.x] = 1;
+    }
+}
+
+typedef struct model {
+    memo_device* device;
+    memo_stream compute;
+    memo_swap* swap;
+    float *value, *gradient;
+    float* result; /* both, on the host */
+} model;
+
+enum { RESULT_BYTES = 2 * N_ROWS * ROW * (int)sizeof(float) };
+
+static memo_status step(model* m) {
+    cudaStream_t stream = memo_cuda_stream(m->compute);
+    start<<<256, ROW, 0, stream>>>(m->value, m->gradient);
+    for (int32_t i = 0; i < N_LAYERS; i++) {
+        if (memo_swap_forward_begin(m->swap, i, &error)) return error.status;
+        forward<<<256, ROW, 0, stream>>>(memo_swap_get_view(m->swap, i, 0),
+                                         memo_swap_get_view(m->swap, i, 1), m->value);
+        if (memo_swap_forward_end(m->swap, i, &error)) return error.status;
+    }
+    for (int32_t i = N_LAYERS - 1; i >= 0; i--) {
+        int64_t begin, end;
+        if (memo_swap_backward_begin(m->swap, i, &error)) return error.status;
+        memo_swap_recompute_rows(m->swap, i, 1, &begin, &end);
+        if (begin < end)
+            recompute<<<256, ROW, 0, stream>>>(memo_swap_get_view(m->swap, i, 0),
+                                               memo_swap_get_view(m->swap, i, 1), begin, end);
+        backward<<<256, ROW, 0, stream>>>(memo_swap_get_view(m->swap, i, 0),
+                                          memo_swap_get_view(m->swap, i, 1), m->gradient);
+        if (memo_swap_backward_end(m->swap, i, &error)) return error.status;
+    }
+    return memo_cuda_check(cudaGetLastError(), "a kernel of the step", &error);
+}
+
+static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode, double alpha) {
+    memo_swap_tensor tensors[] = {{"x", ROW * sizeof(float), x_mode, 0},
+                                  {"sine", ROW * sizeof(float), sine_mode, 0}};
+    memo_swap_desc desc = memo_swap_desc_default();
+    void* memory = NULL;
+    memset(m, 0, sizeof *m);
+    m->device = open_device();
+    if (!m->device) return 0;
+    CHECK_OK(m->device->stream_create(m->device->context, "compute", 0, &m->compute, &error));
+    desc.device = m->device;
+    desc.compute_stream = m->compute;
+    desc.tensors = tensors;
+    desc.n_tensors = 2;
+    desc.n_layers = N_LAYERS;
+    desc.n_rows = N_ROWS;
+    desc.tile_rows = 64;
+    desc.alpha = alpha;
+    CHECK_OK(memo_swap_create(&desc, &m->swap, &error));
+    CHECK_OK(m->device->device_alloc(m->device->context, RESULT_BYTES, &memory, &error));
+    m->value = (float*)memory;
+    m->gradient = m->value + N_ROWS * ROW;
+    CHECK_OK(m->device->host_alloc(m->device->context, RESULT_BYTES, &memory, &error));
+    m->result = (float*)memory;
+    return m->swap && m->value && m->result;
+}
+
+static void read_result(model* m) {
+    CHECK_OK(m->device->copy(m->device->context, m->compute, MEMO_COPY_TO_HOST, m->result, m->value,
+                             RESULT_BYTES, &error));
+    CHECK_OK(m->device->stream_synchronize(m->device->context, m->compute, &error));
+    CHECK_OK(m->device->status(m->device->context, &error));
+}
+
+static void close_model(model* m) {
+    if (m->compute) m->device->stream_synchronize(m->device->context, m->compute, NULL);
+    memo_swap_destroy(m->swap);
+    if (m->compute) m->device->stream_destroy(m->device->context, m->compute, NULL);
+    memo_cuda_device_destroy(m->device);
+}
+
+static float* kept_result(void) { /* NULL: no GPU */
+    static float result[RESULT_BYTES / sizeof(float)];
+    model m;
+    if (!open_model(&m, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, 0)) return NULL;
+    CHECK_OK(step(&m));
+    read_result(&m);
+    memcpy(result, m.result, RESULT_BYTES);
+    close_model(&m);
+    return result;
+}
+
+/* --- tests --- */
+
+static const double alphas[] = {0, 0.37, 1};
+
+static void swapping_gives_the_bits_of_keeping(void) {
+    const float* kept = kept_result();
+    if (!kept) SKIP("no GPU");
+#ifndef FAKE_CUDA
+    CHECK(kept[RESULT_BYTES / sizeof(float) - 1] != 0);
+#endif
+    for (double alpha : alphas) {
+        model m;
+        if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha)) return;
+        for (int k = 0; k < 3; k++) {
+            CHECK_OK(step(&m));
+            read_result(&m);
+            CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0, "alpha %g, step %d", alpha, k);
+        }
+        close_model(&m);
+    }
+}
+
+static void a_step_neither_allocates_nor_synchronises(void) {
+    model m;
+    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5)) SKIP("no GPU");
+    CHECK(n_forbidden > 0); /* those of creation: they are seen */
+    n_forbidden = 0;
+    for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
+    CHECK_CASE(n_forbidden == 0, "%d calls, the last of %s", (int)n_forbidden, forbidden);
+    read_result(&m);
+    close_model(&m);
+}
+
+#ifndef FAKE_CUDA
+
+static void a_graph_gives_the_same_bits(void) {
+    const float* kept = kept_result();
+    if (!kept) SKIP("no GPU");
+    for (double alpha : alphas) {
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        struct timespec begin, end;
+        model m;
+        if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha)) return;
+        cudaStream_t stream = memo_cuda_stream(m.compute);
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK_OK(step(&m));
+        CHECK_OK(m.device->status(m.device->context, &error)); /* may be asked at any time */
+        CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+        CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+        for (int k = 0; k < 3 && exec; k++) {
+            CHECK_OK(
+                m.device->fill(m.device->context, m.compute, m.value, 0xff, RESULT_BYTES, &error));
+            CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
+            n_forbidden = 0;
+            clock_gettime(CLOCK_MONOTONIC, &begin);
+            CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
+            clock_gettime(CLOCK_MONOTONIC, &end);
+            CHECK(n_forbidden == 0);
+            read_result(&m);
+            CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0, "alpha %g, replay %d", alpha, k);
+        }
+        printf("# alpha %g: launching the graph took the host %.1f us\n", alpha,
+               (double)(end.tv_sec - begin.tv_sec) * 1e6 +
+                   (double)(end.tv_nsec - begin.tv_nsec) * 1e-3);
+        CHECK_OK(step(&m)); /* and the engine goes on as if nothing had been */
+        read_result(&m);
+        CHECK(memcmp(kept, m.result, RESULT_BYTES) == 0);
+        if (exec) cudaGraphExecDestroy(exec);
+        if (graph) cudaGraphDestroy(graph);
+        close_model(&m);
+    }
+}
+
+static void the_arena_reserves_the_plan_s_peak(void) {
+    NEED_DEVICE(device);
+    const int64_t granularity = (int64_t)2 << 20; /* of cudaMalloc */
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_trace* trace = NULL;
+    memo_plan* plan = NULL;
+    memo_arena* arena = NULL;
+    int64_t before = 0, after = 0, total = 0, id;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    for (id = 0; id < 8; id++)
+        CHECK_OK(
+            memo_trace_malloc(trace, id, 10000000 + id * 777, MEMO_CLASS_TRANSIENT, 0, &error));
+    for (id = 0; id < 8; id++) CHECK_OK(memo_trace_free(trace, id, &error));
+    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    desc.device = device;
+    desc.plan = plan;
+    CHECK_OK(device->memory_info(device->context, &before, &total, &error));
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    CHECK_OK(device->memory_info(device->context, &after, &total, &error));
+    CHECK_CASE(before - after == (plan->peak_bytes + granularity - 1) / granularity * granularity,
+               "%lld bytes are gone, the peak is %lld", (long long)(before - after),
+               (long long)plan->peak_bytes);
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+    memo_cuda_device_destroy(device);
+}
+
+#endif
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(swapping_gives_the_bits_of_keeping);
+    TEST(a_step_neither_allocates_nor_synchronises);
+#ifndef FAKE_CUDA
+    TEST(a_graph_gives_the_same_bits);
+    TEST(the_arena_reserves_the_plan_s_peak);
+#endif
+    return memo_test_end();
+}

@@ -1,0 +1,49 @@
+#!/bin/sh
+# test_cuda.sh - memo_cuda.cuh without a GPU: its host side on a runtime that keeps everything in host memory and fails
+# on demand (tests/cuda/fake_cuda.cpp), and whether all that is written for GPUs compiles.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+folder=build/tests/cuda
+mkdir -p "$folder" || exit 1
+
+if ! command -v nvcc >/dev/null 2>&1; then
+    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not here"
+    skip "programs for GPUs compile" "nvcc is not here"
+    tap_end
+    exit
+fi
+
+flags="-std=c++17 -O1 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror"
+# Calls that must not happen inside a step are intercepted by the linker.
+wraps=
+for name in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu); do
+    wraps="$wraps -Xlinker --wrap=$name"
+done
+
+on_the_fake() { # NAME FLAGS...
+    program=$folder/$1_fake source=tests/cuda/$1.cu
+    shift
+    nvcc -arch=sm_90 $flags -DFAKE_CUDA -cudart none "$@" "$source" tests/cuda/fake_cuda.cpp -o "$program" &&
+        "$program"
+}
+
+# One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
+compiles() { # SOURCE
+    nvcc -arch=sm_90 $flags -c "$1" -o "$folder/compiles.o"
+}
+
+test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device
+test_is "a step with swaps neither allocates nor synchronises" on_the_fake test_step $wraps
+for source in tests/cuda/test_*.cu examples/*.cu bench/*.cu; do
+    [ -f "$source" ] || continue
+    case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu) continue ;; esac
+    case $source in
+    bench/cuda_chain.cu | examples/*gemm*)
+        echo '#include <cublasLt.h>' >"$folder/probe.cu"
+        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;
+    esac
+    test_is "$source compiles" compiles "$source"
+done
+tap_end

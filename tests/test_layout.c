@@ -1,0 +1,316 @@
+/* test_layout.c - which rank holds which tokens: maps, runs, rows, labels, the mean loss. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+#include "memo_test.h"
+
+static memo_layout layout_of(memo_layout_kind kind, int32_t ring, int32_t ulysses,
+                             int64_t n_tokens) {
+    memo_layout_desc desc = memo_layout_desc_default();
+    memo_layout layout;
+    memo_error error;
+    desc.kind = kind;
+    desc.ring = ring;
+    desc.ulysses = ulysses;
+    desc.n_tokens = n_tokens;
+    CHECK_OK(memo_layout_make(&desc, &layout, &error));
+    return layout;
+}
+
+static void every_layout_validates(void) {
+    int32_t kind, ring, ulysses;
+    int64_t n_tokens;
+    memo_error error;
+    for (kind = 0; kind < 3; kind++)
+        for (ring = 1; ring <= 9; ring++)
+            for (ulysses = 1; ulysses <= 9; ulysses++)
+                for (n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
+                    memo_layout layout =
+                        layout_of((memo_layout_kind)kind, ring, ulysses, n_tokens);
+                    CHECK_CASE(!memo_layout_validate(&layout, &error), "%s ring %d ulysses %d: %s",
+                               memo_layout_name(layout.kind), ring, ulysses, error.message);
+                    CHECK(layout.local_tokens * ring * ulysses == layout.padded_tokens);
+                }
+}
+
+/* The paper's Algorithm 2, as it is written: chunk the sequence, concatenate, chunk again. */
+static void zigzag_is_algorithm_2(void) {
+    int32_t rd, ud, r, u;
+    for (rd = 1; rd <= 5; rd++)
+        for (ud = 1; ud <= 5; ud++) {
+            int64_t s = 2 * rd * ud * 3, chunk = s / (2 * rd), local = s / (rd * ud), i;
+            memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, rd, ud, s);
+            CHECK(layout.padded_tokens == s && layout.local_tokens == local);
+            for (r = 0; r < rd; r++)
+                for (u = 0; u < ud; u++)
+                    for (i = 0; i < local; i++) {
+                        int64_t in_reorder = u * local + i;
+                        int64_t seq = in_reorder < chunk ? r * chunk + in_reorder
+                                                         : (2 * rd - r - 1) * chunk + in_reorder - chunk;
+                        CHECK(memo_layout_position(&layout, r * ud + u, i) == seq);
+                    }
+        }
+}
+
+/* Not by the library's validator: that it finds what is wrong. */
+static void the_validator_finds_wrong_layouts(void) {
+    memo_layout good = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 50), wrong;
+    memo_error error;
+    CHECK_OK(memo_layout_validate(&good, &error));
+    wrong = good;
+    wrong.local_tokens--;
+    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    wrong = good;
+    wrong.ring_tokens += 2;
+    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    wrong = good;
+    wrong.padded_tokens += 12;
+    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    wrong = good;
+    wrong.n_tokens = 30; /* more padding than needed */
+    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    wrong = good;
+    wrong.n_tokens = 70;
+    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    wrong = good;
+    wrong.ring = 0;
+    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+static void what_cannot_be_meant_is_refused(void) {
+    memo_layout_desc desc = memo_layout_desc_default();
+    memo_layout layout;
+    memo_error error;
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_tokens = 8;
+    CHECK_OK(memo_layout_make(&desc, &layout, &error));
+    CHECK(layout.ring == 1 && layout.ulysses == 1 && layout.local_tokens == 8);
+    desc.ring = -1;
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.ring = desc.ulysses = 0x7fffffff;
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.ring = desc.ulysses = 1;
+    desc.kind = (memo_layout_kind)7;
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+static void rows_go_and_come_back(void) {
+    int k;
+    for (k = 0; k < 200; k++) {
+        int32_t ring = (int32_t)memo_test_int(1, 5), ulysses = (int32_t)memo_test_int(1, 5), rank;
+        int64_t n_tokens = memo_test_int(1, 90), n_batch = memo_test_int(1, 3);
+        int64_t row_bytes = memo_test_int(1, 9), n_bytes = n_batch * n_tokens * row_bytes, i, b;
+        memo_layout layout =
+            layout_of((memo_layout_kind)memo_test_int(0, 2), ring, ulysses, n_tokens);
+        char* whole = (char*)malloc((size_t)n_bytes);
+        char* again = (char*)malloc((size_t)n_bytes);
+        char* share = (char*)malloc((size_t)(n_batch * layout.local_tokens * row_bytes));
+        for (i = 0; i < n_bytes; i++) whole[i] = (char)memo_test_random();
+        memset(again, 0, (size_t)n_bytes);
+        for (rank = 0; rank < ring * ulysses; rank++) {
+            memo_layout_scatter(&layout, rank, n_batch, row_bytes, whole, share);
+            for (b = 0; b < n_batch; b++)
+                for (i = 0; i < layout.local_tokens; i++) {
+                    int64_t position = memo_layout_position(&layout, rank, i), e;
+                    const char* row = share + (b * layout.local_tokens + i) * row_bytes;
+                    for (e = 0; e < row_bytes; e++)
+                        CHECK(row[e] == (position < n_tokens
+                                             ? whole[(b * n_tokens + position) * row_bytes + e]
+                                             : 0));
+                }
+            memo_layout_gather(&layout, rank, n_batch, row_bytes, share, again);
+        }
+        CHECK(!memcmp(whole, again, (size_t)n_bytes));
+        free(whole);
+        free(again);
+        free(share);
+    }
+}
+
+static void positions_count_within_documents(void) {
+    static const int64_t begins[] = {0, 4, 4, 11, 20};
+    memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 20);
+    int64_t positions[8], i;
+    int32_t rank;
+    CHECK(layout.local_tokens == 4);
+    for (rank = 0; rank < 6; rank++) {
+        memo_layout_positions(&layout, rank, NULL, 0, positions);
+        for (i = 0; i < 4; i++) CHECK(positions[i] == memo_layout_position(&layout, rank, i));
+        memo_layout_positions(&layout, rank, begins, 4, positions);
+        for (i = 0; i < 4; i++) {
+            int64_t t = memo_layout_position(&layout, rank, i);
+            int64_t begin = t >= 20 ? 0 : t >= 11 ? 11 : t >= 4 ? 4 : 0;
+            CHECK(positions[i] == t - begin);
+        }
+    }
+}
+
+/* The loss of a label, whatever it is. */
+static double loss_of(int64_t position, int32_t label) {
+    return 1 + 0.25 * (double)label + 0.01 * (double)(position % 7);
+}
+
+/* Labels of all ranks together are those of the sequence: none lost, none invented, none across a border. */
+static void labels_are_shifted_before_sharding(void) {
+    int k;
+    for (k = 0; k < 100; k++) {
+        int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 4), rank;
+        int64_t n_tokens = memo_test_int(1, 70), n_batch = memo_test_int(1, 2), i, b;
+        int64_t begins[4], n_found = 0, n_expected = 0;
+        int32_t tokens[140], labels[140];
+        double sum = 0, expected = 0;
+        memo_layout layout =
+            layout_of((memo_layout_kind)memo_test_int(0, 2), ring, ulysses, n_tokens);
+        begins[0] = 0;
+        begins[1] = memo_test_int(0, n_tokens);
+        begins[2] = memo_test_int(begins[1], n_tokens);
+        begins[3] = n_tokens;
+        for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
+        for (b = 0; b < n_batch; b++)
+            for (i = 0; i + 1 < n_tokens; i++)
+                if (i + 1 != begins[1] && i + 1 != begins[2]) {
+                    n_expected++;
+                    expected += loss_of(i, tokens[b * n_tokens + i + 1]);
+                }
+        for (rank = 0; rank < ring * ulysses; rank++) {
+            n_found += memo_layout_labels(&layout, rank, n_batch, tokens, begins, 3, -100, labels);
+            for (b = 0; b < n_batch; b++)
+                for (i = 0; i < layout.local_tokens; i++) {
+                    int64_t t = memo_layout_position(&layout, rank, i);
+                    int32_t label = labels[b * layout.local_tokens + i];
+                    if (label == -100) continue;
+                    sum += loss_of(t, label);
+                    CHECK(t + 1 < n_tokens && label == tokens[b * n_tokens + t + 1]);
+                }
+        }
+        CHECK(n_found == n_expected);
+        CHECK(fabs(sum - expected) < 1e-9);
+    }
+}
+
+/* ---- the mean over ranks that run ---- */
+
+#define N_RANKS 6
+
+typedef struct loss_rank {
+    memo_device* device;
+    memo_comm* comm;
+    memo_layout layout;
+    int32_t rank;
+    const int32_t* tokens;
+    double loss, n_labels;
+    memo_status status;
+} loss_rank;
+
+static void* loss_main(void* argument) {
+    loss_rank* r = (loss_rank*)argument;
+    int32_t labels[64];
+    double sums[2];
+    memo_stream stream;
+    memo_error error;
+    int64_t i;
+    sums[1] = (double)memo_layout_labels(&r->layout, r->rank, 1, r->tokens, NULL, 0, -1, labels);
+    sums[0] = 0;
+    for (i = 0; i < r->layout.local_tokens; i++)
+        if (labels[i] != -1)
+            sums[0] += loss_of(memo_layout_position(&r->layout, r->rank, i), labels[i]);
+    r->status = r->device->stream_create(r->device->context, "compute", 0, &stream, &error);
+    if (!r->status) r->status = memo_layout_sum_loss(r->comm, stream, sums, &error);
+    if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
+    r->loss = sums[0] / sums[1];
+    r->n_labels = sums[1];
+    r->comm->destroy(r->comm);
+    return NULL;
+}
+
+static void the_mean_loss_is_that_of_one_rank(void) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_device* devices[N_RANKS];
+    memo_comm* comms[N_RANKS];
+    loss_rank ranks[N_RANKS];
+    pthread_t threads[N_RANKS];
+    int32_t tokens[101], r;
+    double expected = 0;
+    memo_error error;
+    int64_t i;
+    for (i = 0; i < 101; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
+    for (i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
+    for (r = 0; r < N_RANKS; r++)
+        CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
+    desc.n_ranks = N_RANKS;
+    desc.devices = devices;
+    CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
+    for (r = 0; r < N_RANKS; r++) {
+        ranks[r].device = devices[r];
+        ranks[r].comm = comms[r];
+        ranks[r].layout = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 101); /* rank 0 has the padding */
+        ranks[r].rank = r;
+        ranks[r].tokens = tokens;
+        pthread_create(&threads[r], NULL, loss_main, &ranks[r]);
+    }
+    for (r = 0; r < N_RANKS; r++) {
+        pthread_join(threads[r], NULL);
+        CHECK(!ranks[r].status);
+        CHECK(ranks[r].n_labels == 100);
+        CHECK(fabs(ranks[r].loss - expected) < 1e-12 * expected);
+    }
+    for (r = 0; r < N_RANKS; r++) memo_host_device_destroy(devices[r]);
+}
+
+static void who_holds_what_is_printed(void) {
+    memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, 2, 1, 15);
+    char text[512], cut[10];
+    int64_t n = memo_layout_print(&layout, text, sizeof text);
+    CHECK(!strcmp(text, "zigzag, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
+                        "rank 0 (ring 0, ulysses 0): 0..3, 12..15 (1 of padding)\n"
+                        "rank 1 (ring 1, ulysses 0): 4..7, 8..11\n"));
+    CHECK(n == (int64_t)strlen(text));
+    CHECK(memo_layout_print(&layout, cut, sizeof cut) == n);
+    CHECK(!strcmp(cut, "zigzag, r"));
+    CHECK(memo_layout_print(&layout, NULL, 0) == n);
+    layout = layout_of(MEMO_LAYOUT_STRIPED, 2, 2, 8);
+    memo_layout_print(&layout, text, sizeof text);
+    CHECK(!strcmp(text, "striped, ring 2 x ulysses 2: 8 tokens, 0 of padding, 2 a rank\n"
+                        "rank 0 (ring 0, ulysses 0): 0..2 step 2\n"
+                        "rank 1 (ring 0, ulysses 1): 4..6 step 2\n"
+                        "rank 2 (ring 1, ulysses 0): 1..3 step 2\n"
+                        "rank 3 (ring 1, ulysses 1): 5..7 step 2\n"));
+}
+
+static void heads_are_dealt_out(void) {
+    int32_t group, n_kv, ulysses, u;
+    for (group = 1; group <= 5; group++)
+        for (n_kv = 1; n_kv <= 9; n_kv++)
+            for (ulysses = 1; ulysses <= 9; ulysses++) {
+                int32_t n_q = group * n_kv, next = 0;
+                for (u = 0; u < ulysses; u++) {
+                    memo_ulysses_heads heads = memo_ulysses_heads_of(n_q, n_kv, ulysses, u);
+                    CHECK(heads.first_q == next);
+                    CHECK(heads.n_q >= n_q / ulysses && heads.n_q <= (n_q + ulysses - 1) / ulysses);
+                    next += heads.n_q;
+                    if (!heads.n_q) {
+                        CHECK(!heads.n_kv);
+                        continue;
+                    }
+                    CHECK(heads.first_kv == heads.first_q / group);
+                    CHECK(heads.first_kv + heads.n_kv - 1 == (next - 1) / group);
+                }
+                CHECK(next == n_q);
+            }
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(every_layout_validates);
+    TEST(zigzag_is_algorithm_2);
+    TEST(the_validator_finds_wrong_layouts);
+    TEST(what_cannot_be_meant_is_refused);
+    TEST(rows_go_and_come_back);
+    TEST(positions_count_within_documents);
+    TEST(labels_are_shifted_before_sharding);
+    TEST(the_mean_loss_is_that_of_one_rank);
+    TEST(who_holds_what_is_printed);
+    TEST(heads_are_dealt_out);
+    return memo_test_end();
+}

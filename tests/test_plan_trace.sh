@@ -1,0 +1,127 @@
+#!/bin/sh
+# test_plan_trace.sh - the planning tool: what it prints, what it writes, what it refuses.  Needs
+# build/examples/plan_trace.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+tool=build/examples/plan_trace
+folder=build/tests/plan_trace
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+
+value() { # KEY FILE
+    sed -n "s/^$1: //p" "$2"
+}
+
+# Runs the tool, wants this exit status, leaves its output in $folder/out and $folder/err.
+run() { # STATUS ARGUMENTS...
+    wanted=$1
+    shift
+    status=0
+    "$tool" "$@" >"$folder/out" 2>"$folder/err" || status=$?
+    cat "$folder/out" "$folder/err"
+    [ $status -eq "$wanted" ]
+}
+
+prints_keys() {
+    run 0 examples/layer.trace || return 1
+    for key in buffers lower_bound_bytes peak_bytes gap_percent proof engine solve_seconds; do
+        [ -n "$(value $key "$folder/out")" ] || return 1
+    done
+}
+
+writes_files() {
+    run 0 examples/layer.trace --csv "$folder/a.csv" --plan "$folder/a.plan" --svg "$folder/a.svg" \
+        --json "$folder/a.json" --compare-caching || return 1
+    [ "$(head -n 1 "$folder/a.csv")" = id,lower,upper,size,offset ] || return 1
+    [ "$(wc -l <"$folder/a.csv")" -eq $(($(value buffers "$folder/out") + 1)) ] || return 1
+    [ -n "$(value caching_reserved_bytes "$folder/out")" ] || return 1
+    head -n 1 "$folder/a.plan" | grep -q '^memo plan ' && grep -q '</svg>' "$folder/a.svg" &&
+        grep -q device_traces "$folder/a.json"
+}
+
+# No two rows of a written CSV share a time and an address; the peak is the one that is printed.
+rows_do_not_overlap() {
+    awk -F, -v peak="$2" '
+        NR > 1 {
+            for (i = 0; i < n; i++)
+                if ($2 < upper[i] && lower[i] < $3 && $5 < offset[i] + size[i] && offset[i] < $5 + $4) bad = 1
+            lower[n] = $2; upper[n] = $3; size[n] = $4; offset[n++] = $5
+            if ($5 + $4 > top) top = $5 + $4
+        }
+        END { exit bad || top != peak }' "$1"
+}
+
+csv_has_every_column() {
+    printf 'id,lower,upper,size,alignment,offset,gaps\nx,0,10,4,4,,3-5 7-8\ny,3,5,4,,0,\nz,7,8,8,1,,\n' \
+        >"$folder/in.csv"
+    run 0 "$folder/in.csv" --csv "$folder/b.csv" || return 1
+    [ "$(value peak_bytes "$folder/out")" = 8 ] && [ "$(value proof "$folder/out")" = optimal ] || return 1
+    grep -q '^y,3,5,4,0$' "$folder/b.csv"
+}
+
+standard_input() {
+    status=0
+    printf 'malloc 1 100\nmalloc 2 50\nfree 1 100\nmalloc 3 100\nfree 2 50\nfree 3 100\n' |
+        "$tool" - >"$folder/out" || return 1
+    [ "$(value peak_bytes "$folder/out")" = 150 ]
+}
+
+capacity_not_met() {
+    run 1 examples/layer.trace --capacity 1 && grep -q capacity "$folder/err"
+}
+
+refuses() { # TEXT PATTERN
+    printf "$1" >"$folder/bad"
+    run 2 "$folder/bad" && grep -q "$2" "$folder/err" && [ ! -s "$folder/out" ]
+}
+
+refuses_arguments() {
+    run 2 && run 2 "$folder/no_such_file" && run 2 examples/layer.trace --align 3 &&
+        run 2 examples/layer.trace --engine none && run 2 examples/layer.trace --seed &&
+        run 2 examples/layer.trace --time-limit 0 && run 2 examples/layer.trace --csv "$folder/no/where.csv"
+}
+
+shared_traces() {
+    for trace in ../shared/traces/*.trace; do
+        run 0 "$trace" --csv "$folder/c.csv" || return 1
+        [ "$(value proof "$folder/out")" = optimal ] || return 1
+        [ "$(value peak_bytes "$folder/out")" = "$(value lower_bound_bytes "$folder/out")" ] || return 1
+        rows_do_not_overlap "$folder/c.csv" "$(value peak_bytes "$folder/out")" || return 1
+    done
+}
+
+public_instances() {
+    for letter in C H; do
+        run 0 ../shared/minimalloc/$letter.1048576.csv --capacity 1048576 --time-limit 60 \
+            --csv "$folder/d.csv" || return 1
+        rows_do_not_overlap "$folder/d.csv" "$(value peak_bytes "$folder/out")" || return 1
+    done
+}
+
+if [ ! -x $tool ]; then
+    echo "not ok 1 - $tool is not built"
+    echo "1..1"
+    exit 1
+fi
+test_is prints_keys prints_keys
+test_is writes_files writes_files
+test_is csv_has_every_column csv_has_every_column
+test_is standard_input standard_input
+test_is capacity_not_met capacity_not_met
+test_is empty_file_is_refused refuses '' 'bad'
+test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
+test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'
+test_is short_row_is_refused refuses 'id,lower,upper,size\nx,1,5\n' 'bad:2: size'
+test_is heading_is_refused refuses 'id,start,upper,size\nx,1,5,3\n' 'bad:1: '
+test_is unknown_free_is_refused refuses 'malloc 1 4\nfree 2 4\n' 'bad:2: '
+test_is refuses_arguments refuses_arguments
+if [ -d ../shared/traces ]; then
+    test_is shared_traces shared_traces
+    test_is public_instances public_instances
+else
+    skip shared_traces "../shared is not there"
+    skip public_instances "../shared is not there"
+fi
+tap_end
