@@ -311,10 +311,9 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 
 /* The problem that a trace poses.  alignment_bytes 0: 512.  A buffer never freed lives to n_times,
  * and is persistent where it was requested before the body.  A persistent buffer lives to n_times
- * even if
- * freed, and from 0 if requested inside the body, since that is repeated.  With several streams a
- * lifetime ends only where every later malloc, on whatever stream, comes after all uses of the
- * buffer. Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
+ * even if freed, and from 0 if requested inside the body, since that is repeated.  With several
+ * streams a lifetime ends only where every later malloc, on whatever stream, comes after all uses
+ * of the buffer.  Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
@@ -478,6 +477,9 @@ MEMO_API void memo_arena_abandon(memo_arena* arena);
 /* stream: which stream uses it first, as in the trace (0 where there is one). */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
+/* In replay the address may be planned again at once: what is enqueued later on the same stream comes
+ * after.  Recording on a device, and where a request fell back, the memory goes back to the device:
+ * synchronise before (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Kept in the trace when recording; cost nothing in replay. */
@@ -932,8 +934,7 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 
 #endif /* MEMO_H */
 
-/* ==== implementation
- * =============================================================================== */
+/* ==== implementation =========================================================================== */
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
@@ -4151,7 +4152,7 @@ void memo_arena_abandon(memo_arena* arena) {
     memoi_blocks_drop(arena, 1);
     if (arena->trace) memoi_trace_withdraw(arena->trace, arena->body_request);
     arena->dry_address = arena->dry_address_begin;
-    arena->state = arena->trace ? MEMOI_ARENA_BEFORE : MEMOI_ARENA_BETWEEN;
+    arena->state = MEMOI_ARENA_BETWEEN;
 }
 
 /* --- requests, recorded --- */
@@ -4312,7 +4313,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         arena->cursor = cursor;
         if (cursor < arena->n_events && arena->events[cursor] % 2 &&
             arena->slots[arena->events[cursor] / 2].address == address) {
-            slot = &arena->slots[arena->events[cursor] / 2]; /* live, or it had been skipped */
+            slot = &arena->slots[arena->events[cursor] / 2]; /* its turn, and live */
             arena->cursor++;
         } else {
             slot = memoi_find_slot(arena, address); /* early, or late */

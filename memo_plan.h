@@ -1,6 +1,6 @@
 /* memo_plan.h - the planners: where every tensor goes, and how many rows travel.
  *
- *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, or lp_solve's mixed-integer program
+ *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, lp_solve's mixed-integer program
  *   memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
  *
  * Include memo.h's implementation first.  In exactly one translation unit:
@@ -33,7 +33,7 @@ typedef enum memo_plan_engine {
 typedef struct memo_plan_desc {
     memo_plan_engine engine;
     int64_t capacity_bytes; /* stop as soon as a plan is this small; 0: look for the smallest */
-    double time_limit_s;    /* the best valid plan so far is kept; 0: 10 */
+    double time_limit_s;    /* the best valid plan so far is kept; 0: 10, beyond 8,000 buffers 3 */
     int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
     uint64_t seed;      /* of the search's tie breaks */
     memo_log log;       /* progress of the search: a line for every attempt */
@@ -41,8 +41,11 @@ typedef struct memo_plan_desc {
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
-/* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.   * The plan is valid also where the status is INFEASIBLE: the best found is above the capacity; the
- * message says whether that is proven.  Problem: MEMO paper, section 4.2.1.
+/* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also where
+ * the status is INFEASIBLE: the best found is above the capacity; the message says what is proven.
+ * Where a node limit ends the search, the same seed gives the same plan; the time limit may not.
+ * Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of at most
+ * 8,000 that nothing separates in time; beyond, greedy's plan stands.
  * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
  * settle, or with more pairs of buffers than it can take). */
@@ -837,13 +840,21 @@ typedef enum memoi_verdict {
     MEMOI_STOPPED /* by the limit of nodes or time */
 } memoi_verdict;
 
-/* Which of several items at the floor comes next: the one that meets the section with the least ... */
+/* Which of several items at the floor comes next: the one that meets the tightest section, that with the least */
 typedef enum memoi_tightness {
-    MEMOI_TIGHT_CHOICES = 0, /* number of items that can be its lowest */
-    MEMOI_TIGHT_SLACK,       /* room left over */
-    MEMOI_TIGHT_BOTH,        /* product of the two */
+    MEMOI_TIGHT_BOTH = 0, /* product of the other two */
+    MEMOI_TIGHT_SLACK,    /* room left over */
+    MEMOI_TIGHT_CHOICES,  /* number of items that can be its lowest */
     MEMOI_N_TIGHTNESSES
 } memoi_tightness;
+
+/* The static ranks that break its ties, largest first. */
+typedef enum memoi_rank_order {
+    MEMOI_RANK_SECTIONS = 0, /* number of sections, then size */
+    MEMOI_RANK_AREA,         /* then lifetime */
+    MEMOI_RANK_LIFETIME,     /* then area */
+    MEMOI_N_RANKS
+} memoi_rank_order;
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
@@ -910,7 +921,6 @@ typedef struct memoi_search {
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
-    int64_t n_placed, deepest; /* items placed now, and at most in this run */
     int64_t n_nodes, node_stop;
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
@@ -1012,7 +1022,7 @@ MEMOI void memoi_search_list_neighbours(memoi_search* search) {
 }
 
 enum {
-    MEMOI_SEARCH_ITEMS = 10000,    /* the search is as deep as there are items */
+    MEMOI_SEARCH_ITEMS = 8000,     /* the search is as deep as there are items */
     MEMOI_SEARCH_ENTRIES = 1 << 26 /* neighbours and members together */
 };
 
@@ -1102,6 +1112,11 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
     for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
 }
 
+MEMOI void memoi_search_unplace(memoi_search* search, int64_t i) {
+    search->is_placed[i] = 0;
+    memoi_search_count(search, i, 1);
+}
+
 MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
     while (search->n_old_looks > moment.n_old_looks) {
         const memoi_old_look* old = &search->old_looks[--search->n_old_looks];
@@ -1114,10 +1129,8 @@ MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
         case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
         case MEMOI_CHANGE_BLOCKED: search->is_blocked[change->index] = (char)change->value; break;
         case MEMOI_CHANGE_STALE: search->is_stale[change->index] = 1; break;
-        default:
-            search->is_placed[change->index] = 0;
-            search->n_placed--;
-            memoi_search_count(search, change->index, 1);
+        case MEMOI_CHANGE_PLACED: memoi_search_unplace(search, change->index); break;
+        default: break;
         }
     }
 }
@@ -1150,7 +1163,6 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     int64_t top = search->minimum[i] + search->size[i], k;
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
-    if (++search->n_placed > search->deepest) search->deepest = search->n_placed;
     memoi_search_count(search, i, -1);
     memoi_search_touch(search, i);
     for (k = search->first_neighbour[i]; k < search->first_neighbour[i + 1]; k++) {
@@ -1320,15 +1332,19 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
 
 MEMOI int64_t memoi_search_choose(const memoi_search* search, const memoi_part* part) {
     int64_t last = search->first_item[part->end], best = -1, i;
-    double least = 0;
+    double least = -1; /* of the best; not computed while it has no rival */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
         if (search->bound[i] != part->floor || search->minimum[i] != part->floor ||
             search->is_placed[i] || search->is_blocked[i])
             continue;
+        if (best < 0) {
+            best = i;
+            continue;
+        }
+        if (least < 0) least = memoi_search_tightness(search, best);
         tightness = memoi_search_tightness(search, i);
-        if (best < 0 || tightness < least ||
-            (tightness <= least && search->rank[i] < search->rank[best])) {
+        if (tightness < least || (tightness <= least && search->rank[i] < search->rank[best])) {
             best = i;
             least = tightness;
         }
@@ -1397,7 +1413,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t i;
-    search->n_changes = search->n_old_looks = search->n_placed = search->deepest = 0;
+    search->n_changes = search->n_old_looks = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
@@ -1409,48 +1425,51 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* Ranks by lifetime, area or number of sections, each blurred by a few per cent. */
-MEMOI void memoi_search_rank(memoi_search* search, int64_t order) {
+/* Each rank is blurred by a few per cent, so that no two runs are alike. */
+MEMOI void memoi_search_rank(memoi_search* search, memoi_rank_order order) {
     const memoi_problem* problem = search->problem;
     int64_t i;
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         double size = (double)item->size, lifetime = (double)item->lifetime, area = size * lifetime;
-        double n_sections = (double)(item->end - item->begin);
         memoi_ranked* ranked = &search->ranked[i];
         ranked->index = i;
-        ranked->first = order == 0 ? lifetime : order == 1 ? area : n_sections;
+        ranked->first = order == MEMOI_RANK_SECTIONS ? (double)(item->end - item->begin)
+                        : order == MEMOI_RANK_AREA   ? area
+                                                     : lifetime;
         ranked->first *= 0.95 + 0.1 * memoi_random_real(&search->random);
-        ranked->second = order == 0 ? area : order == 1 ? lifetime : size;
+        ranked->second = order == MEMOI_RANK_SECTIONS ? size
+                         : order == MEMOI_RANK_AREA   ? lifetime
+                                                      : area;
     }
     qsort(search->ranked, (size_t)problem->n_items, sizeof(memoi_ranked), memoi_ranked_compare);
     for (i = 0; i < problem->n_items; i++) search->rank[search->ranked[i].index] = (int32_t)i;
 }
 
-enum { MEMOI_N_STYLES = 3 * 2 * MEMOI_N_TIGHTNESSES }; /* order, weights, tightness */
+/* Nodes of a run that can come to a plan at all. */
+MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
+    return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
+}
 
-/* Restarts within one capacity, until there is an answer or n_nodes are spent.  Every other run takes the next style
- * in turn; the runs between take the one that has come deepest so far, lately more than long ago. */
+/* Restarts within one capacity, until there is an answer or n_nodes are spent: every rank with every kind of
+ * tightness in turn, and after these one run that does not learn from the sections that failed. */
 MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity, int64_t n_nodes) {
+    enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     memoi_verdict verdict = MEMOI_STOPPED;
     int64_t end = search->n_nodes + n_nodes, run, s;
-    double length = 500, depth[MEMOI_N_STYLES];
-    int style, best = 0, k;
-    for (k = 0; k < MEMOI_N_STYLES; k++) depth[k] = 0;
+    double length = (double)memoi_search_shortest_run(search);
     search->capacity = capacity;
     for (run = 0; verdict == MEMOI_STOPPED && search->n_nodes < end; run++) {
-        style = run % 2 ? best : (int)(run / 2 * 5 % MEMOI_N_STYLES);
+        int style = (int)(run % (N_LEARNING + 1));
+        search->use_weights = style < N_LEARNING;
+        search->tightness =
+            search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
         memoi_search_reset(search);
-        memoi_search_rank(search, style % 3);
-        search->use_weights = style / 3 % 2;
-        search->tightness = (memoi_tightness)(style / 6);
+        memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
         search->node_stop = search->n_nodes + (int64_t)length;
         if (search->node_stop > end) search->node_stop = end;
         verdict = memoi_search_node(search, 0, search->problem->n_sections);
         if (search->is_out_of_time || search->is_out_of_memory) break;
-        depth[style] += (depth[style] > 0 ? 0.3 : 1.0) * ((double)search->deepest - depth[style]);
-        for (k = 0; k < MEMOI_N_STYLES; k++)
-            if (depth[k] > depth[best]) best = k;
         for (s = 0; s < search->problem->n_sections; s++)
             search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
         length *= 1.05;
@@ -1478,21 +1497,24 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is proven.
  * Rounds of attempts: at the goal; where that is given up, halfway between there and the best peak, and so on.
- * Each round spends more on an attempt.  1, or 0 where there is no memory. */
+ * Each round spends more on an attempt; since a goal given up once is rarely met, only every other round
+ * begins with it again.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     memoi_search search;
-    int64_t given_up = 0, budget = 5000;
+    int64_t given_up = 0, budget, round = 0;
     int created = memoi_search_create(&search, problem), ok = 1;
     if (created <= 0) return created < 0;
+    budget = 10 * memoi_search_shortest_run(&search);
     search.deadline = effort->deadline;
     search.random = effort->seed;
     while (best->peak > memoi_max(target, *bound) && effort->nodes_left > 0) {
         int64_t goal = memoi_max(target, *bound), before = search.n_nodes, capacity;
         memoi_verdict verdict;
         if (given_up >= best->peak - 1) {
-            given_up = 0;
-            budget *= 2;
+            given_up = ++round % 2 ? goal : 0;
+            if (budget < (int64_t)1 << 40) budget *= 2;
+            continue;
         }
         capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
         verdict = memoi_search_capacity(&search, capacity,
@@ -1551,50 +1573,61 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Searches the parts that nothing crosses one after the other.  best holds a plan of the whole, which stays one
- * whatever happens to a part. */
+/* Lowers one part to goal if it can; offsets and peak, which come with a plan of the part, follow. */
+MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
+                                          int64_t goal, memoi_effort* effort, int64_t* offsets,
+                                          int64_t* peak, int64_t* bound, memo_error* error) {
+    memo_status status;
+    int64_t proven = part->lower_bound;
+    memoi_solution best;
+    best.peak = *peak;
+    best.is_optimal = 0;
+    best.offsets = (int64_t*)memoi_calloc(part->n_items, sizeof(int64_t));
+    if (!best.offsets) return memoi_no_memory(error, "a part of the plan");
+    memcpy(best.offsets, offsets, (size_t)part->n_items * sizeof(int64_t));
+    status = memoi_greedy_solve(plan, part, goal, &best, error);
+    if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
+        status = memoi_no_memory(error, "the search");
+    if (!status) {
+        memcpy(offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
+        *peak = best.peak;
+        *bound = memoi_max(*bound, proven);
+    }
+    MEMO_FREE(best.offsets);
+    return status;
+}
+
+/* Searches the parts that nothing crosses one after the other, each with its share of the effort; none needs to be
+ * lower than one before it.  best holds a plan of the whole, which stays one whatever happens to a part. */
 MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t begin = 0, first = 0, bound = problem->lower_bound, peak = 0;
+    int64_t first = 0, bound = problem->lower_bound, peak = 0;
     while (first < problem->n_items && !status) {
-        int64_t end = problem->items[first].end, last = first, i, part_peak = 0, part_bound;
-        memoi_problem part;
-        memoi_solution part_best;
+        int64_t begin = problem->items[first].begin, end = problem->items[first].end, last = first;
+        int64_t part_peak = 0, goal = memoi_max(memoi_max(target, bound), peak);
         for (; last < problem->n_items && problem->items[last].begin < end; last++) {
             const memoi_item* item = &problem->items[last];
             end = memoi_max(end, item->end);
             part_peak = memoi_max(part_peak, best->offsets[last] + item->size);
         }
-        begin = problem->items[first].begin;
-        if (part_peak > memoi_max(target, bound)) {
+        if (part_peak > goal) {
+            memoi_problem part;
             if (!memoi_problem_extract(problem, first, last, begin, end, &part)) {
                 status = memoi_no_memory(error, "a part of the plan");
-                break;
-            }
-            part_best.offsets = (int64_t*)memoi_calloc(part.n_items, sizeof(int64_t));
-            part_best.peak = part_peak;
-            part_best.is_optimal = 0;
-            part_bound = part.lower_bound;
-            if (!part_best.offsets) {
-                status = memoi_no_memory(error, "a part of the plan");
             } else {
-                memcpy(part_best.offsets, best->offsets + first,
-                       (size_t)part.n_items * sizeof(int64_t));
-                status =
-                    memoi_greedy_solve(plan, &part, memoi_max(target, bound), &part_best, error);
+                double now = memoi_plan_clock();
+                double share = (double)(last - first) / (double)(problem->n_items - first);
+                memoi_effort own = *effort;
+                own.deadline = now + share * (effort->deadline - now);
+                own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
+                effort->nodes_left -= own.nodes_left;
+                status = memoi_search_part_solve(plan, &part, goal, &own, best->offsets + first,
+                                                 &part_peak, &bound, error);
+                effort->nodes_left += own.nodes_left;
+                memoi_problem_free(&part);
             }
-            if (!status && !memoi_search_minimise(&part, memoi_max(target, bound), effort,
-                                                  &part_best, &part_bound))
-                status = memoi_no_memory(error, "the search");
-            if (!status) {
-                for (i = first; i < last; i++) best->offsets[i] = part_best.offsets[i - first];
-                part_peak = part_best.peak;
-                bound = memoi_max(bound, part_bound);
-            }
-            MEMO_FREE(part_best.offsets);
-            memoi_problem_free(&part);
         }
         peak = memoi_max(peak, part_peak);
         first = last;
@@ -1953,9 +1986,12 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "capacity_bytes, node_limit and time_limit_s must not be negative");
-    deadline = memoi_plan_clock() + (settings.time_limit_s > 0 ? settings.time_limit_s : 10.0);
+    if (!(settings.time_limit_s > 0))
+        settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
+    deadline = memoi_plan_clock() + settings.time_limit_s;
     status = memo_plan_prepare(plan, error);
     if (status) return status;
+    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
     status = memoi_problem_create(plan, &problem, error);
     if (status) return status;
     best.peak = INT64_MAX;

@@ -5,6 +5,15 @@
 #ifndef PAPER_COMMON_H
 #define PAPER_COMMON_H
 
+/* memo.h asks for POSIX, so it comes before any system header. */
+#ifndef MEMO_IMPLEMENTATION
+#define MEMO_IMPLEMENTATION
+#endif
+#ifndef MEMO_PLAN_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#endif
+#include "../plan_parts/layout_alone.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>

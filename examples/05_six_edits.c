@@ -1,7 +1,7 @@
 /* 05_six_edits.c - memo in a trainer shaped like llm.c.  The edits are numbered; the rest was there.
  *
  * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2.  Its activations were one array,
- * acts + l * size; its layers were calls in two loops.  It runs twice, without and with swapping.
+ * acts + l * size; its layers were calls in two loops.  It runs twice, keeping and swapping.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/05_six_edits.c -o 05_six_edits -lpthread -lm
@@ -87,39 +87,32 @@ static memo_status first_input(void* arguments, memo_error* error) { /* and the 
     return MEMO_STATUS_OK;
 }
 
-/* One step.  Edit 4: buffers come from the arena; they were malloced.  Without a device it is a dry
+/* A step.  Edit 4: buffers come from the arena; they were malloced.  Without an engine it is a dry
  * run: requests are recorded, nothing is computed. */
-static memo_status step(memo_arena* arena, memo_swap_desc* desc, memo_device* device,
+static memo_status step(memo_arena* arena, memo_swap* swap, memo_device* device, memo_stream stream,
                         memo_error* e) {
-    memo_swap_sizes sizes;
-    memo_swap* swap = NULL;
     void *out = NULL, *dout = NULL, *scratch = NULL;
     args a = {0, NULL, NULL, NULL, {{NULL, NULL, 0, 0}}, 0, 0};
-    memo_status status = memo_swap_get_sizes(desc, &sizes, e);
-    if (!status) status = memo_arena_alloc(arena, sizes.device_bytes, 0, &desc->device_memory, e);
-    if (!status && device) status = memo_swap_create(desc, &swap, e);
-    if (!status) status = memo_arena_begin(arena, e);
+    memo_status status = memo_arena_begin(arena, e);
     if (!status) status = memo_arena_alloc(arena, T * C * sizeof(float), 0, &out, e);
     if (!status) status = memo_arena_alloc(arena, T * C * sizeof(float), 0, &dout, e);
     a.out = (float*)out, a.dout = (float*)dout;
-    if (!status && device)
-        status =
-            memo_host_device_launch(device, desc->compute_stream, first_input, &a, sizeof a, e);
+    if (!status && swap)
+        status = memo_host_device_launch(device, stream, first_input, &a, sizeof a, e);
     for (int k = 0; k < 2 * L && !status; k++) { /* layers 0, 1, ..., L - 1, and back */
         int is_backward = k >= L;
         a.l = is_backward ? 2 * L - 1 - k : k;
         if (is_backward) status = memo_arena_alloc(arena, 4 * C * sizeof(float), 0, &scratch, e);
-        if (device && !status) {
-            a.scratch = is_backward ? (float*)scratch : NULL;
+        a.scratch = (float*)scratch;
+        if (swap && !status) {
             for (int i = 0; i < N_ACTS; i++) a.view[i] = memo_swap_get_view(swap, a.l, i);
             memo_swap_recompute_rows(swap, a.l, HIDDEN, &a.begin, &a.end);
             /* Edit 5: bracket each layer. */
             status = is_backward ? memo_swap_backward_begin(swap, a.l, e)
                                  : memo_swap_forward_begin(swap, a.l, e);
             if (!status)
-                status = memo_host_device_launch(device, desc->compute_stream,
-                                                 is_backward ? layer_backward : layer_forward, &a,
-                                                 sizeof a, e);
+                status = memo_host_device_launch(
+                    device, stream, is_backward ? layer_backward : layer_forward, &a, sizeof a, e);
             if (!status)
                 status = is_backward ? memo_swap_backward_end(swap, a.l, e)
                                      : memo_swap_forward_end(swap, a.l, e);
@@ -128,45 +121,58 @@ static memo_status step(memo_arena* arena, memo_swap_desc* desc, memo_device* de
     }
     if (!status) status = memo_arena_free(arena, out, e);
     if (!status) status = memo_arena_free(arena, dout, e);
-    if (!status) status = memo_arena_end(arena, e);
-    if (!status && device)
-        status = device->stream_synchronize(device->context, desc->compute_stream, e);
-    memo_swap_destroy(swap);
+    return status ? status : memo_arena_end(arena, e);
+}
+
+/* Edit 6: before training, run a step dry and plan it; then make arena and engine, and train. */
+static memo_status plan_step(const memo_swap_sizes* sizes, memo_plan** plan, memo_error* e) {
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_trace* trace = NULL;
+    memo_arena* arena = NULL;
+    void* buffers;
+    memo_status status = memo_trace_create(&trace, e);
+    desc.trace = trace; /* and no device: a dry run */
+    if (!status) status = memo_arena_create(&desc, &arena, e);
+    if (!status) status = memo_arena_alloc(arena, sizes->device_bytes, 0, &buffers, e);
+    if (!status) status = step(arena, NULL, NULL, NULL, e);
+    if (!status) status = memo_plan_from_trace(trace, 0, plan, e);
+    if (!status) status = memo_plan_solve(*plan, NULL, e);
+    memo_arena_destroy(arena);
+    memo_trace_destroy(trace);
     return status;
 }
 
-/* Edit 6: before training, run one step dry and plan it. */
-static memo_status train(memo_swap_desc* desc, const char* name, memo_error* e) {
+static memo_status train(memo_swap_desc* desc, int n_steps, const char* name, memo_error* e) {
     memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_arena_desc record = memo_arena_desc_default(), replay = memo_arena_desc_default();
+    memo_arena_desc arena_desc = memo_arena_desc_default();
     memo_device* device = NULL;
-    memo_trace* trace = NULL;
     memo_plan* plan = NULL;
     memo_arena* arena = NULL;
-    memo_status status = memo_trace_create(&trace, e);
-    record.trace = trace;
-    if (!status) status = memo_arena_create(&record, &arena, e);
-    if (!status) status = step(arena, desc, NULL, e);
-    memo_arena_destroy(arena);
-    arena = NULL;
-    if (!status) status = memo_plan_from_trace(trace, 0, &plan, e);
-    if (!status) status = memo_plan_solve(plan, NULL, e);
+    memo_swap* swap = NULL;
+    memo_stream stream = NULL;
+    memo_swap_sizes sizes;
+    memo_status status = memo_swap_get_sizes(desc, &sizes, e);
+    if (!status) status = plan_step(&sizes, &plan, e);
     if (!status) status = memo_host_device_create(&device_desc, &device, e);
-    if (!status)
-        status = device->stream_create(device->context, "compute", 0, &desc->compute_stream, e);
-    desc->device = replay.device = device;
-    replay.plan = plan;
-    if (!status) status = memo_arena_create(&replay, &arena, e);
+    if (!status) status = device->stream_create(device->context, "compute", 0, &stream, e);
+    arena_desc.device = desc->device = device;
+    arena_desc.plan = plan;
+    desc->compute_stream = stream;
+    if (!status) status = memo_arena_create(&arena_desc, &arena, e);
+    if (!status) status = memo_arena_alloc(arena, sizes.device_bytes, 0, &desc->device_memory, e);
+    if (!status) status = memo_swap_create(desc, &swap, e);
     memset(grads, 0, sizeof grads);
-    if (!status) status = step(arena, desc, device, e);
+    for (int i = 0; i < n_steps && !status; i++) status = step(arena, swap, device, stream, e);
+    if (stream && device->stream_synchronize(device->context, stream, status ? NULL : e) && !status)
+        status = e->status;
     if (!status)
         printf("%s device %d KiB, host %d KiB", name,
                (int)(memo_host_device_get_stats(device).device_peak_bytes >> 10),
                (int)(memo_host_device_get_stats(device).host_peak_bytes >> 10));
+    memo_swap_destroy(swap);
     memo_arena_destroy(arena);
-    memo_host_device_destroy(device);
     memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
+    memo_host_device_destroy(device);
     return status;
 }
 
@@ -183,12 +189,11 @@ int main(void) {
     desc.tile_rows = TILE;
     desc.alpha = 0.5;
     desc.n_resident_layers = L; /* all of them: keep everything */
-    if (train(&desc, "keep everything:", &error)) goto failed;
+    if (train(&desc, 3, "keep everything:", &error)) goto failed;
     printf("\n");
     memcpy(kept, grads, sizeof kept);
     desc.n_resident_layers = 1;
-    desc.device_memory = NULL;
-    if (train(&desc, "half the rows:  ", &error)) goto failed;
+    if (train(&desc, 3, "half the rows:  ", &error)) goto failed;
     printf("; gradients %s\n", memcmp(kept, grads, sizeof kept) ? "differ" : "bitwise the same");
     return memcmp(kept, grads, sizeof kept) != 0;
 failed:

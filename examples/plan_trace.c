@@ -38,7 +38,7 @@ static void print_help(void) {
          "  --engine auto|greedy|search|mip   (default auto: greedy, then search where it helps)\n"
          "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
          "  --align BYTES       of every offset and size, a power of two (default 1)\n"
-         "  --time-limit S      (default 10)\n"
+         "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
          "  --seed N            of the search (default 0)\n"
          "  --threads N         the search uses one: 1\n"
          "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"

@@ -293,6 +293,9 @@ static memo_status open_outputs(job* j, memo_error* error) {
     size_t n_old = 0;
     memo_status status = MEMO_STATUS_OK;
     if (o->output) status = make_directory(o->output, &n_old, error);
+    if (!status && o->output && access(o->output, W_OK | X_OK))
+        status = memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be written: %s",
+                                o->output, strerror(errno));
     if (status || !o->loss_log) return status;
     j->loss_log = fopen(o->loss_log, "wb");
     if (j->loss_log) return MEMO_STATUS_OK;

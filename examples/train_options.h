@@ -340,6 +340,9 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
                    : MEMO_STATUS_OK;
     }
     if (o->kind == OPTION_FILES && !equals) {
+        if (options->text_files)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "--text is given twice; name all files after one");
         options->text_files = argv + *next;
         options->n_text_files = 0;
         while (*next < argc && strncmp(argv[*next], "--", 2)) (*next)++, options->n_text_files++;
@@ -373,7 +376,7 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "--hidden %lld is not a multiple of --heads %lld; --hidden %lld would be",
             (long long)o->hidden, (long long)o->heads,
-            (long long)((o->hidden / o->heads + 1) * o->heads));
+            (long long)((o->hidden / (2 * o->heads) + 1) * 2 * o->heads));
     if (o->hidden / o->heads % 2)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,

@@ -106,7 +106,7 @@ static memo_status candidate_create_fitting(const train_options* o, gpt_policy p
 
 /* Bytes that travel in a step, both ways. */
 static int64_t moved_bytes(const train_options* o, const candidate* c) {
-    return 2 * o->accumulate * c->sizes.n_swapped_layers * c->sizes.layer_swapped_bytes;
+    return 2 * o->accumulate * c->sizes.swapped_bytes;
 }
 
 /* "device: needs 163.0 MiB of 48.0 MiB"; empty where the candidate fits. */
@@ -279,6 +279,10 @@ static int needs_alpha(const train_options* o, const candidate* c) {
 static void print_alpha(const train_options* o, const candidate* c, const alpha_choice* choice) {
     const memo_alpha* result = &choice->result;
     if (c->desc.policy != GPT_POLICY_MEMO) return;
+    if (c->sizes.n_swapped_layers == 0 && c->desc.n_resident_layers >= o->layers) {
+        printf("alpha     none: all layers are resident\n");
+        return;
+    }
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld; ",
            c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)(o->batch * o->sequence),
            (long long)o->tile);
@@ -289,7 +293,7 @@ static void print_alpha(const train_options* o, const candidate* c, const alpha_
                result->exact_alpha,
                result->is_hidden ? "" : "; even so the copies outlast a layer's forward");
     else if (o->alpha < 0)
-        printf("no layer is swapped, all are resident\n");
+        printf("even so the run does not fit\n");
     else if (fabs(o->alpha - c->sizes.alpha) > 1e-9)
         printf("rounded from --alpha %g to whole tiles\n", o->alpha);
     else

@@ -109,7 +109,10 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #endif
 }
 
-/* --- eight numbers: what a thread takes at a time --- */
+/* --- a few numbers: what a thread takes at a time ---
+ *
+ * Eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that neighbouring threads write
+ * neighbouring 16 bytes there too. */
 
 #define MEMO_ROW_GROUP 8
 
@@ -143,35 +146,85 @@ MEMO_INLINE void memoi_block_store(void* to, memo_row_block block) {
     memcpy(to, &block, sizeof block);
 #endif
 }
+/* The first two words of a block. */
+MEMO_INLINE memo_row_block memoi_block_load_half(const void* from) {
+    memo_row_block block;
+#if defined(__CUDA_ARCH__)
+    uint2 v = *(const uint2*)from;
+    block.words[0] = v.x;
+    block.words[1] = v.y;
+#else
+    memcpy(&block, from, 8);
+#endif
+    block.words[2] = block.words[3] = 0;
+    return block;
+}
+MEMO_INLINE void memoi_block_store_half(void* to, memo_row_block block) {
+#if defined(__CUDA_ARCH__)
+    *(uint2*)to = make_uint2(block.words[0], block.words[1]);
+#else
+    memcpy(to, &block, 8);
+#endif
+}
 
 MEMO_INLINE int memoi_is_block_aligned(const void* address) {
     return ((uintptr_t)address & 15) == 0;
 }
 
-/* What lies behind n is 0. */
-MEMO_INLINE void memoi_row_load(float* to, const void* from, memo_type type, int64_t n) {
+/* How n elements of a type lie: 2 or more words of a block in one access, or (0) element by element. */
+MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int64_t n) {
+    int is_f32 = type == MEMO_TYPE_F32;
+    if (n >= 8 && memoi_is_block_aligned(address)) return is_f32 ? 8 : 4;
+    if (n == 4 && ((uintptr_t)address & (is_f32 ? 15 : 7)) == 0) return is_f32 ? 4 : 2;
+    return 0;
+}
+
+/* Words of a 16-bit type to numbers, and back. */
+MEMO_INLINE void memoi_block_widen(float* to, memo_row_block block, memo_type type) {
     int k;
-    if (n >= MEMO_ROW_GROUP && memoi_is_block_aligned(from)) {
-        memo_row_block block = memoi_block_load(from);
-        if (type == MEMO_TYPE_F32) {
-            memo_row_block second = memoi_block_load((const char*)from + 16);
-            MEMOI_UNROLL
-            for (k = 0; k < 4; k++) {
-                to[k] = memo_f32_from_bits(block.words[k]);
-                to[k + 4] = memo_f32_from_bits(second.words[k]);
-            }
-        } else if (type == MEMO_TYPE_BF16) {
-            MEMOI_UNROLL
-            for (k = 0; k < 4; k++) {
-                to[2 * k] = memo_f32_from_bits(block.words[k] << 16);
-                to[2 * k + 1] = memo_f32_from_bits(block.words[k] & 0xffff0000u);
-            }
+    MEMOI_UNROLL
+    for (k = 0; k < 4; k++) {
+        uint32_t word = block.words[k];
+        if (type == MEMO_TYPE_BF16) {
+            to[2 * k] = memo_f32_from_bits(word << 16);
+            to[2 * k + 1] = memo_f32_from_bits(word & 0xffff0000u);
         } else {
-            MEMOI_UNROLL
-            for (k = 0; k < 4; k++) {
-                to[2 * k] = memo_f32_from_f16((uint16_t)(block.words[k] & 0xffff));
-                to[2 * k + 1] = memo_f32_from_f16((uint16_t)(block.words[k] >> 16));
-            }
+            to[2 * k] = memo_f32_from_f16((uint16_t)(word & 0xffff));
+            to[2 * k + 1] = memo_f32_from_f16((uint16_t)(word >> 16));
+        }
+    }
+}
+MEMO_INLINE memo_row_block memoi_block_narrow(const float* from, memo_type type) {
+    memo_row_block block;
+    int k;
+    MEMOI_UNROLL
+    for (k = 0; k < 4; k++) {
+        if (type == MEMO_TYPE_BF16)
+            block.words[k] = memo_bf16_from_f32(from[2 * k]) |
+                             (uint32_t)memo_bf16_from_f32(from[2 * k + 1]) << 16;
+        else
+            block.words[k] =
+                memo_f16_from_f32(from[2 * k]) | (uint32_t)memo_f16_from_f32(from[2 * k + 1]) << 16;
+    }
+    return block;
+}
+
+/* Up to 8 numbers; what lies behind n is 0. */
+MEMO_INLINE void memoi_group_load(float* to, const void* from, memo_type type, int64_t n) {
+    int words = memoi_row_words(from, type, n), k;
+    if (words && type != MEMO_TYPE_F32) {
+        memoi_block_widen(to, words == 4 ? memoi_block_load(from) : memoi_block_load_half(from),
+                          type);
+        return;
+    }
+    if (words) {
+        memo_row_block first = memoi_block_load(from), second;
+        for (k = 0; k < 4; k++) second.words[k] = 0;
+        if (words == 8) second = memoi_block_load((const char*)from + 16);
+        MEMOI_UNROLL
+        for (k = 0; k < 4; k++) {
+            to[k] = memo_f32_from_bits(first.words[k]);
+            to[k + 4] = memo_f32_from_bits(second.words[k]);
         }
         return;
     }
@@ -188,30 +241,26 @@ MEMO_INLINE void memoi_row_load(float* to, const void* from, memo_type type, int
     }
 }
 
-MEMO_INLINE void memoi_row_store(void* to, const float* from, memo_type type, int64_t n) {
-    int k;
-    if (n >= MEMO_ROW_GROUP && memoi_is_block_aligned(to)) {
-        memo_row_block block;
-        if (type == MEMO_TYPE_F32) {
-            memo_row_block second;
-            MEMOI_UNROLL
-            for (k = 0; k < 4; k++) {
-                block.words[k] = memo_f32_bits(from[k]);
-                second.words[k] = memo_f32_bits(from[k + 4]);
-            }
-            memoi_block_store((char*)to + 16, second);
-        } else if (type == MEMO_TYPE_BF16) {
-            MEMOI_UNROLL
-            for (k = 0; k < 4; k++)
-                block.words[k] = memo_bf16_from_f32(from[2 * k]) |
-                                 (uint32_t)memo_bf16_from_f32(from[2 * k + 1]) << 16;
-        } else {
-            MEMOI_UNROLL
-            for (k = 0; k < 4; k++)
-                block.words[k] = memo_f16_from_f32(from[2 * k]) |
-                                 (uint32_t)memo_f16_from_f32(from[2 * k + 1]) << 16;
+/* The first n of them, at most 8; from holds 8. */
+MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int64_t n) {
+    int words = memoi_row_words(to, type, n), k;
+    if (words && type != MEMO_TYPE_F32) {
+        memo_row_block block = memoi_block_narrow(from, type);
+        if (words == 4)
+            memoi_block_store(to, block);
+        else
+            memoi_block_store_half(to, block);
+        return;
+    }
+    if (words) {
+        memo_row_block first, second;
+        MEMOI_UNROLL
+        for (k = 0; k < 4; k++) {
+            first.words[k] = memo_f32_bits(from[k]);
+            second.words[k] = memo_f32_bits(from[k + 4]);
         }
-        memoi_block_store(to, block);
+        memoi_block_store(to, first);
+        if (words == 8) memoi_block_store((char*)to + 16, second);
         return;
     }
     MEMOI_UNROLL
@@ -224,6 +273,15 @@ MEMO_INLINE void memoi_row_store(void* to, const float* from, memo_type type, in
         else
             ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
     }
+}
+
+/* Numbers an item takes of a row, as a power of two. */
+MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
+MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
+    return (n + ((int64_t)1 << shift) - 1) >> shift;
+}
+MEMO_INLINE int64_t memoi_row_rest(int64_t n, int64_t first, int shift) {
+    return n - first < (int64_t)1 << shift ? n - first : (int64_t)1 << shift;
 }
 
 /* Item counts rows of n_each items: which row, and which of its items. */
@@ -297,7 +355,7 @@ MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
                      rows->row_bytes - block);
 }
 
-/* --- rows that several threads share: lane l of 8 takes groups l, l + 8, ... of a row --- */
+/* --- rows that several threads share: lane l of 8 takes items l, l + 8, ... of a row --- */
 
 #define MEMO_ROW_LANES 8
 
@@ -340,24 +398,25 @@ MEMO_INLINE void memoi_merge_place(const memo_merge_desc* merge, int64_t row, in
 /* What one lane does to a row; weight is that of the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  float weight) {
+    const int shift = memoi_row_shift(MEMO_TYPE_F32);
     int64_t place, part_place, column;
     if (weight == 0) return;
     memoi_merge_place(merge, row, &place, &part_place);
-    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < merge->n_columns;
-         column += MEMO_ROW_LANES * MEMO_ROW_GROUP) {
+    for (column = (int64_t)lane << shift; column < merge->n_columns;
+         column += (int64_t)MEMO_ROW_LANES << shift) {
         float* to = merge->out + place * merge->n_columns + column;
         const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
                                                               memo_row_type_bytes(merge->part_type);
-        int64_t n = merge->n_columns - column;
+        int64_t n = memoi_row_rest(merge->n_columns, column, shift);
         float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
         int k;
-        memoi_row_load(other, part, merge->part_type, n);
+        memoi_group_load(other, part, merge->part_type, n);
         if (weight != 1) {
-            memoi_row_load(out, to, MEMO_TYPE_F32, n);
+            memoi_group_load(out, to, MEMO_TYPE_F32, n);
             MEMOI_UNROLL
             for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
         }
-        memoi_row_store(to, other, MEMO_TYPE_F32, n);
+        memoi_group_store(to, other, MEMO_TYPE_F32, n);
     }
 }
 
@@ -372,27 +431,27 @@ typedef struct memo_add_desc {
 } memo_add_desc;
 
 MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
-    return add->n_rows * memoi_n_groups(add->n_columns, MEMO_ROW_GROUP);
+    return add->n_rows * memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type));
 }
 MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    const int shift = memoi_row_shift(add->to_type);
     float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
     int64_t row = 0, column = item, n;
     int k;
-    if (add->n_rows > 1)
-        row = memoi_row_of(item, memoi_n_groups(add->n_columns, MEMO_ROW_GROUP), &column);
-    column *= MEMO_ROW_GROUP;
-    n = add->n_columns - column;
-    memoi_row_load(
+    if (add->n_rows > 1) row = memoi_row_of(item, memoi_n_shifted(add->n_columns, shift), &column);
+    column <<= shift;
+    n = memoi_row_rest(add->n_columns, column, shift);
+    memoi_group_load(
         a, (const char*)add->a + (row * add->a_stride + column) * memo_row_type_bytes(add->a_type),
         add->a_type, n);
-    memoi_row_load(
+    memoi_group_load(
         b, (const char*)add->b + (row * add->b_stride + column) * memo_row_type_bytes(add->b_type),
         add->b_type, n);
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
-    memoi_row_store((char*)add->to +
-                        (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
-                    a, add->to_type, n);
+    memoi_group_store((char*)add->to +
+                          (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
+                      a, add->to_type, n);
 }
 
 /* --- row sums: sums[row] = sum over columns of a * b; with a = dO, b = O the D of attention's backward ---
@@ -414,14 +473,14 @@ MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row,
         float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
         int64_t n = sums->n_columns - column;
         int k;
-        memoi_row_load(a,
-                       (const char*)sums->a +
-                           (row * sums->a_stride + column) * memo_row_type_bytes(sums->a_type),
-                       sums->a_type, n);
-        memoi_row_load(b,
-                       (const char*)sums->b +
-                           (row * sums->b_stride + column) * memo_row_type_bytes(sums->b_type),
-                       sums->b_type, n);
+        memoi_group_load(a,
+                         (const char*)sums->a +
+                             (row * sums->a_stride + column) * memo_row_type_bytes(sums->a_type),
+                         sums->a_type, n);
+        memoi_group_load(b,
+                         (const char*)sums->b +
+                             (row * sums->b_stride + column) * memo_row_type_bytes(sums->b_type),
+                         sums->b_type, n);
         MEMOI_UNROLL
         for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
     }
@@ -437,15 +496,16 @@ typedef struct memo_cast_desc {
 } memo_cast_desc;
 
 MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
-    return memoi_n_groups(cast->n, MEMO_ROW_GROUP);
+    return memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type));
 }
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
+    const int shift = memoi_row_shift(cast->to_type);
     float values[MEMO_ROW_GROUP];
-    int64_t first = item * MEMO_ROW_GROUP, n = cast->n - first;
-    memoi_row_load(values, (const char*)cast->from + first * memo_row_type_bytes(cast->from_type),
-                   cast->from_type, n);
-    memoi_row_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
-                    cast->to_type, n);
+    int64_t first = item << shift, n = memoi_row_rest(cast->n, first, shift);
+    memoi_group_load(values, (const char*)cast->from + first * memo_row_type_bytes(cast->from_type),
+                     cast->from_type, n);
+    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
+                      cast->to_type, n);
 }
 
 /* --- the loops on the host: at once, on the calling thread ---

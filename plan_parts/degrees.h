@@ -15,14 +15,15 @@
 
 /* One block at one degree, of one sub-batch. */
 typedef struct memo_degree_cost {
-    double forward_s;                /* F */
-    double forward_collective_s;     /* C */
-    double backward_s;               /* X = R + B */
-    double backward_collective_s;    /* CB */
-    double gradient_s;               /* all-reduce of its gradients over the data-parallel ranks; not in the paper */
-    int64_t state_bytes;             /* parameters, gradients, optimizer */
-    int64_t saved_bytes;             /* inputs kept for the backward pass, of both sub-batches */
-    int64_t runtime_bytes;           /* while it runs */
+    double forward_s;             /* F */
+    double forward_collective_s;  /* C */
+    double backward_s;            /* X = R + B */
+    double backward_collective_s; /* CB */
+    double
+        gradient_s; /* all-reduce of its gradients over the data-parallel ranks; not in the paper */
+    int64_t state_bytes;   /* parameters, gradients, optimizer */
+    int64_t saved_bytes;   /* inputs kept for the backward pass, of both sub-batches */
+    int64_t runtime_bytes; /* while it runs */
 } memo_degree_cost;
 
 #define MEMO_DEGREES_MAX 16
@@ -103,15 +104,15 @@ MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
 typedef enum memo_degrees_engine {
     MEMO_DEGREES_ENGINE_AUTO = 0, /* the integer program where lp_solve is there, else labels */
     MEMO_DEGREES_ENGINE_MIP,      /* the paper's integer program, by lp_solve */
-    MEMO_DEGREES_ENGINE_LABELS    /* dynamic program: partial plans that no other beats in time and memory */
+    MEMO_DEGREES_ENGINE_LABELS /* dynamic program: partial plans that no other beats in time and memory */
 } memo_degrees_engine;
 
 typedef struct memo_degrees_plan {
     int32_t n_blocks;
     int32_t* degrees;
-    double step_s;        /* as memo_degrees_evaluate has it: what overlaps counts once */
+    double step_s; /* as memo_degrees_evaluate has it: what overlaps counts once */
     int64_t memory_bytes;
-    memo_proof proof;     /* OPTIMAL, or FEASIBLE where time or labels ran out */
+    memo_proof proof; /* OPTIMAL, or FEASIBLE where time or labels ran out */
     double solve_s;
     char engine[16];
 } memo_degrees_plan;

@@ -38,9 +38,10 @@ typedef struct memo_layout {
     memo_layout_kind kind;
     int32_t ring, ulysses;
     int64_t n_tokens;
-    int64_t padded_tokens; /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
-    int64_t local_tokens;  /* rows of each rank */
-    int64_t ring_tokens;   /* ulysses * local_tokens */
+    int64_t
+        padded_tokens; /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
+    int64_t local_tokens; /* rows of each rank */
+    int64_t ring_tokens;  /* ulysses * local_tokens */
 } memo_layout;
 
 MEMO_API memo_layout_desc memo_layout_desc_default(void);
@@ -54,7 +55,8 @@ MEMO_API memo_status memo_layout_validate(const memo_layout* layout, memo_error*
 
 /* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position (in
  * [0, padded_tokens)). */
-MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank, int64_t row);
+MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
+                                      int64_t row);
 MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                                int64_t* row);
 /* The runs of a sequence rank, and of all ranks of a ulysses group together; returns how many. */
@@ -80,9 +82,10 @@ MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_ran
 /* A rank's labels (n_batch, local_tokens): the label of a position is the next token, looked up before the sequence
  * is split.  The last of the sequence and of each document, and padding, get `ignored`.  tokens (n_batch, n_tokens) in
  * host memory.  Returns how many labels are not ignored. */
-MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
-                                    const int32_t* tokens, const int64_t* document_begins,
-                                    int64_t n_documents, int32_t ignored, int32_t* labels);
+MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
+                                    int64_t n_batch, const int32_t* tokens,
+                                    const int64_t* document_begins, int64_t n_documents,
+                                    int32_t ignored, int32_t* labels);
 
 /* The mean over all ranks' labels.  sums (device memory, 2): the sum of this rank's losses and the number of its
  * labels; becomes those of all ranks of comm (memo_mesh.gradient).  With n the second of them afterwards: loss =

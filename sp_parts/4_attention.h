@@ -22,15 +22,16 @@ typedef struct memo_mask {
     int64_t window;   /* only keys less than this many positions away; 0: any */
     int64_t n_tokens; /* positions from here on are padding: they see and are seen by nobody */
     /* Documents packed into the sequence (cu_seqlens), n_documents + 1 positions, 0 the first, n_tokens the last,
-     * ascending: only keys of the query's own document.  Host memory that stays untouched until the stream has
-     * passed.  NULL: one document. */
+     * ascending: only keys of the query's own document; the same for all sequences of a batch.  Host memory that stays
+     * untouched until the stream has passed.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
 /* The keys that a query sees are those at positions [*begin, *end); none: begin = end.  O(log n_documents). */
-MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end);
+MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
+                                 int64_t* end);
 /* How many pairs (query, key) the mask lets through.  O(queries). */
 MEMO_API int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
                                  const memo_run* k_runs, int32_t n_k_runs);
@@ -49,9 +50,9 @@ typedef struct memo_attention_block {
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, lse_row_stride,
         lse_batch_stride;
     const void *q, *k, *v, *d_out;
-    float* out;            /* forward: set */
-    float* lse;            /* log of the sum of exp(scale * q k): set by forward, read by backward */
-    const float* row_dots; /* backward: sum of d_out * output over a head */
+    float* out; /* forward: set */
+    float* lse; /* log of the sum of exp(scale * q k): set by forward, read by backward */
+    const float* row_dots;  /* backward: sum of d_out * output over a head */
     float *d_q, *d_k, *d_v; /* backward: added to */
 } memo_attention_block;
 
@@ -92,7 +93,8 @@ MEMO_SP_INLINE void memo_attention_merge_row(float* out, float* lse, const float
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    int64_t n_scores; /* computed so far, masked ones of a tile not counted; read after synchronisation */
+    int64_t
+        n_scores; /* computed so far, masked ones of a tile not counted; read after synchronisation */
 } memo_host_attention;
 
 MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);

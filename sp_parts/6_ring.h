@@ -21,6 +21,6 @@
 /* For the schedules of chapter 7; zero takes no time. */
 typedef struct memo_sp_attention_costs {
     double forward_s_per_score, backward_s_per_score; /* of a pair (query, key) of one head */
-    double ring_bytes_per_s, ring_latency_s;          /* 0 bytes per second: no time but the latency */
+    double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
     double ulysses_bytes_per_s, ulysses_latency_s;
 } memo_sp_attention_costs;

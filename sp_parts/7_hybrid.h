@@ -1,7 +1,7 @@
 /* ---- 7 hybrid: attention over ulysses x ring ranks ------------------------------------------------------
  *
  * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it alike and call forward
- * and backward in the same order.  Ranks of degree 1 cost nothing: no copy, no message, no buffer.
+ * and backward in the same order.  What is of degree 1 costs nothing: no copy, no message, no buffer.
  *
  *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
  *     memo_layout_make(&layout_desc, &layout, &error);       // the same degrees
@@ -19,7 +19,8 @@
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* may be NULL for get_sizes and ring_schedule */
     memo_stream stream;        /* on which everything is enqueued but the exchanges of the ring */
-    memo_comm *ring, *ulysses; /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes */
+    memo_comm *ring,
+        *ulysses; /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes */
     int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
     memo_layout layout;
     int32_t n_batch; /* 0: 1 */
@@ -30,7 +31,8 @@ typedef struct memo_sp_attention_desc {
      * 1: backward sends them again; saved is not used. */
     int32_t sends_again;
     memo_attention attention;
-    void* device_memory; /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
+    void*
+        device_memory; /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
 } memo_sp_attention_desc;
 
 /* What a desc needs and does; exact, before anything is allocated. */
@@ -56,8 +58,8 @@ typedef struct memo_sp_attention_sizes {
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* with tensors.saved, backward does not read them */
     void* out;             /* set by forward, read by backward */
-    float* lse;            /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward */
-    void* saved;           /* may be NULL where saved_bytes is 0 */
+    float* lse;  /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward */
+    void* saved; /* may be NULL where saved_bytes is 0 */
     const void* d_out;     /* the rest: backward only */
     void *d_q, *d_k, *d_v; /* set */
 } memo_sp_attention_tensors;
@@ -71,7 +73,7 @@ MEMO_API memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* d
 /* Every rank for itself.  Errors: as above, OUT_OF_HOST_MEMORY, and the device's. */
 MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
-/* Waits for the engine's stream. */
+/* Waits for the desc's stream and the engine's own; before either, or the communicators, are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
 /* All ranks of the sequence group call them, each from its own thread.  Enqueued on the desc's stream; return at

@@ -55,7 +55,7 @@ typedef struct memo_blocks_schedule_desc {
 
 MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 
-/* Appended to schedule: streams "compute" and "comm", what runs on them in the order of one pass over all blocks, and
+/* Appended to schedule: streams "compute" and "comm" (new where it has none of that name), what runs on them in the order of one pass over all blocks, and
  * the bytes it touches, one for each tensor (block inputs, activations, partial sums, gradients, of each part), so that
  * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a, W1a (weights) of block 1, part a; cF1a and so on are
  * the collectives behind them, G1a a gather; "end a" is where the trainer takes over.

@@ -1,17 +1,7 @@
 /* Chapter 8 of memo_sp.h, the schedules: the published test vector, closed forms, bounds and recurrences against the
  * simulation of random cases, order of the schedules, races. */
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
-#ifndef MEMO_SP_BLOCKS
-#ifdef __cplusplus
-extern "C" {
-#endif
-#include "sp_parts/8_blocks_schedule.h"
-#ifdef __cplusplus
-}
-#endif
-#include "sp_parts/8_blocks_schedule.inc"
-#endif
+#include "sp_parts/8_blocks_schedule_alone.h"
 #include "memo_test.h"
 
 static memo_error error;
@@ -495,6 +485,7 @@ static void refusals(void) {
     problem p;
     memo_schedule* schedule;
     memo_blocks_schedule_desc desc;
+    int none = 7;
     CHECK_OK(memo_schedule_create(&schedule, &error));
     set_problem(&p, 3, 2);
     desc = p.desc;
@@ -506,7 +497,7 @@ static void refusals(void) {
     desc.n_parts = -1;
     CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_parts = 2;
-    desc.order = (memo_blocks_order)7;
+    desc.order = (memo_blocks_order)none;
     CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.order = MEMO_BLOCKS_FINE;
     desc.times = p.times;
@@ -518,7 +509,7 @@ static void refusals(void) {
     CHECK(schedule->n_ops == 0 && schedule->n_streams == 0);
     memo_schedule_destroy(schedule);
     CHECK(!strcmp(memo_blocks_order_name(MEMO_BLOCKS_FINE), "fine"));
-    CHECK(!strcmp(memo_blocks_order_name((memo_blocks_order)9), "no order"));
+    CHECK(!strcmp(memo_blocks_order_name((memo_blocks_order)none), "no order"));
 }
 
 int main(int argc, char** argv) {

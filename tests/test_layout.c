@@ -25,8 +25,7 @@ static void every_layout_validates(void) {
         for (ring = 1; ring <= 9; ring++)
             for (ulysses = 1; ulysses <= 9; ulysses++)
                 for (n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
-                    memo_layout layout =
-                        layout_of((memo_layout_kind)kind, ring, ulysses, n_tokens);
+                    memo_layout layout = layout_of((memo_layout_kind)kind, ring, ulysses, n_tokens);
                     CHECK_CASE(!memo_layout_validate(&layout, &error), "%s ring %d ulysses %d: %s",
                                memo_layout_name(layout.kind), ring, ulysses, error.message);
                     CHECK(layout.local_tokens * ring * ulysses == layout.padded_tokens);
@@ -45,8 +44,9 @@ static void zigzag_is_algorithm_2(void) {
                 for (u = 0; u < ud; u++)
                     for (i = 0; i < local; i++) {
                         int64_t in_reorder = u * local + i;
-                        int64_t seq = in_reorder < chunk ? r * chunk + in_reorder
-                                                         : (2 * rd - r - 1) * chunk + in_reorder - chunk;
+                        int64_t seq = in_reorder < chunk
+                                          ? r * chunk + in_reorder
+                                          : (2 * rd - r - 1) * chunk + in_reorder - chunk;
                         CHECK(memo_layout_position(&layout, r * ud + u, i) == seq);
                     }
         }

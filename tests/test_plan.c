@@ -1,8 +1,21 @@
 /* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
+#include <stddef.h>
+static void* scarce_malloc(size_t size_bytes);
+#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
+#define MEMO_FREE(address)      free(address)
+
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+
+/* Memory that runs out: after so many allocations there is none; below 0: it never does. */
+static int64_t mallocs_left = -1;
+static void* scarce_malloc(size_t size_bytes) {
+    if (mallocs_left == 0) return NULL;
+    if (mallocs_left > 0) mallocs_left--;
+    return malloc(size_bytes);
+}
 
 /* ---- random problems and a slow, obvious reference
  * ------------------------------------------------ */
@@ -341,6 +354,35 @@ static void mip_meets_brute_force(void) {
 #endif
 }
 
+static void memory_that_runs_out_is_reported(void) {
+    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_SEARCH,
+                                               MEMO_PLAN_ENGINE_MIP};
+    size_t k;
+    for (k = 0; k < 3; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+        int64_t n;
+        memset(&with, 0, sizeof with);
+        with.has_gaps = 1;
+        plan = random_plan(40, 1000, with);
+        desc.engine = engines[k];
+        desc.node_limit = 2000;
+        desc.time_limit_s = engines[k] == MEMO_PLAN_ENGINE_MIP ? 0.05 : 1000;
+        for (n = 0; n < 300 && status == MEMO_STATUS_OUT_OF_HOST_MEMORY; n++) {
+            mallocs_left = n;
+            status = memo_plan_solve(plan, &desc, &error);
+            mallocs_left = -1;
+        }
+        CHECK_CASE(n > 5 && n < 300 &&
+                       (status == MEMO_STATUS_OK || (k == 2 && status == MEMO_STATUS_UNSUPPORTED)),
+                   "after %lld allocations: %s", (long long)n, memo_status_name(status));
+        memo_plan_destroy(plan);
+    }
+}
+
 static void odd_problems_are_answered(void) {
     memo_plan* plan;
     memo_error error;
@@ -517,6 +559,7 @@ int main(int argc, char** argv) {
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
     TEST(mip_meets_brute_force);
+    TEST(memory_that_runs_out_is_reported);
     TEST(odd_problems_are_answered);
     TEST(alpha_is_the_largest);
     TEST(alpha_by_lp_solve_and_closed_form_agree);

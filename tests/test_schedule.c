@@ -582,7 +582,7 @@ static void waits_show_how_long_they_hold(void) {
 /* An operation after up to two events (-1: none); returns the event of its end. */
 static int32_t timed_op(memo_schedule* schedule, int32_t stream, const char* name,
                         double duration_s, int32_t after, int32_t after_too) {
-    int32_t event;
+    int32_t event = -1;
     if (after >= 0) CHECK_OK(memo_schedule_wait(schedule, after, stream, &error));
     if (after_too >= 0) CHECK_OK(memo_schedule_wait(schedule, after_too, stream, &error));
     run_time(schedule, stream, name, duration_s, 0, 0);
@@ -722,7 +722,7 @@ static void measured_starts_at_zero(void) {
 
 static memo_schedule* to_compare(int variant) {
     memo_schedule* schedule = new_schedule(2, 0);
-    int32_t event, other;
+    int32_t event = -1, other = -1;
     CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
     CHECK_OK(memo_schedule_add_event(schedule, &other, &error));
     if (variant == 1) { /* other names for events, other addresses: the same */
@@ -930,7 +930,7 @@ static memo_status everything(void) {
     memo_simulation* times = NULL;
     memo_op_desc desc = memo_op_desc_default();
     memo_range range = range_of(0, 10);
-    int32_t more = 1, a, b, event, link;
+    int32_t more = 1, a, b, event = -1, link;
     memo_status status = memo_schedule_create(&schedule, &error);
     if (!status) status = memo_schedule_add_stream(schedule, "a", &a, &error);
     if (!status) status = memo_schedule_add_stream(schedule, "b", &b, &error);

@@ -1,0 +1,71 @@
+/* cuda_bench.h - what the benchmarks on a GPU share: leaving on errors, medians, times of a stream.
+ * They print Markdown, which bench/device.sh puts together. */
+#ifndef CUDA_BENCH_H
+#define CUDA_BENCH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static memo_error error;
+
+static inline void check(memo_status status) {
+    if (!status) return;
+    fprintf(stderr, "%s: %s\n", memo_status_name(status), error.message);
+    exit(1);
+}
+#define CHECK_CUDA(call) check(memo_cuda_check(call, #call, &error))
+
+static inline double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static inline int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+/* Sorts values. */
+static inline double median(double* values, int n) {
+    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static inline void* device_memory(const memo_device* device, int64_t size_bytes) {
+    void* address = NULL;
+    check(device->device_alloc(device->context, size_bytes, &address, &error));
+    return address;
+}
+static inline void* host_memory(const memo_device* device, int64_t size_bytes) {
+    void* address = NULL;
+    check(device->host_alloc(device->context, size_bytes, &address, &error));
+    return address;
+}
+static inline memo_stream new_stream(const memo_device* device, const char* name,
+                                     int32_t priority) {
+    memo_stream stream = NULL;
+    check(device->stream_create(device->context, name, priority, &stream, &error));
+    return stream;
+}
+static inline memo_event new_event(const memo_device* device) {
+    memo_event event = NULL;
+    check(device->event_create(device->context, &event, &error));
+    return event;
+}
+static inline void record(const memo_device* device, memo_event event, memo_stream stream) {
+    check(device->event_record(device->context, event, stream, &error));
+}
+static inline double elapsed_s(const memo_device* device, memo_event begin, memo_event end) {
+    double seconds = 0;
+    check(device->event_synchronize(device->context, end, &error));
+    check(device->event_elapsed(device->context, begin, end, &seconds, &error));
+    return seconds;
+}
+
+static inline void write_line(void* user, const char* message) {
+    fprintf((FILE*)user, "%s\n", message);
+}
+
+#endif

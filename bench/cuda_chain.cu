@@ -1,0 +1,704 @@
+/* bench/cuda_chain.cu - does swapping cost time on a GPU?  A chain of layers of a transformer's shape, made of real
+ * products in bf16 (cuBLASLt), without a trainer around it: h = 4096, heads of 128, MLP 4h.
+ *
+ *   nvcc -O3 -arch=native -I. bench/cuda_chain.cu -lcublasLt -o cuda_chain
+ *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 3] [--alpha A] [--out FOLDER]
+ *
+ * A layer, a row a token:
+ *   qkv = x Wqkv,  o = (q k^T / sqrt(128)) v / n for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),
+ *   next x = r + g W2
+ * Attention is the two products over all pairs of tokens, in blocks of rows, without softmax: its work grows with the
+ * length as the real one's does.  The backward is that of these formulas; q k^T is computed again in it.
+ * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers a token.
+ *
+ * Compared in one run, in turn: keep (all of it on the device), swap (all but the last two layers' leaves and comes
+ * back), recompute (only x is kept; the rest is computed again before the backward), and where alpha is below 1 the
+ * mixture: x and o swapped whole, of the others alpha swapped and the rest recomputed.  Gradients of all weights, of
+ * the input, and the output must be the same bits.  Products over tokens run in tiles of rows, the same everywhere. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+#include "cuda_gemm.h"
+
+enum { H = 4096, HEAD = 128, N_HEADS = H / HEAD, TILE = 4096, BLOCK = 1024, REPETITIONS_MAX = 32 };
+enum { X, QKV, O, R, U, G, N_TENSORS };
+
+typedef uint16_t bf16;
+
+static struct {
+    int64_t n_tokens;
+    int32_t n_layers;
+    int n_repetitions;
+    double alpha;
+    const char* folder;
+} options = {65536, 6, 3, 1, NULL};
+
+/* --- small kernels --- */
+
+__global__ static void fill_random(bf16* to, int64_t n, float size, uint64_t seed) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        uint64_t z = ((uint64_t)i + seed) * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z ^= z >> 27;
+        to[i] = memo_bf16_from_f32(size * ((float)(z & 0xffff) / 32768.0f - 1));
+    }
+}
+
+/* gelu by the sigmoid: x / (1 + exp(-1.702 x)). */
+__global__ static void gelu(bf16* to, const bf16* from, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        float x = memo_f32_from_bf16(from[i]);
+        to[i] = memo_bf16_from_f32(x / (1 + expf(-1.702f * x)));
+    }
+}
+__global__ static void gelu_backward(bf16* gradient, const bf16* from, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        float x = memo_f32_from_bf16(from[i]), s = 1 / (1 + expf(-1.702f * x));
+        float slope = s * (1 + 1.702f * x * (1 - s));
+        gradient[i] = memo_bf16_from_f32(memo_f32_from_bf16(gradient[i]) * slope);
+    }
+}
+
+/* The sum of a hash of each word and its place: does not depend on the order of adding. */
+__global__ static void add_checksum(const uint32_t* from, int64_t n, unsigned long long* sum) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    unsigned long long mine = 0;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        unsigned long long z = ((unsigned long long)i << 32 | from[i]) * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 29)) * 0xbf58476d1ce4e5b9ull;
+        mine += z ^ (z >> 32);
+    }
+    atomicAdd(sum, mine);
+}
+
+/* --- what is the same for all ways to run --- */
+
+typedef struct weights {
+    bf16 *qkv, *o, *in, *out; /* (H, 3H), (H, H), (H, 4H), (4H, H) */
+    float *d_qkv, *d_o, *d_in, *d_out;
+} weights;
+
+static struct {
+    memo_device* device;
+    gemm_library library;
+    weights* layers;
+    bf16 *value, *gradient;      /* (n_tokens, H): what goes from layer to layer */
+    bf16 *d_o, *d_q, *d_k, *d_v; /* (n_tokens, H) */
+    float *sum_k, *sum_v;        /* (n_tokens, H) */
+    bf16 *scores, *d_scores;     /* (N_HEADS, BLOCK, n_tokens) */
+    bf16* d_hidden;              /* (TILE, 4H) */
+    unsigned long long* checksum;
+    int64_t common_bytes;
+} chain;
+
+/* Products over a tile of tokens, then of attention over a block of rows. */
+static gemm to_qkv, to_r, to_u, to_value, from_value, from_u, from_r, from_qkv;
+static gemm into_qkv, into_o, into_in, into_out;
+static gemm make_scores, make_o, make_d_scores, into_v, into_k, make_d_q;
+
+static gemm shape(int64_t m, int64_t n, int64_t k, int a_transposed, int b_transposed, int64_t lda,
+                  int64_t ldb, int64_t ldd, float alpha, float beta) {
+    gemm g;
+    memset(&g, 0, sizeof g);
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.a_transposed = a_transposed;
+    g.b_transposed = b_transposed;
+    g.lda = lda;
+    g.ldb = ldb;
+    g.ldd = ldd;
+    g.alpha = alpha;
+    g.beta = beta;
+    return g;
+}
+
+static void over_heads(gemm* g, int64_t a_stride, int64_t b_stride, int64_t d_stride) {
+    g->n_batches = N_HEADS;
+    g->a_stride = a_stride;
+    g->b_stride = b_stride;
+    g->d_stride = d_stride;
+}
+
+static void prepare_products(void) {
+    const int64_t n = options.n_tokens, scores = BLOCK * n;
+    const float scale = 1 / sqrtf((float)HEAD), mean = 1 / (float)n;
+    gemm* all[] = {&to_qkv,      &to_r,     &to_u,          &to_value, &from_value, &from_u,
+                   &from_r,      &from_qkv, &into_qkv,      &into_o,   &into_in,    &into_out,
+                   &make_scores, &make_o,   &make_d_scores, &into_v,   &into_k,     &make_d_q};
+    to_qkv = shape(TILE, 3 * H, H, 0, 0, H, 3 * H, 3 * H, 1, 0);
+    to_r = shape(TILE, H, H, 0, 0, H, H, H, 1, 1);
+    to_u = shape(TILE, 4 * H, H, 0, 0, H, 4 * H, 4 * H, 1, 0);
+    to_value = shape(TILE, H, 4 * H, 0, 0, 4 * H, H, H, 1, 1);
+    from_value = shape(TILE, 4 * H, H, 0, 1, H, H, 4 * H, 1, 0); /* dg = dy W2^T */
+    from_u = shape(TILE, H, 4 * H, 0, 1, 4 * H, 4 * H, H, 1, 1); /* dr = dy + du W1^T */
+    from_r = shape(TILE, H, H, 0, 1, H, H, H, 1, 0);             /* do = dr Wo^T */
+    from_qkv = shape(TILE, H, H, 0, 1, H, 3 * H, H, 1, 1);       /* dx = dr + dq Wq^T + ... */
+    into_qkv = shape(H, H, TILE, 1, 0, H, H, 3 * H, 1, 1);       /* dWq += x^T dq, ... */
+    into_o = shape(H, H, TILE, 1, 0, H, H, H, 1, 1);
+    into_in = shape(H, 4 * H, TILE, 1, 0, H, 4 * H, 4 * H, 1, 1);
+    into_out = shape(4 * H, H, TILE, 1, 0, 4 * H, H, H, 1, 1);
+    into_qkv.is_fp32 = into_o.is_fp32 = into_in.is_fp32 = into_out.is_fp32 = 1;
+
+    make_scores = shape(BLOCK, n, HEAD, 0, 1, 3 * H, 3 * H, n, scale, 0);
+    over_heads(&make_scores, HEAD, HEAD, scores);
+    make_o = shape(BLOCK, HEAD, n, 0, 0, n, 3 * H, H, mean, 0);
+    over_heads(&make_o, scores, HEAD, HEAD);
+    make_d_scores = shape(BLOCK, n, HEAD, 0, 1, H, 3 * H, n, mean, 0);
+    over_heads(&make_d_scores, HEAD, HEAD, scores);
+    into_v = shape(n, HEAD, BLOCK, 1, 0, n, H, H, mean, 1);
+    over_heads(&into_v, scores, HEAD, HEAD);
+    into_k = shape(n, HEAD, BLOCK, 1, 0, n, 3 * H, H, scale, 1);
+    over_heads(&into_k, scores, HEAD, HEAD);
+    make_d_q = shape(BLOCK, HEAD, n, 0, 0, n, 3 * H, H, scale, 0);
+    over_heads(&make_d_q, scores, HEAD, HEAD);
+    into_v.is_fp32 = into_k.is_fp32 = 1;
+    for (gemm* g : all) gemm_prepare(&chain.library, g);
+}
+
+static void* take(int64_t size_bytes) {
+    chain.common_bytes += size_bytes;
+    return device_memory(chain.device, size_bytes);
+}
+
+static void open_chain(void) {
+    const int64_t n = options.n_tokens;
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    desc.log.write = write_line;
+    desc.log.user = stderr;
+    check(memo_cuda_device_create(&desc, &chain.device, &error));
+    CHECK_LT(cublasLtCreate(&chain.library.handle));
+    chain.library.workspace_bytes = (size_t)64 << 20;
+    chain.library.workspace = take((int64_t)chain.library.workspace_bytes);
+    chain.layers = (weights*)calloc((size_t)options.n_layers, sizeof(weights));
+    for (int32_t i = 0; i < options.n_layers; i++) {
+        weights* w = &chain.layers[i];
+        w->qkv = (bf16*)take(2ll * 3 * H * H);
+        w->o = (bf16*)take(2ll * H * H);
+        w->in = (bf16*)take(2ll * 4 * H * H);
+        w->out = (bf16*)take(2ll * 4 * H * H);
+        w->d_qkv = (float*)take(4ll * 3 * H * H);
+        w->d_o = (float*)take(4ll * H * H);
+        w->d_in = (float*)take(4ll * 4 * H * H);
+        w->d_out = (float*)take(4ll * 4 * H * H);
+        const float size = 1 / sqrtf((float)H);
+        fill_random<<<1024, 256>>>(w->qkv, 3ll * H * H, size, 1000 + (uint64_t)i);
+        fill_random<<<1024, 256>>>(w->o, 1ll * H * H, size, 2000 + (uint64_t)i);
+        fill_random<<<1024, 256>>>(w->in, 4ll * H * H, size, 3000 + (uint64_t)i);
+        fill_random<<<1024, 256>>>(w->out, 4ll * H * H, size / 2, 4000 + (uint64_t)i);
+    }
+    bf16** const rows[] = {&chain.value, &chain.gradient, &chain.d_o,
+                           &chain.d_q,   &chain.d_k,      &chain.d_v};
+    for (bf16** each : rows) *each = (bf16*)take(2 * n * H);
+    chain.sum_k = (float*)take(4 * n * H);
+    chain.sum_v = (float*)take(4 * n * H);
+    chain.scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
+    chain.d_scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
+    chain.d_hidden = (bf16*)take(2ll * TILE * 4 * H);
+    chain.checksum = (unsigned long long*)take(512);
+    prepare_products();
+    CHECK_CUDA(cudaDeviceSynchronize());
+}
+
+/* --- a layer --- */
+
+typedef struct policy {
+    const char* name;
+    memo_swap_mode modes[N_TENSORS];
+    double alpha;
+    const memo_device* device; /* the chain's, or a recorder of it */
+    memo_stream compute;
+    memo_swap* swap;
+    memo_swap_view views[N_TENSORS]; /* of the layer at hand */
+} policy;
+
+static cudaStream_t stream_of(const policy* w) { return memo_cuda_stream(w->compute); }
+
+static bf16* at(const policy* w, int tensor, int64_t row) {
+    return (bf16*)memo_swap_row(&w->views[tensor], row);
+}
+
+static void look_up(policy* w, int32_t layer) {
+    for (int t = 0; t < N_TENSORS; t++) w->views[t] = memo_swap_get_view(w->swap, layer, t);
+}
+
+static void run(const policy* w, const gemm* g, const void* a, const void* b, const void* c,
+                void* d) {
+    gemm_run(&chain.library, g, a, b, c, d, stream_of(w));
+}
+
+static void announce(const policy* w, const char* what, int32_t layer) {
+    memo_op_desc op = memo_op_desc_default();
+    char name[48];
+    if (!w->device->annotate) return;
+    snprintf(name, sizeof name, "%s %d", what, (int)layer);
+    op.name = name;
+    check(w->device->annotate(w->device->context, w->compute, &op, &error));
+}
+
+static void attention(const policy* w) {
+    for (int64_t row = 0; row < options.n_tokens; row += BLOCK) {
+        const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
+        run(w, &make_scores, q, k, NULL, chain.scores);
+        run(w, &make_o, chain.scores, v, NULL, at(w, O, row));
+    }
+}
+
+/* Rows [row, row + TILE) of one tensor from those it depends on. */
+static void compute_tile(const policy* w, const weights* p, int tensor, int64_t row) {
+    switch (tensor) {
+    case QKV: run(w, &to_qkv, at(w, X, row), p->qkv, NULL, at(w, QKV, row)); break;
+    case R: run(w, &to_r, at(w, O, row), p->o, at(w, X, row), at(w, R, row)); break;
+    case U: run(w, &to_u, at(w, R, row), p->in, NULL, at(w, U, row)); break;
+    case G:
+        gelu<<<2048, 256, 0, stream_of(w)>>>(at(w, G, row), at(w, U, row), 4ll * TILE * H);
+        break;
+    }
+}
+
+/* Rows [begins[t], n_tokens) of each tensor t. */
+static void compute_rows(const policy* w, const weights* p, const int64_t* begins) {
+    const int64_t n = options.n_tokens;
+    for (int64_t row = begins[QKV]; row < n; row += TILE) compute_tile(w, p, QKV, row);
+    if (begins[O] < n) attention(w); /* never in part */
+    for (int tensor = R; tensor <= G; tensor++)
+        for (int64_t row = begins[tensor]; row < n; row += TILE) compute_tile(w, p, tensor, row);
+}
+
+static void copy_on_device(const policy* w, void* to, const void* from, int64_t size_bytes) {
+    CHECK_CUDA(
+        cudaMemcpyAsync(to, from, (size_t)size_bytes, cudaMemcpyDeviceToDevice, stream_of(w)));
+}
+static void zero(const policy* w, void* address, int64_t size_bytes) {
+    CHECK_CUDA(cudaMemsetAsync(address, 0, (size_t)size_bytes, stream_of(w)));
+}
+
+static void forward(policy* w, int32_t layer) {
+    static const int64_t from_the_first[N_TENSORS] = {0, 0, 0, 0, 0, 0};
+    const weights* p = &chain.layers[layer];
+    check(memo_swap_forward_begin(w->swap, layer, &error));
+    look_up(w, layer);
+    announce(w, "forward", layer);
+    for (int64_t row = 0; row < options.n_tokens; row += TILE)
+        copy_on_device(w, at(w, X, row), chain.value + row * H, 2ll * TILE * H);
+    compute_rows(w, p, from_the_first);
+    for (int64_t row = 0; row < options.n_tokens; row += TILE)
+        run(w, &to_value, at(w, G, row), p->out, at(w, R, row), chain.value + row * H);
+    check(memo_swap_forward_end(w->swap, layer, &error));
+}
+
+static void cast_gradient(const policy* w, bf16* to, const float* from) {
+    memo_cast_desc cast;
+    memset(&cast, 0, sizeof cast);
+    cast.to = to;
+    cast.to_type = MEMO_TYPE_BF16;
+    cast.from = from;
+    cast.n = options.n_tokens * H;
+    check(memo_cuda_cast(w->compute, &cast, &error));
+}
+
+static void backward_attention(const policy* w) {
+    const int64_t n = options.n_tokens;
+    zero(w, chain.sum_k, 4 * n * H);
+    zero(w, chain.sum_v, 4 * n * H);
+    for (int64_t row = 0; row < n; row += BLOCK) {
+        const bf16 *q = at(w, QKV, row), *k = at(w, QKV, 0) + H, *v = at(w, QKV, 0) + 2 * H;
+        const bf16* d_o = chain.d_o + row * H;
+        run(w, &make_scores, q, k, NULL, chain.scores);
+        run(w, &into_v, chain.scores, d_o, chain.sum_v, chain.sum_v);
+        run(w, &make_d_scores, d_o, v, NULL, chain.d_scores);
+        run(w, &make_d_q, chain.d_scores, k, NULL, chain.d_q + row * H);
+        run(w, &into_k, chain.d_scores, q, chain.sum_k, chain.sum_k);
+    }
+    cast_gradient(w, chain.d_k, chain.sum_k);
+    cast_gradient(w, chain.d_v, chain.sum_v);
+}
+
+static void backward(policy* w, int32_t layer) {
+    const int64_t n = options.n_tokens;
+    const weights* p = &chain.layers[layer];
+    const bf16* d_qkv[3] = {chain.d_q, chain.d_k, chain.d_v};
+    int64_t begins[N_TENSORS], end, any = 0;
+    check(memo_swap_backward_begin(w->swap, layer, &error));
+    look_up(w, layer);
+    for (int t = 0; t < N_TENSORS; t++) {
+        memo_swap_recompute_rows(w->swap, layer, t, &begins[t], &end);
+        any |= begins[t] < end;
+    }
+    if (any) {
+        announce(w, "recompute", layer);
+        compute_rows(w, p, begins);
+    }
+    announce(w, "backward", layer);
+    for (int64_t row = 0; row < n; row += TILE) {
+        bf16* gradient = chain.gradient + row * H;
+        run(w, &into_out, at(w, G, row), gradient, p->d_out, p->d_out);
+        run(w, &from_value, gradient, p->out, NULL, chain.d_hidden);
+        gelu_backward<<<2048, 256, 0, stream_of(w)>>>(chain.d_hidden, at(w, U, row),
+                                                      4ll * TILE * H);
+        run(w, &into_in, at(w, R, row), chain.d_hidden, p->d_in, p->d_in);
+        run(w, &from_u, chain.d_hidden, p->in, gradient, gradient);
+        run(w, &into_o, at(w, O, row), gradient, p->d_o, p->d_o);
+        run(w, &from_r, gradient, p->o, NULL, chain.d_o + row * H);
+    }
+    backward_attention(w);
+    for (int64_t row = 0; row < n; row += TILE) {
+        for (int64_t part = 0; part < 3; part++) {
+            const bf16* d = d_qkv[part] + row * H;
+            run(w, &into_qkv, at(w, X, row), d, p->d_qkv + part * H, p->d_qkv + part * H);
+            run(w, &from_qkv, d, p->qkv + part * H, chain.gradient + row * H,
+                chain.gradient + row * H);
+        }
+    }
+    check(memo_swap_backward_end(w->swap, layer, &error));
+}
+
+/* What the step begins with; not part of its time. */
+static void begin_step(const policy* w) {
+    const int64_t n = options.n_tokens * H;
+    fill_random<<<1024, 256, 0, stream_of(w)>>>(chain.value, n, 1, 1);
+    fill_random<<<1024, 256, 0, stream_of(w)>>>(chain.gradient, n, 1.0f / 64, 2);
+    for (int32_t i = 0; i < options.n_layers; i++) {
+        const weights* p = &chain.layers[i];
+        zero(w, p->d_qkv, 4ll * 3 * H * H);
+        zero(w, p->d_o, 4ll * H * H);
+        zero(w, p->d_in, 4ll * 4 * H * H);
+        zero(w, p->d_out, 4ll * 4 * H * H);
+    }
+}
+
+static void step(policy* w) {
+    for (int32_t i = 0; i < options.n_layers; i++) forward(w, i);
+    for (int32_t i = options.n_layers - 1; i >= 0; i--) backward(w, i);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* --- measuring --- */
+
+static void synchronize(const policy* w) {
+    check(w->device->stream_synchronize(w->device->context, w->compute, &error));
+}
+
+static memo_swap_desc swap_desc(const policy* w, memo_swap_tensor* tensors) {
+    static const char* const names[N_TENSORS] = {"x", "qkv", "o", "r", "u", "g"};
+    static const int widths[N_TENSORS] = {1, 3, 1, 1, 4, 4};
+    memo_swap_desc desc = memo_swap_desc_default();
+    memset(tensors, 0, N_TENSORS * sizeof *tensors);
+    for (int t = 0; t < N_TENSORS; t++) {
+        tensors[t].name = names[t];
+        tensors[t].row_bytes = 2ll * H * widths[t];
+        tensors[t].mode = w->modes[t];
+        tensors[t].is_contiguous = t == QKV;
+    }
+    desc.device = w->device;
+    desc.compute_stream = w->compute;
+    desc.tensors = tensors;
+    desc.n_tensors = N_TENSORS;
+    desc.n_layers = options.n_layers;
+    desc.n_rows = options.n_tokens;
+    desc.tile_rows = TILE;
+    desc.alpha = w->alpha;
+    return desc;
+}
+
+static void open_way(policy* w, const memo_device* device) {
+    memo_swap_tensor tensors[N_TENSORS];
+    w->device = device;
+    w->compute = new_stream(device, "compute", 0);
+    memo_swap_desc desc = swap_desc(w, tensors);
+    check(memo_swap_create(&desc, &w->swap, &error));
+}
+
+static void close_way(policy* w) {
+    synchronize(w);
+    memo_swap_destroy(w->swap);
+    check(w->device->stream_destroy(w->device->context, w->compute, &error));
+}
+
+static double timed_step(policy* w) {
+    memo_event begin = new_event(w->device), end = new_event(w->device);
+    begin_step(w);
+    record(w->device, begin, w->compute);
+    step(w);
+    record(w->device, end, w->compute);
+    double seconds = elapsed_s(w->device, begin, end);
+    check(w->device->event_destroy(w->device->context, begin, &error));
+    check(w->device->event_destroy(w->device->context, end, &error));
+    return seconds;
+}
+
+static unsigned long long checksum(const policy* w) {
+    unsigned long long sum = 0;
+    const int64_t n = options.n_tokens * H / 2;
+    zero(w, chain.checksum, 8);
+    add_checksum<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)chain.value, n, chain.checksum);
+    add_checksum<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)chain.gradient, n,
+                                                 chain.checksum);
+    for (int32_t i = 0; i < options.n_layers; i++) {
+        const weights* p = &chain.layers[i];
+        const struct {
+            const float* from;
+            int64_t n;
+        } all[] = {{p->d_qkv, 3ll * H * H},
+                   {p->d_o, 1ll * H * H},
+                   {p->d_in, 4ll * H * H},
+                   {p->d_out, 4ll * H * H}};
+        for (const auto& each : all)
+            add_checksum<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)(const void*)each.from,
+                                                         each.n, chain.checksum);
+    }
+    CHECK_CUDA(cudaMemcpyAsync(&sum, chain.checksum, 8, cudaMemcpyDeviceToHost, stream_of(w)));
+    synchronize(w);
+    return sum;
+}
+
+/* Bare copies of as many bytes as a layer moves, the other direction as idle as in the step. */
+static void bare_copies(int64_t size_bytes, double* bytes_per_s) {
+    const memo_device* d = chain.device;
+    memo_stream stream = new_stream(d, "bare", 0);
+    memo_event begin = new_event(d), end = new_event(d);
+    void *on_host = host_memory(d, size_bytes), *on_device = device_memory(d, size_bytes);
+    for (int way = 0; way < 2; way++) {
+        double seconds[5];
+        for (int k = -1; k < 5; k++) {
+            record(d, begin, stream);
+            check(d->copy(d->context, stream, (memo_copy_kind)way, way ? on_device : on_host,
+                          way ? on_host : on_device, size_bytes, &error));
+            record(d, end, stream);
+            double once = elapsed_s(d, begin, end);
+            if (k >= 0) seconds[k] = once;
+        }
+        bytes_per_s[way] = (double)size_bytes / median(seconds, 5);
+    }
+    check(d->event_destroy(d->context, begin, &error));
+    check(d->event_destroy(d->context, end, &error));
+    check(d->stream_destroy(d->context, stream, &error));
+    check(d->device_free(d->context, on_device, &error));
+    check(d->host_free(d->context, on_host, &error));
+}
+
+static void write_timeline(const memo_schedule* schedule, const memo_simulation* times,
+                           const char* name) {
+    char path[512];
+    if (!options.folder) return;
+    snprintf(path, sizeof path, "%s/%s.json", options.folder, name);
+    check(memo_schedule_write_chrome(schedule, times, path, &error));
+    snprintf(path, sizeof path, "%s/%s.svg", options.folder, name);
+    check(memo_schedule_write_svg(schedule, times, name, path, &error));
+}
+
+/* One recorded step: the waits of the compute stream, measured and simulated, and what the copies reached. */
+static void look_inside(policy* w, const double* bare_bytes_per_s) {
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
+    memo_schedule* schedule;
+    memo_simulation *measured, *simulated;
+    double copied_s[2] = {0, 0}, copied_bytes[2] = {0, 0}, sums[2] = {0, 0};
+    int32_t links[2], compute = 0;
+    desc.device = chain.device;
+    desc.is_timed = 1;
+    check(memo_recorder_create(&desc, &recorder, &error));
+    open_way(w, memo_recorder_device(recorder));
+    memo_recorder_pause(recorder);
+    begin_step(w);
+    step(w);
+    begin_step(w);
+    synchronize(w);
+    memo_recorder_resume(recorder);
+    step(w);
+    synchronize(w);
+    check(memo_recorder_schedule(recorder, &schedule, &error));
+    check(memo_schedule_measured(schedule, &measured, &error));
+    check(memo_schedule_add_link(schedule, "to host", bare_bytes_per_s[0], &links[0], &error));
+    check(memo_schedule_add_link(schedule, "to device", bare_bytes_per_s[1], &links[1], &error));
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        const char* name = memo_schedule_op_name(schedule, i);
+        int way = strcmp(name, "to device") == 0;
+        if (op->kind != MEMO_OP_RUN || (!way && strcmp(name, "to host") != 0)) continue;
+        copied_s[way] += op->end_s - op->start_s;
+        copied_bytes[way] += (double)op->link_bytes;
+        op->link = links[way];
+        op->duration_s = 0; /* the link says how long */
+    }
+    check(memo_schedule_simulate(schedule, &simulated, &error));
+    for (int32_t k = 0; k < schedule->n_streams; k++)
+        if (strcmp(schedule->text + schedule->streams[k], "compute") == 0) compute = k;
+    printf("Stall of the compute stream before each layer, in one recorded step:\n\n"
+           "| before | measured | simulated |\n|---|---|---|\n");
+    double waited[2] = {0, 0};
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (op->stream != compute) continue;
+        if (op->kind == MEMO_OP_WAIT) {
+            waited[0] += measured->end_s[i] - measured->start_s[i];
+            waited[1] += simulated->end_s[i] - simulated->start_s[i];
+        } else if (op->kind == MEMO_OP_RUN && (waited[0] > 0 || waited[1] > 0)) {
+            printf("| %s | %.2f ms | %.2f ms |\n", memo_schedule_op_name(schedule, i),
+                   waited[0] * 1e3, waited[1] * 1e3);
+            sums[0] += waited[0];
+            sums[1] += waited[1];
+            waited[0] = waited[1] = 0;
+        }
+    }
+    printf("| in all | %.2f ms | %.2f ms |\n| makespan | %.1f ms | %.1f ms |\n\n", sums[0] * 1e3,
+           sums[1] * 1e3, measured->makespan_s * 1e3, simulated->makespan_s * 1e3);
+    printf("| copies | inside the step | bare, same bytes | ratio |\n|---|---|---|---|\n");
+    for (int way = 0; way < 2; way++) {
+        double rate = copied_s[way] > 0 ? copied_bytes[way] / copied_s[way] : 0;
+        printf("| %s | %.1f GB/s | %.1f GB/s | %.3f |\n", way ? "to device" : "to host",
+               rate * 1e-9, bare_bytes_per_s[way] * 1e-9, rate / bare_bytes_per_s[way]);
+    }
+    printf("\n");
+    write_timeline(schedule, measured, "chain_measured");
+    write_timeline(schedule, simulated, "chain_simulated");
+    memo_simulation_destroy(measured);
+    memo_simulation_destroy(simulated);
+    close_way(w);
+    memo_recorder_destroy(recorder);
+}
+
+/* The same step captured once and replayed: time of the step, time of the host, and whether the bits are the same. */
+static void replay(policy* w, double eager_s, unsigned long long expected) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    double seconds[REPETITIONS_MAX], host_s[REPETITIONS_MAX];
+    int is_same = 1;
+    open_way(w, chain.device);
+    memo_event begin = new_event(w->device), end = new_event(w->device);
+    CHECK_CUDA(cudaStreamBeginCapture(stream_of(w), cudaStreamCaptureModeThreadLocal));
+    step(w);
+    CHECK_CUDA(cudaStreamEndCapture(stream_of(w), &graph));
+    CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK_CUDA(cudaGraphUpload(exec, stream_of(w)));
+    for (int k = 0; k < options.n_repetitions; k++) {
+        begin_step(w);
+        synchronize(w);
+        record(w->device, begin, w->compute);
+        double begin_s = now_s();
+        CHECK_CUDA(cudaGraphLaunch(exec, stream_of(w)));
+        host_s[k] = now_s() - begin_s;
+        record(w->device, end, w->compute);
+        seconds[k] = elapsed_s(w->device, begin, end);
+        is_same &= checksum(w) == expected;
+    }
+    double graph_s = median(seconds, options.n_repetitions);
+    printf("As a CUDA graph: %.1f ms, %.4f of the same step enqueued call by call; the launch "
+           "costs the host "
+           "%.1f us; %s.\n\n",
+           graph_s * 1e3, graph_s / eager_s, median(host_s, options.n_repetitions) * 1e6,
+           is_same ? "the same bits" : "**OTHER BITS**");
+    check(w->device->event_destroy(w->device->context, begin, &error));
+    check(w->device->event_destroy(w->device->context, end, &error));
+    CHECK_CUDA(cudaGraphExecDestroy(exec));
+    CHECK_CUDA(cudaGraphDestroy(graph));
+    close_way(w);
+    if (!is_same) exit(1);
+}
+
+static void read_options(int argc, char** argv) {
+    for (int k = 1; k < argc; k += 2) {
+        const char* value = k + 1 < argc ? argv[k + 1] : "";
+        if (strcmp(argv[k], "--tokens") == 0)
+            options.n_tokens = atoll(value);
+        else if (strcmp(argv[k], "--layers") == 0)
+            options.n_layers = atoi(value);
+        else if (strcmp(argv[k], "--repetitions") == 0)
+            options.n_repetitions = atoi(value);
+        else if (strcmp(argv[k], "--alpha") == 0)
+            options.alpha = atof(value);
+        else if (strcmp(argv[k], "--out") == 0)
+            options.folder = value;
+        else
+            options.n_tokens = 0;
+    }
+    if (options.n_tokens >= TILE && options.n_tokens % TILE == 0 && options.n_layers >= 3 &&
+        options.n_repetitions >= 1 && options.n_repetitions <= REPETITIONS_MAX &&
+        options.alpha >= 0 && options.alpha <= 1)
+        return;
+    fprintf(
+        stderr,
+        "usage: cuda_chain [--tokens N] [--layers N] [--repetitions N] [--alpha A] [--out FOLDER]\n"
+        "tokens: a multiple of %d; layers: 3 or more; repetitions: 1 to %d; alpha: in [0, 1]\n",
+        (int)TILE, (int)REPETITIONS_MAX);
+    exit(2);
+}
+
+int main(int argc, char** argv) {
+    enum { N_WAYS_MAX = 4 };
+    /* x, qkv, o, r, u, g.  Contiguous qkv swapped in part lies whole in the rounding buffer. */
+    policy ways[N_WAYS_MAX] = {{"keep",
+                                {MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP,
+                                 MEMO_SWAP_KEEP, MEMO_SWAP_KEEP},
+                                0,
+                                NULL,
+                                NULL,
+                                NULL,
+                                {}},
+                               {"swap",
+                                {MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT,
+                                 MEMO_SWAP_SPLIT, MEMO_SWAP_SPLIT},
+                                1,
+                                NULL,
+                                NULL,
+                                NULL,
+                                {}},
+                               {"recompute",
+                                {MEMO_SWAP_KEEP, MEMO_SWAP_RECOMPUTE, MEMO_SWAP_RECOMPUTE,
+                                 MEMO_SWAP_RECOMPUTE, MEMO_SWAP_RECOMPUTE, MEMO_SWAP_RECOMPUTE},
+                                0,
+                                NULL,
+                                NULL,
+                                NULL,
+                                {}},
+                               {"swap and recompute",
+                                {MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT,
+                                 MEMO_SWAP_SPLIT, MEMO_SWAP_SPLIT},
+                                1,
+                                NULL,
+                                NULL,
+                                NULL,
+                                {}}};
+    double seconds[N_WAYS_MAX][REPETITIONS_MAX], medians[N_WAYS_MAX], bare_bytes_per_s[2];
+    unsigned long long sums[N_WAYS_MAX];
+    memo_swap_sizes sizes[N_WAYS_MAX];
+    int n_ways, is_same = 1;
+    read_options(argc, argv);
+    n_ways = options.alpha < 1 ? 4 : 3;
+    ways[3].alpha = options.alpha;
+    open_chain();
+    printf("### Chain of %d layers, %lld tokens, h = %d\n\n", (int)options.n_layers,
+           (long long)options.n_tokens, (int)H);
+    printf("| way | step | of keep | rows and tensors on the device | on the host | bits |\n"
+           "|---|---|---|---|---|---|\n");
+    /* One way at a time holds memory, so ways take turns as a whole; the first step of each is not counted. */
+    for (int i = 0; i < n_ways; i++) {
+        open_way(&ways[i], chain.device);
+        sizes[i] = memo_swap_sizes_of(ways[i].swap);
+        (void)timed_step(&ways[i]);
+        for (int k = 0; k < options.n_repetitions; k++) seconds[i][k] = timed_step(&ways[i]);
+        sums[i] = checksum(&ways[i]);
+        close_way(&ways[i]);
+        medians[i] = median(seconds[i], options.n_repetitions);
+        is_same &= sums[i] == sums[0];
+        printf("| %s%s | %.1f ms | %.4f | %.1f GiB | %.1f GiB | %s |\n", ways[i].name,
+               i == 3 ? " (alpha)" : "", medians[i] * 1e3, medians[i] / medians[0],
+               (double)sizes[i].device_bytes / ((int64_t)1 << 30),
+               (double)sizes[i].host_bytes / ((int64_t)1 << 30),
+               sums[i] == sums[0] ? "the same" : "**OTHER**");
+        fflush(stdout);
+    }
+    printf("\nMedians of %d.  Weights, gradients and work space, the same for all: %.1f GiB.\n\n",
+           options.n_repetitions, (double)chain.common_bytes / ((int64_t)1 << 30));
+    bare_copies(sizes[1].layer_swapped_bytes, bare_bytes_per_s);
+    look_inside(&ways[1], bare_bytes_per_s);
+    replay(&ways[1], medians[1], sums[0]);
+    memo_cuda_device_destroy(chain.device);
+    free(chain.layers);
+    CHECK_LT(cublasLtDestroy(chain.library.handle));
+    return is_same ? 0 : 1;
+}

@@ -1,0 +1,104 @@
+/* cuda_gemm.h - row-major matrix products by cuBLASLt, each shape prepared once.
+ * Knows: cuBLASLt.  Knows nothing of layers. */
+#ifndef CUDA_GEMM_H
+#define CUDA_GEMM_H
+
+#include <cublasLt.h>
+
+#include "cuda_bench.h"
+
+#define CHECK_LT(call)                                                                             \
+    do {                                                                                           \
+        cublasStatus_t status_ = (call);                                                           \
+        if (status_ != CUBLAS_STATUS_SUCCESS) {                                                    \
+            fprintf(stderr, "%s: %s, %s:%d\n", #call, cublasLtGetStatusName(status_), __FILE__,    \
+                    __LINE__);                                                                     \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* D (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C (m, n), n_batches times.  A and B are bf16, C and D bf16 or
+ * fp32; a transposed one is stored the other way round.  ld: from row to row as stored; stride: from batch to batch. */
+typedef struct gemm {
+    int64_t m, n, k;
+    int a_transposed, b_transposed, is_fp32;
+    int64_t lda, ldb, ldd;
+    int n_batches;
+    int64_t a_stride, b_stride, d_stride;
+    float alpha, beta;
+    /* set by gemm_prepare */
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algo;
+} gemm;
+
+typedef struct gemm_library {
+    cublasLtHandle_t handle;
+    void* workspace;
+    size_t workspace_bytes;
+} gemm_library;
+
+static inline cublasLtMatrixLayout_t gemm_layout(cudaDataType type, int64_t columns, int64_t rows,
+                                                 int64_t ld, int n_batches, int64_t stride) {
+    cublasLtMatrixLayout_t layout;
+    int32_t count = n_batches;
+    /* What is row-major here is column-major and transposed there. */
+    CHECK_LT(cublasLtMatrixLayoutCreate(&layout, type, (uint64_t)columns, (uint64_t)rows, ld));
+    if (n_batches > 1) {
+        CHECK_LT(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                  &count, sizeof count));
+        CHECK_LT(cublasLtMatrixLayoutSetAttribute(
+            layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
+    }
+    return layout;
+}
+
+static inline void gemm_prepare(const gemm_library* library, gemm* g) {
+    cublasOperation_t on_a = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t on_b = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulPreference_t preference;
+    int n_found = 0, n_batches = g->n_batches ? g->n_batches : 1;
+    CHECK_LT(cublasLtMatmulDescCreate(&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    /* D^T = op(B)^T op(A)^T: B comes first. */
+    CHECK_LT(
+        cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &on_b, sizeof on_b));
+    CHECK_LT(
+        cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &on_a, sizeof on_a));
+    g->b = gemm_layout(CUDA_R_16BF, g->b_transposed ? g->k : g->n, g->b_transposed ? g->n : g->k,
+                       g->ldb, n_batches, g->b_stride);
+    g->a = gemm_layout(CUDA_R_16BF, g->a_transposed ? g->m : g->k, g->a_transposed ? g->k : g->m,
+                       g->lda, n_batches, g->a_stride);
+    g->d = gemm_layout(g->is_fp32 ? CUDA_R_32F : CUDA_R_16BF, g->n, g->m, g->ldd, n_batches,
+                       g->d_stride);
+    CHECK_LT(cublasLtMatmulPreferenceCreate(&preference));
+    CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &library->workspace_bytes,
+        sizeof library->workspace_bytes));
+    CHECK_LT(cublasLtMatmulAlgoGetHeuristic(library->handle, g->desc, g->b, g->a, g->d, g->d,
+                                            preference, 1, &found, &n_found));
+    CHECK_LT(cublasLtMatmulPreferenceDestroy(preference));
+    if (n_found == 0) {
+        fprintf(stderr, "cuBLASLt has no algorithm for %lld x %lld x %lld\n", (long long)g->m,
+                (long long)g->n, (long long)g->k);
+        exit(1);
+    }
+    g->algo = found.algo;
+}
+
+static inline void gemm_release(gemm* g) {
+    CHECK_LT(cublasLtMatrixLayoutDestroy(g->a));
+    CHECK_LT(cublasLtMatrixLayoutDestroy(g->b));
+    CHECK_LT(cublasLtMatrixLayoutDestroy(g->d));
+    CHECK_LT(cublasLtMatmulDescDestroy(g->desc));
+}
+
+/* c is only read where beta is not 0; it may be d. */
+static inline void gemm_run(const gemm_library* library, const gemm* g, const void* a,
+                            const void* b, const void* c, void* d, cudaStream_t stream) {
+    CHECK_LT(cublasLtMatmul(library->handle, g->desc, &g->alpha, b, g->b, a, g->a, &g->beta, c,
+                            g->d, d, g->d, &g->algo, library->workspace, library->workspace_bytes,
+                            stream));
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* bench/cuda_kernels.cu - the row kernels against the copy bandwidth of the device.
+ *
+ *   nvcc -O3 -arch=native -I. bench/cuda_kernels.cu -o cuda_kernels && ./cuda_kernels [LOG2_ELEMENTS]
+ *
+ * A rate is bytes read and written over time; the copy's is that of cudaMemcpyAsync on the device over as many bytes,
+ * from the same run.  Medians of 9. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+#include "cuda_bench.h"
+
+enum { REPETITIONS = 9, COLUMNS = 128 };
+
+static memo_device* device;
+static memo_stream stream;
+static memo_event begin_event, end_event;
+static double copy_bytes_per_s;
+
+__global__ static void shuffle(int64_t* index, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i < n; i += (int64_t)gridDim.x * blockDim.x)
+        index[i] = (i * 514229) & (n - 1); /* odd factor, n a power of two: a permutation */
+}
+
+/* Median seconds of `statement`, which enqueues on stream. */
+#define TIME(seconds, statement)                                                                   \
+    do {                                                                                           \
+        double times_[REPETITIONS];                                                                \
+        statement;                                                                                 \
+        for (int k_ = 0; k_ < REPETITIONS; k_++) {                                                 \
+            record(device, begin_event, stream);                                                   \
+            statement;                                                                             \
+            record(device, end_event, stream);                                                     \
+            times_[k_] = elapsed_s(device, begin_event, end_event);                                \
+        }                                                                                          \
+        seconds = median(times_, REPETITIONS);                                                     \
+    } while (0)
+
+static void print(const char* name, double n_bytes, double seconds) {
+    double rate = n_bytes / seconds;
+    printf("| %s | %.0f GB/s | %.1f%% |\n", name, rate * 1e-9, 100 * rate / copy_bytes_per_s);
+    fflush(stdout);
+}
+
+int main(int argc, char** argv) {
+    int log2_elements = argc > 1 ? atoi(argv[1]) : 30;
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    int64_t n, n_rows;
+    char *a, *b, *small;
+    double seconds;
+    if (log2_elements < 20 || log2_elements > 32) {
+        fprintf(stderr, "cuda_kernels: LOG2_ELEMENTS must be 20 to 32\n");
+        return 2;
+    }
+    n = (int64_t)1 << log2_elements;
+    n_rows = n / COLUMNS;
+    check(memo_cuda_device_create(&desc, &device, &error));
+    stream = new_stream(device, "kernels", 0);
+    begin_event = new_event(device);
+    end_event = new_event(device);
+    a = (char*)device_memory(device, 4 * n);
+    b = (char*)device_memory(device, 4 * n);
+    small = (char*)device_memory(device, 8 * n_rows);
+    check(device->fill(device->context, stream, a, 0, 4 * n, &error));
+    check(device->fill(device->context, stream, b, 0, 4 * n, &error));
+    printf("### Row kernels, 2^%d elements, rows of %d\n\n| kernel | rate | of a copy "
+           "|\n|---|---|---|\n",
+           log2_elements, (int)COLUMNS);
+    TIME(seconds,
+         check(device->copy(device->context, stream, MEMO_COPY_ON_DEVICE, b, a, 4 * n, &error)));
+    copy_bytes_per_s = 8.0 * (double)n / seconds;
+    print("cudaMemcpyAsync, fp32", 8.0 * (double)n, seconds);
+
+    memo_rows_desc rows;
+    memset(&rows, 0, sizeof rows);
+    rows.to = b;
+    rows.from = a;
+    rows.index = (const int64_t*)(void*)small;
+    rows.n_rows = rows.n_indexed_rows = n_rows;
+    rows.row_bytes = 2 * COLUMNS;
+    shuffle<<<1024, 256, 0, memo_cuda_stream(stream)>>>((int64_t*)(void*)small, n_rows);
+    TIME(seconds, check(memo_cuda_gather_rows(stream, &rows, &error)));
+    print("gather rows, bf16, any order", 4.0 * (double)n + 8.0 * (double)n_rows, seconds);
+    TIME(seconds, check(memo_cuda_scatter_rows(stream, &rows, &error)));
+    print("scatter rows, bf16, any order", 4.0 * (double)n + 8.0 * (double)n_rows, seconds);
+    rows.row_bytes = 2 * COLUMNS * 32; /* a token of 32 heads */
+    rows.n_rows = rows.n_indexed_rows = n_rows / 32;
+    shuffle<<<1024, 256, 0, memo_cuda_stream(stream)>>>((int64_t*)(void*)small, n_rows / 32);
+    TIME(seconds, check(memo_cuda_gather_rows(stream, &rows, &error)));
+    print("gather rows of 32 heads", 4.0 * (double)n, seconds);
+
+    memo_merge_desc merge;
+    memset(&merge, 0, sizeof merge);
+    merge.out = (float*)(void*)b;
+    merge.part_out = a;
+    merge.lse = (float*)(void*)small;
+    merge.part_lse = (float*)(void*)small + n_rows;
+    merge.n_rows = n_rows;
+    merge.n_columns = COLUMNS;
+    check(device->fill(device->context, stream, small, 0, 8 * n_rows, &error));
+    TIME(seconds, check(memo_cuda_merge(stream, &merge, &error)));
+    print("merge, part fp32", 12.0 * (double)n + 12.0 * (double)n_rows, seconds);
+    merge.part_type = MEMO_TYPE_BF16;
+    TIME(seconds, check(memo_cuda_merge(stream, &merge, &error)));
+    print("merge, part bf16", 10.0 * (double)n + 12.0 * (double)n_rows, seconds);
+
+    memo_add_desc add;
+    memset(&add, 0, sizeof add);
+    add.to = b;
+    add.a = b;
+    add.b = a;
+    add.n_columns = n;
+    TIME(seconds, check(memo_cuda_add(stream, &add, &error)));
+    print("add, fp32", 12.0 * (double)n, seconds);
+    add.to_type = add.a_type = add.b_type = MEMO_TYPE_BF16;
+    TIME(seconds, check(memo_cuda_add(stream, &add, &error)));
+    print("add, bf16", 6.0 * (double)n, seconds);
+    add.n_rows = n_rows;
+    add.n_columns = COLUMNS;
+    add.b_stride = 2 * COLUMNS;
+    TIME(seconds, check(memo_cuda_add(stream, &add, &error)));
+    print("add, bf16, rows that do not touch", 6.0 * (double)n, seconds);
+
+    memo_row_sums_desc sums;
+    memset(&sums, 0, sizeof sums);
+    sums.a = a;
+    sums.b = b;
+    sums.sums = (float*)(void*)small;
+    sums.n_rows = n_rows;
+    sums.n_columns = COLUMNS;
+    sums.a_type = sums.b_type = MEMO_TYPE_BF16;
+    TIME(seconds, check(memo_cuda_row_sums(stream, &sums, &error)));
+    print("row sums, bf16", 4.0 * (double)n + 4.0 * (double)n_rows, seconds);
+    sums.a_type = sums.b_type = MEMO_TYPE_F32;
+    TIME(seconds, check(memo_cuda_row_sums(stream, &sums, &error)));
+    print("row sums, fp32", 8.0 * (double)n + 4.0 * (double)n_rows, seconds);
+
+    static const struct {
+        const char* name;
+        memo_type from, to;
+    } casts[] = {{"cast fp32 to bf16", MEMO_TYPE_F32, MEMO_TYPE_BF16},
+                 {"cast bf16 to fp32", MEMO_TYPE_BF16, MEMO_TYPE_F32},
+                 {"cast fp32 to fp16", MEMO_TYPE_F32, MEMO_TYPE_F16},
+                 {"cast fp16 to fp32", MEMO_TYPE_F16, MEMO_TYPE_F32}};
+    for (const auto& each : casts) {
+        memo_cast_desc cast;
+        memset(&cast, 0, sizeof cast);
+        cast.to = b;
+        cast.from = a;
+        cast.from_type = each.from;
+        cast.to_type = each.to;
+        cast.n = n;
+        TIME(seconds, check(memo_cuda_cast(stream, &cast, &error)));
+        print(each.name, 6.0 * (double)n, seconds);
+    }
+    printf("\n");
+    check(device->event_destroy(device->context, begin_event, &error));
+    check(device->event_destroy(device->context, end_event, &error));
+    check(device->stream_destroy(device->context, stream, &error));
+    memo_cuda_device_destroy(device);
+    return 0;
+}

@@ -1,0 +1,191 @@
+/* bench/cuda_memory.cu - pinning, copies over the link, phantom memory.
+ *
+ *   nvcc -O3 -arch=native -I. bench/cuda_memory.cu -o cuda_memory && ./cuda_memory [PINNED_GIB]
+ *
+ * GB/s are 10^9 bytes a second, medians of 5.  "both" is the rate of each direction while the other is as busy. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+#include "cuda_bench.h"
+
+#define GIB ((int64_t)1 << 30)
+#define MIB ((int64_t)1 << 20)
+
+enum { REPETITIONS = 5 };
+
+/* --- pinning --- */
+
+static void pin(const char* name, memo_cuda_device_desc desc, int64_t size_bytes) {
+    memo_device* device;
+    memo_cuda_device_stats stats;
+    double begin_s;
+    void* address;
+    check(memo_cuda_device_create(&desc, &device, &error));
+    address = host_memory(device, size_bytes);
+    stats = memo_cuda_device_get_stats(device);
+    begin_s = now_s();
+    check(device->host_free(device->context, address, &error));
+    printf("| %s: %s | %.3f s/GiB (release %.3f) |\n", name,
+           memo_cuda_host_kind_name(stats.host_kind),
+           stats.host_alloc_s / ((double)size_bytes / GIB),
+           (now_s() - begin_s) / ((double)size_bytes / GIB));
+    fflush(stdout);
+    memo_cuda_device_destroy(device);
+}
+
+static void pin_by_cuda(int64_t size_bytes) {
+    double begin_s = now_s();
+    void* address = NULL;
+    CHECK_CUDA(cudaHostAlloc(&address, (size_t)size_bytes, cudaHostAllocPortable));
+    printf("| cudaHostAlloc | %.3f s/GiB |\n", (now_s() - begin_s) / ((double)size_bytes / GIB));
+    fflush(stdout);
+    CHECK_CUDA(cudaFreeHost(address));
+}
+
+static void pinning(int64_t size_bytes) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    printf("### Pinned memory, %.0f GiB\n\n| how | time |\n|---|---|\n", (double)size_bytes / GIB);
+    CHECK_CUDA(cudaFree(NULL));
+    pin_by_cuda(size_bytes);
+    pin("memo, default", desc, size_bytes);
+    desc.host_threads = 1;
+    pin("memo, one thread", desc, size_bytes);
+    desc.host_threads = 0;
+    desc.host_chunk_bytes = GIB;
+    pin("memo, chunks of 1 GiB", desc, size_bytes);
+    desc.host_chunk_bytes = 64 * GIB;
+    pin("memo, one chunk", desc, size_bytes);
+    desc.host_chunk_bytes = 0;
+    desc.without_huge_pages = 1;
+    pin("memo, without huge pages", desc, size_bytes);
+    printf("\n");
+}
+
+/* --- copies --- */
+
+typedef struct link_ends {
+    const memo_device* device;
+    memo_stream streams[2]; /* by memo_copy_kind */
+    memo_event begin[2], end[2];
+    char *on_device[2], *on_host[2];
+    int64_t size_bytes;
+} link_ends;
+
+/* Copies all bytes in pieces; the rate of each direction that takes part. */
+static void copy_once(const link_ends* ends, int ways, int64_t piece_bytes, double* bytes_per_s) {
+    const memo_device* device = ends->device;
+    for (int way = 0; way < 2; way++)
+        if (ways >> way & 1) record(device, ends->begin[way], ends->streams[way]);
+    for (int64_t at = 0; at < ends->size_bytes; at += piece_bytes) {
+        for (int way = 0; way < 2; way++) {
+            char* on_device = ends->on_device[way] + at;
+            char* on_host = ends->on_host[way] + at;
+            if (!(ways >> way & 1)) continue;
+            check(device->copy(device->context, ends->streams[way], (memo_copy_kind)way,
+                               way ? on_device : on_host, way ? on_host : on_device, piece_bytes,
+                               &error));
+        }
+    }
+    for (int way = 0; way < 2; way++)
+        if (ways >> way & 1) record(device, ends->end[way], ends->streams[way]);
+    for (int way = 0; way < 2; way++)
+        if (ways >> way & 1)
+            bytes_per_s[way] =
+                (double)ends->size_bytes / elapsed_s(device, ends->begin[way], ends->end[way]);
+}
+
+static void copy_median(const link_ends* ends, int ways, int64_t piece_bytes, double* bytes_per_s) {
+    double rates[2][REPETITIONS], once[2] = {0, 0};
+    copy_once(ends, ways, piece_bytes, once); /* warms up */
+    for (int k = 0; k < REPETITIONS; k++) {
+        copy_once(ends, ways, piece_bytes, once);
+        rates[0][k] = once[0];
+        rates[1][k] = once[1];
+    }
+    bytes_per_s[0] = median(rates[0], REPETITIONS);
+    bytes_per_s[1] = median(rates[1], REPETITIONS);
+}
+
+static void copies(const memo_device* device) {
+    static const int64_t pieces[] = {64 << 10, 512 << 10, 4 * MIB, 32 * MIB, GIB};
+    link_ends ends;
+    double rates[2], both[2];
+    ends.device = device;
+    ends.size_bytes = GIB;
+    for (int way = 0; way < 2; way++) {
+        ends.streams[way] = new_stream(device, way ? "to device" : "to host", 0);
+        ends.begin[way] = new_event(device);
+        ends.end[way] = new_event(device);
+        ends.on_device[way] = (char*)device_memory(device, ends.size_bytes);
+        ends.on_host[way] = (char*)host_memory(device, ends.size_bytes);
+    }
+    printf("### Copies of pinned memory, 1 GiB in pieces\n\n| piece | to host alone | to device "
+           "alone | "
+           "to host, both | to device, both |\n|---|---|---|---|---|\n");
+    for (int64_t piece : pieces) {
+        copy_median(&ends, 1, piece, rates);
+        rates[1] = rates[0];
+        copy_median(&ends, 2, piece, both);
+        rates[1] = both[1];
+        copy_median(&ends, 3, piece, both);
+        printf("| %lld KiB | %.1f GB/s | %.1f GB/s | %.1f GB/s | %.1f GB/s |\n",
+               (long long)(piece >> 10), rates[0] * 1e-9, rates[1] * 1e-9, both[0] * 1e-9,
+               both[1] * 1e-9);
+        fflush(stdout);
+    }
+    printf("\n");
+    for (int way = 0; way < 2; way++) {
+        check(device->stream_destroy(device->context, ends.streams[way], &error));
+        check(device->event_destroy(device->context, ends.begin[way], &error));
+        check(device->event_destroy(device->context, ends.end[way], &error));
+        check(device->device_free(device->context, ends.on_device[way], &error));
+        check(device->host_free(device->context, ends.on_host[way], &error));
+    }
+}
+
+/* --- phantom memory --- */
+
+static void phantoms(const memo_device* device) {
+    static const int64_t chunks[] = {64 * MIB, 256 * MIB, GIB};
+    printf(
+        "### Phantom memory, 2 TiB of addresses\n\n| chunk | made | given back |\n|---|---|---|\n");
+    for (int64_t chunk : chunks) {
+        memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
+        memo_cuda_phantom* phantom;
+        double begin_s = now_s(), made_s;
+        desc.device = device;
+        desc.size_bytes = 2048 * GIB;
+        desc.chunk_bytes = chunk;
+        check(memo_cuda_phantom_create(&desc, &phantom, &error));
+        made_s = now_s();
+        /* The last bytes are there. */
+        CHECK_CUDA(cudaMemset((char*)memo_cuda_phantom_address(phantom) + desc.size_bytes - 4096, 0,
+                              4096));
+        CHECK_CUDA(cudaDeviceSynchronize());
+        double done_s = now_s();
+        memo_cuda_phantom_destroy(phantom);
+        printf("| %lld MiB | %.3f s | %.3f s |\n", (long long)(chunk / MIB), made_s - begin_s,
+               now_s() - done_s);
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+int main(int argc, char** argv) {
+    int64_t pinned_gib = argc > 1 ? atoll(argv[1]) : 16;
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device;
+    if (pinned_gib < 1) {
+        fprintf(stderr, "cuda_memory: PINNED_GIB must be 1 or more\n");
+        return 2;
+    }
+    desc.log.write = write_line;
+    desc.log.user = stderr;
+    check(memo_cuda_device_create(&desc, &device, &error));
+    pinning(pinned_gib * GIB);
+    copies(device);
+    phantoms(device);
+    memo_cuda_device_destroy(device);
+    return 0;
+}

@@ -1,0 +1,375 @@
+/* bench/sp.c - sequence-parallel attention: bytes, time and efficiency of each layout, beside the ideal.
+ *
+ *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS]
+ *
+ * Ranks are threads.  Their attention sleeps, S_PER_SCORE for each pair (query, key) that the mask lets through, and their
+ * links are throttled, so that overlap can be measured on any machine with two cores; everything else really happens.
+ *
+ *   ideal        the pairs of all ranks / ranks * S_PER_SCORE: perfect balance, no communication
+ *   hop          time of one exchange of keys and values / time of one zigzag step
+ *   measured     median over the repetitions, from a common start until the last rank is done
+ *   simulated    makespan of memo_sp_attention_ring_schedule with the same rates
+ *   efficiency   ideal / measured
+ *   work         pairs of the rank with most / of the rank with fewest */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define N_TOKENS        2048
+#define HEAD_SIZE       16
+#define N_HEADS         4
+#define MAX_RANKS       8
+#define REPETITIONS_MAX 51
+#define STEP_S          0.02 /* forward, of a zigzag step on 4 ranks with all heads */
+#define S_PER_SCORE     (STEP_S / (512.0 * 512.0 / 2 * N_HEADS))
+#define BACKWARD        2.0 /* times as long */
+
+static void fail(const memo_error* error) {
+    fprintf(stderr, "bench/sp: %s\n", error->message);
+    exit(1);
+}
+
+static int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+static double median(double* values, int n) {
+    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    return values[n / 2];
+}
+static double now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* ---- an attention that takes its time and computes nothing ---- */
+
+static memo_status sleeping(memo_device* device, memo_stream stream,
+                            const memo_attention_block* block, double s_per_score,
+                            memo_error* error) {
+    int64_t n = memo_mask_count(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
+                                block->n_k_runs);
+    return memo_host_device_sleep(
+        device, stream, (double)(n * block->n_batch * block->n_q_heads) * s_per_score, error);
+}
+static memo_status sleeping_forward(void* user, memo_stream stream,
+                                    const memo_attention_block* block, memo_error* error) {
+    return sleeping((memo_device*)user, stream, block, S_PER_SCORE, error);
+}
+static memo_status sleeping_backward(void* user, memo_stream stream,
+                                     const memo_attention_block* block, memo_error* error) {
+    return sleeping((memo_device*)user, stream, block, BACKWARD * S_PER_SCORE, error);
+}
+
+/* ---- ranks ---- */
+
+typedef struct run {
+    memo_layout_kind layout;
+    int32_t ring, ulysses;
+    double bytes_per_s;
+    int repetitions;
+    memo_device* devices[MAX_RANKS];
+    memo_comm* comms[MAX_RANKS];
+    pthread_barrier_t barrier;
+    double times_s[2][REPETITIONS_MAX];
+    int64_t sent_bytes[2]; /* by rank 0, in one call */
+} run;
+
+typedef struct rank_args {
+    run* r;
+    int32_t rank;
+} rank_args;
+
+static memo_sp_attention_desc desc_of(const run* r) {
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_error error;
+    layout_desc.kind = r->layout;
+    layout_desc.ring = r->ring;
+    layout_desc.ulysses = r->ulysses;
+    layout_desc.n_tokens = N_TOKENS;
+    if (memo_layout_make(&layout_desc, &desc.layout, &error)) fail(&error);
+    desc.n_q_heads = desc.n_kv_heads = N_HEADS;
+    desc.head_size = HEAD_SIZE;
+    return desc;
+}
+
+static void* rank_main(void* argument) {
+    const rank_args* args = (const rank_args*)argument;
+    run* r = args->r;
+    memo_device* device = r->devices[args->rank];
+    memo_mesh_desc mesh_desc = memo_mesh_desc_default();
+    memo_sp_attention_desc desc = desc_of(r);
+    memo_sp_attention_sizes sizes;
+    memo_sp_attention* attention = NULL;
+    memo_mask mask = memo_mask_default();
+    memo_sp_attention_tensors t;
+    memo_mesh* mesh = NULL;
+    memo_error error;
+    void* memory;
+    char* next;
+    int64_t share_bytes = desc.layout.local_tokens * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
+    int k;
+    mesh_desc.ring = r->ring;
+    mesh_desc.ulysses = r->ulysses;
+    if (memo_mesh_create(r->comms[args->rank], &mesh_desc, &mesh, &error) ||
+        device->stream_create(device->context, "compute", 0, &desc.stream, &error))
+        fail(&error);
+    desc.device = device;
+    desc.ring = mesh->ring;
+    desc.ulysses = mesh->ulysses;
+    desc.attention.forward = sleeping_forward;
+    desc.attention.backward = sleeping_backward;
+    desc.attention.user = device;
+    if (memo_sp_attention_get_sizes(&desc, &sizes, &error) ||
+        memo_sp_attention_create(&desc, &attention, &error) ||
+        device->device_alloc(device->context, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes,
+                             &memory, &error) ||
+        device->fill(device->context, desc.stream, memory, 0,
+                     8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &error))
+        fail(&error);
+    next = (char*)memory;
+    t.q = next;
+    t.k = next + share_bytes;
+    t.v = next + 2 * share_bytes;
+    t.out = next + 3 * share_bytes;
+    t.d_out = next + 4 * share_bytes;
+    t.d_q = next + 5 * share_bytes;
+    t.d_k = next + 6 * share_bytes;
+    t.d_v = next + 7 * share_bytes;
+    t.saved = next + 8 * share_bytes;
+    t.lse = (float*)(void*)(next + 8 * share_bytes + sizes.saved_bytes);
+    if (device->stream_synchronize(device->context, desc.stream, &error)) fail(&error);
+    for (k = 0; k < 2 * r->repetitions; k++) {
+        int is_backward = k % 2;
+        int64_t before = mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
+        double begin_s;
+        pthread_barrier_wait(&r->barrier);
+        begin_s = now_s();
+        if ((is_backward ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t,
+                                                                                   &mask, &error) ||
+            device->stream_synchronize(device->context, desc.stream, &error))
+            fail(&error);
+        pthread_barrier_wait(&r->barrier);
+        if (args->rank == 0) {
+            r->times_s[is_backward][k / 2] = now_s() - begin_s;
+            r->sent_bytes[is_backward] =
+                mesh->ring->sent_bytes + mesh->ulysses->sent_bytes - before;
+        }
+    }
+    memo_sp_attention_destroy(attention);
+    memo_mesh_destroy(mesh);
+    r->comms[args->rank]->destroy(r->comms[args->rank]);
+    return NULL;
+}
+
+static void run_ranks(run* r) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    int32_t n = r->ring * r->ulysses, rank;
+    pthread_t threads[MAX_RANKS];
+    rank_args args[MAX_RANKS];
+    memo_error error;
+    for (rank = 0; rank < n; rank++)
+        if (memo_host_device_create(&device_desc, &r->devices[rank], &error)) fail(&error);
+    desc.n_ranks = n;
+    desc.devices = r->devices;
+    desc.bytes_per_s = r->bytes_per_s;
+    if (memo_comm_create_threads(&desc, r->comms, &error)) fail(&error);
+    pthread_barrier_init(&r->barrier, NULL, (unsigned)n);
+    for (rank = 0; rank < n; rank++) {
+        args[rank].r = r;
+        args[rank].rank = rank;
+        pthread_create(&threads[rank], NULL, rank_main, &args[rank]);
+    }
+    for (rank = 0; rank < n; rank++) pthread_join(threads[rank], NULL);
+    pthread_barrier_destroy(&r->barrier);
+    for (rank = 0; rank < n; rank++) memo_host_device_destroy(r->devices[rank]);
+}
+
+/* ---- what it should take ---- */
+
+static double simulated_s(const run* r, int is_backward) {
+    memo_sp_attention_desc desc = desc_of(r);
+    memo_sp_attention_costs costs;
+    memo_mask mask = memo_mask_default();
+    memo_schedule* schedule = NULL;
+    memo_simulation* simulation = NULL;
+    memo_error error;
+    double makespan_s;
+    memset(&costs, 0, sizeof costs);
+    costs.forward_s_per_score = S_PER_SCORE;
+    costs.backward_s_per_score = BACKWARD * S_PER_SCORE;
+    costs.ring_bytes_per_s = costs.ulysses_bytes_per_s = r->bytes_per_s;
+    if (memo_schedule_create(&schedule, &error) ||
+        memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
+        memo_schedule_simulate(schedule, &simulation, &error))
+        fail(&error);
+    makespan_s = simulation->makespan_s;
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return makespan_s;
+}
+
+/* Pairs that ring rank r computes. */
+static double work_of(const memo_layout* layout, int32_t rank) {
+    memo_mask mask = memo_mask_default();
+    memo_run q_runs[MEMO_RUNS_MAX], k_run;
+    int32_t n = memo_layout_ring_runs(layout, rank, q_runs);
+    mask.n_tokens = layout->n_tokens;
+    k_run.start = 0;
+    k_run.stride = 1;
+    k_run.count = layout->padded_tokens;
+    return (double)memo_mask_count(&mask, q_runs, n, &k_run, 1);
+}
+
+static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, double hop,
+                     int repetitions) {
+    static run r;
+    int32_t n = ring * ulysses, rank;
+    double ideal_s, most = 0, fewest = HUGE_VAL, worst = 0;
+    int64_t hop_bytes = 2 * N_TOKENS / 4 * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
+    int is_backward;
+    memset(&r, 0, sizeof r);
+    r.layout = layout;
+    r.ring = ring;
+    r.ulysses = ulysses;
+    r.repetitions = repetitions;
+    r.bytes_per_s = (double)hop_bytes / (hop * STEP_S);
+    run_ranks(&r);
+    for (rank = 0; rank < ring; rank++) {
+        memo_sp_attention_desc desc = desc_of(&r);
+        double work = work_of(&desc.layout, rank);
+        most = work > most ? work : most;
+        fewest = work < fewest ? work : fewest;
+    }
+    ideal_s = (double)N_TOKENS * (N_TOKENS + 1) / 2 / n * N_HEADS * S_PER_SCORE;
+    for (is_backward = 0; is_backward < 2; is_backward++) {
+        double measured_s = median(r.times_s[is_backward], repetitions);
+        double expected_s = simulated_s(&r, is_backward);
+        double ideal = ideal_s * (is_backward ? BACKWARD : 1), off = measured_s / expected_s - 1;
+        printf("%-8s %d x %d  %4.2f  %-8s %8.0f %8.1f %9.1f %9.1f  %+5.1f %%  %5.1f %%  %6.2f\n",
+               memo_layout_name(layout), (int)ring, (int)ulysses, hop,
+               is_backward ? "backward" : "forward", (double)r.sent_bytes[is_backward] / 1024,
+               1e3 * ideal, 1e3 * expected_s, 1e3 * measured_s, 100 * off, 100 * ideal / measured_s,
+               most / fewest);
+        if (fabs(off) > fabs(worst)) worst = off;
+    }
+    fflush(stdout);
+    return worst;
+}
+
+/* ---- the host's attention, and memory ---- */
+
+static void report_host_attention(void) {
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sp_attention_tensors t;
+    memo_sp_attention* attention = NULL;
+    memo_mask mask = memo_mask_default();
+    memo_host_attention state;
+    memo_device* device = NULL;
+    memo_error error;
+    int64_t n = 1024 * 64, i;
+    float* data = (float*)calloc((size_t)(8 * n + 1024), sizeof(float));
+    int k;
+    if (!data) exit(1);
+    for (i = 0; i < 8 * n; i++) data[i] = (float)(i * 7919 % 1000) / 1000 - 0.5f;
+    t.q = data;
+    t.k = data + n;
+    t.v = data + 2 * n;
+    t.d_out = data + 3 * n;
+    t.out = data + 4 * n;
+    t.d_q = data + 5 * n;
+    t.d_k = data + 6 * n;
+    t.d_v = data + 7 * n;
+    t.lse = data + 8 * n;
+    t.saved = NULL;
+    layout_desc.n_tokens = 1024;
+    if (memo_host_device_create(&device_desc, &device, &error) ||
+        memo_layout_make(&layout_desc, &desc.layout, &error) ||
+        device->stream_create(device->context, "compute", 0, &desc.stream, &error))
+        fail(&error);
+    state.device = device;
+    state.n_scores = 0;
+    desc.device = device;
+    desc.n_q_heads = desc.n_kv_heads = 1;
+    desc.head_size = 64;
+    desc.attention = memo_host_attention_functions(&state);
+    if (memo_sp_attention_create(&desc, &attention, &error)) fail(&error);
+    for (k = 0; k < 2; k++) {
+        double begin_s = now_s(), elapsed_s, flops;
+        int64_t before = state.n_scores;
+        if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t, &mask,
+                                                                         &error) ||
+            device->stream_synchronize(device->context, desc.stream, &error))
+            fail(&error);
+        elapsed_s = now_s() - begin_s;
+        flops = (double)(state.n_scores - before) * 64 * (k ? 10 : 4);
+        printf("host attention %s, 1024 tokens, head of 64: %.2f ms, %.2f GFLOP/s\n",
+               k ? "backward" : "forward", 1e3 * elapsed_s, 1e-9 * flops / elapsed_s);
+    }
+    memo_sp_attention_destroy(attention);
+    memo_host_device_destroy(device);
+    free(data);
+}
+
+static void report_memory(void) {
+    int32_t ring;
+    printf("scratch of a rank with 8192 tokens, 32 heads, 8 key heads of 128, bf16:");
+    for (ring = 1; ring <= 64; ring *= 4) {
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sp_attention_sizes sizes;
+        memo_error error;
+        layout_desc.ring = ring;
+        layout_desc.n_tokens = 8192 * ring;
+        desc.n_q_heads = 32;
+        desc.n_kv_heads = 8;
+        desc.head_size = 128;
+        desc.type = MEMO_TYPE_BF16;
+        if (memo_layout_make(&layout_desc, &desc.layout, &error) ||
+            memo_sp_attention_get_sizes(&desc, &sizes, &error))
+            fail(&error);
+        printf("%s ring %d %.0f MiB", ring > 1 ? "," : "", (int)ring,
+               (double)sizes.device_bytes / (1 << 20));
+    }
+    printf("\n");
+}
+
+int main(int argc, char** argv) {
+    int repetitions = argc > 1 ? atoi(argv[1]) : 5;
+    double worst = 0, off;
+    int layout, hop;
+    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
+        fprintf(stderr, "bench/sp: 1 to %d repetitions\n", REPETITIONS_MAX);
+        return 1;
+    }
+    printf("%d tokens, %d heads of %d, causal; attention sleeps, links are throttled; median of "
+           "%d\n\n",
+           N_TOKENS, N_HEADS, HEAD_SIZE, repetitions);
+    printf("layout   r x u   hop  pass      KiB/rank ideal ms simulated  measured     off  "
+           "efficiency  work\n");
+    for (layout = 0; layout < 3; layout++)
+        for (hop = 0; hop < 3; hop++) {
+            static const double hops[] = {0.25, 1, 2};
+            off = report((memo_layout_kind)layout, 4, 1, hops[hop], repetitions);
+            if (fabs(off) > fabs(worst)) worst = off;
+        }
+    for (hop = 0; hop < 2; hop++) {
+        static const double hops[] = {0.25, 1};
+        off = report(MEMO_LAYOUT_ZIGZAG, 2, 2, hops[hop], repetitions);
+        if (fabs(off) > fabs(worst)) worst = off;
+        off = report(MEMO_LAYOUT_ZIGZAG, 1, 4, hops[hop], repetitions);
+        if (fabs(off) > fabs(worst)) worst = off;
+    }
+    printf("\nmeasured is at most %.1f %% off the simulation\n", 100 * fabs(worst));
+    report_memory();
+    report_host_attention();
+    return 0;
+}

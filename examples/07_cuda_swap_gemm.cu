@@ -1,0 +1,117 @@
+/* 07_cuda_swap_gemm.cu - a chain of products whose activations leave the GPU behind the computation.
+ *
+ * z = x W, next x = relu(z), eight times; x is swapped, of z half is swapped and half computed again.  The
+ * weights' gradients are those of keeping everything on the GPU, bit for bit.
+ *
+ * Build:
+ *     nvcc -arch=native -I. examples/07_cuda_swap_gemm.cu -lcublas -o 07_cuda_swap_gemm
+ * Expected output:
+ *     keep: 256 MiB on the device, 0 MiB on the host
+ *     swap: 64 MiB on the device, 144 MiB on the host
+ *     the same gradients
+ */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+#include <cublas_v2.h>
+
+enum { N_LAYERS = 8, ROWS = 8192, H = 512, TILE = 1024, DW = N_LAYERS * H * H };
+static float *w, *dw, *value, *next, *dw_of[2]; /* (N_LAYERS, H, H) x 2, (ROWS, H) x 2, as dw */
+static cublasHandle_t blas;
+
+__global__ static void relu(float* to, const float* from, const float* z) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    to[i] = z[i] > 0 ? from[i] : 0;
+}
+__global__ static void set(float* to, float size) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    to[i] = size * ((float)(i * 7919ll % 2003) / 1001 - 1);
+}
+
+/* Row-major C (m, n) = op(A) op(B) + beta C, as C^T = op(B)^T op(A)^T. */
+static void product(float* c, const float* a, int ta, const float* b, int tb, int m, int n, int k,
+                    float beta) {
+    const float one = 1;
+    cublasSgemm(blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
+                b, tb ? k : n, a, ta ? m : k, &beta, c, n);
+}
+
+static memo_status step(memo_swap* swap, cudaStream_t stream, memo_error* e) {
+    set<<<ROWS * H / 256, 256, 0, stream>>>(value, 1);
+    cudaMemsetAsync(dw, 0, sizeof(float) * DW, stream);
+    for (int32_t k = 0; k < 2 * N_LAYERS; k++) { /* layers 0, 1, ..., and back */
+        int32_t back = k >= N_LAYERS, i = back ? 2 * N_LAYERS - 1 - k : k;
+        memo_swap_view x = memo_swap_get_view(swap, i, 0), z = memo_swap_get_view(swap, i, 1);
+        int64_t begin, end;
+        if ((back ? memo_swap_backward_begin : memo_swap_forward_begin)(swap, i, e))
+            return e->status;
+        memo_swap_recompute_rows(swap, i, 1, &begin, &end);
+        for (int64_t row = 0; row < ROWS;
+             row += TILE) { /* in tiles, so that bits do not depend on alpha */
+            float *xt = (float*)memo_swap_row(&x, row), *zt = (float*)memo_swap_row(&z, row);
+            float *v = value + row * H, *wi = w + i * H * H, *dz = next + row * H;
+            if (!back) cudaMemcpyAsync(xt, v, sizeof(float) * TILE * H, cudaMemcpyDefault, stream);
+            if (!back || row >= begin) product(zt, xt, 0, wi, 0, TILE, H, H, 0);
+            relu<<<TILE * H / 256, 256, 0, stream>>>(back ? dz : v, back ? v : zt, zt);
+            if (!back) continue; /* value: the next x; in the backward, the gradient */
+            product(dw + i * H * H, xt, 1, dz, 0, H, H, TILE, 1);
+            product(v, dz, 0, wi, 1, TILE, H, H, 0);
+        }
+        if ((back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, e)) return e->status;
+    }
+    return memo_cuda_check(cudaGetLastError(), "the step", e);
+}
+
+static memo_status run(memo_device* d, memo_stream stream, int is_swapped, memo_error* e) {
+    const memo_swap_tensor tensors[] = {
+        {"x", H * sizeof(float), is_swapped ? MEMO_SWAP_WHOLE : MEMO_SWAP_KEEP, 0},
+        {"z", H * sizeof(float), is_swapped ? MEMO_SWAP_SPLIT : MEMO_SWAP_KEEP, 0}};
+    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap* swap;
+    desc.device = d;
+    desc.compute_stream = stream;
+    desc.tensors = tensors;
+    desc.n_tensors = 2;
+    desc.n_layers = N_LAYERS;
+    desc.n_rows = ROWS;
+    desc.tile_rows = TILE;
+    desc.alpha = 0.5;
+    if (memo_swap_create(&desc, &swap, e)) return e->status;
+    memo_status status = step(swap, memo_cuda_stream(stream), e);
+    if (!status)
+        status = d->copy(d->context, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw,
+                         sizeof(float) * DW, e);
+    if (!status) status = d->stream_synchronize(d->context, stream, e);
+    printf("%s: %d MiB on the device, %d MiB on the host\n", is_swapped ? "swap" : "keep",
+           (int)(memo_swap_sizes_of(swap).device_bytes >> 20),
+           (int)(memo_swap_sizes_of(swap).host_bytes >> 20));
+    memo_swap_destroy(swap);
+    return status;
+}
+
+int main(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    const int64_t w_bytes = sizeof(float) * DW, x_bytes = sizeof(float) * ROWS * H;
+    memo_device* d = NULL;
+    memo_stream stream = NULL;
+    memo_error e;
+    int failed = memo_cuda_device_create(&desc, &d, &e) ||
+                 d->stream_create(d->context, "compute", 0, &stream, &e) ||
+                 d->device_alloc(d->context, w_bytes, (void**)&w, &e) ||
+                 d->device_alloc(d->context, w_bytes, (void**)&dw, &e) ||
+                 d->device_alloc(d->context, x_bytes, (void**)&value, &e) ||
+                 d->device_alloc(d->context, x_bytes, (void**)&next, &e) ||
+                 d->host_alloc(d->context, w_bytes, (void**)&dw_of[0], &e) ||
+                 d->host_alloc(d->context, w_bytes, (void**)&dw_of[1], &e);
+    if (!failed && (cublasCreate(&blas) || cublasSetStream(blas, memo_cuda_stream(stream))))
+        failed = memo_error_set(&e, MEMO_STATUS_DEVICE, "cublasCreate failed") != 0;
+    if (!failed) set<<<DW / 256, 256, 0, memo_cuda_stream(stream)>>>(w, 0.08f);
+    failed = failed || run(d, stream, 0, &e) || run(d, stream, 1, &e);
+    if (failed) fprintf(stderr, "07_cuda_swap_gemm: %s\n", e.message);
+    int is_same = !failed && memcmp(dw_of[0], dw_of[1], (size_t)w_bytes) == 0;
+    if (!failed) printf("%s gradients\n", is_same ? "the same" : "OTHER");
+    if (blas) cublasDestroy(blas);
+    if (stream) d->stream_destroy(d->context, stream, NULL);
+    memo_cuda_device_destroy(d);
+    return !is_same;
+}

@@ -1,0 +1,76 @@
+/* 08_cuda_phantom.cu - record a length that does not fit.
+ *
+ * A device with phantom memory gives terabytes of addresses that kernels can use; behind all of them lies one
+ * chunk of the GPU's memory.  The trainer runs its step unchanged, with garbage for numbers, and what it requested
+ * is recorded; from that one knows what the step would take, and plans it.
+ *
+ * Build:
+ *     nvcc -arch=native -I. examples/08_cuda_phantom.cu -o 08_cuda_phantom
+ * Expected output:
+ *     1048576 tokens: 98 requests, 0.66 TiB at the peak; the GPU has ... TiB
+ */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+#include "memo_plan.h"
+
+enum { N_LAYERS = 16, HIDDEN = 4096 };
+
+/* A layer keeps its input and 4 h of its MLP; the rest of 4 h it needs for a moment. */
+static memo_status step(memo_arena* arena, const memo_device* device, memo_stream stream,
+                        int64_t n_tokens, memo_error* e) {
+    const int64_t row_bytes = 2 * HIDDEN;
+    void *input[N_LAYERS], *hidden[N_LAYERS], *moment;
+    memo_status status = memo_arena_begin(arena, e);
+    for (int i = 0; i < N_LAYERS && !status; i++) {
+        status = memo_arena_alloc(arena, n_tokens * row_bytes, 0, &input[i], e);
+        if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &hidden[i], e);
+        if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &moment, e);
+        /* What a kernel would write: the last rows are there, like all others. */
+        if (!status)
+            status =
+                device->fill(device->context, stream,
+                             (char*)moment + (4 * n_tokens - 16) * row_bytes, 0, 16 * row_bytes, e);
+        if (!status) status = memo_arena_free(arena, moment, e);
+    }
+    for (int i = N_LAYERS - 1; i >= 0 && !status; i--) {
+        status = memo_arena_free(arena, hidden[i], e);
+        if (!status) status = memo_arena_free(arena, input[i], e);
+    }
+    return status ? status : memo_arena_end(arena, e);
+}
+
+int main(void) {
+    const int64_t n_tokens = 1 << 20;
+    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_device* device = NULL;
+    memo_stream stream = NULL;
+    memo_trace* trace = NULL;
+    memo_plan* plan = NULL;
+    memo_arena* arena = NULL;
+    memo_error e;
+    size_t free_bytes, total_bytes;
+    device_desc.phantom_bytes = (int64_t)2 << 40;
+    int failed = memo_cuda_device_create(&device_desc, &device, &e) ||
+                 device->stream_create(device->context, "compute", 0, &stream, &e) ||
+                 memo_trace_create(&trace, &e) ||
+                 (desc.device = device, desc.trace = trace, memo_arena_create(&desc, &arena, &e)) ||
+                 step(arena, device, stream, n_tokens, &e) ||
+                 device->stream_synchronize(device->context, stream, &e) ||
+                 memo_plan_from_trace(trace, 0, &plan, &e) || memo_plan_solve(plan, NULL, &e) ||
+                 memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &e);
+    if (failed)
+        fprintf(stderr, "08_cuda_phantom: %s\n", e.message);
+    else
+        printf("%lld tokens: %lld requests, %.2f TiB at the peak; the GPU has %.2f TiB\n",
+               (long long)n_tokens, (long long)trace->n_requests,
+               (double)plan->peak_bytes / (1ll << 40), (double)total_bytes / (1ll << 40));
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+    if (stream) device->stream_destroy(device->context, stream, NULL);
+    memo_cuda_device_destroy(device);
+    return failed;
+}

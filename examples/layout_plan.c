@@ -1,0 +1,366 @@
+/* layout_plan - how should these GPUs share this model?
+ *
+ *   layout_plan [options]; layout_plan --help lists them
+ *
+ * Prints every legal layout (data, pipeline, tensor, ulysses, ring, ZeRO stage, activations), the fastest that fits
+ * first, with predicted memory, bytes sent inside and between nodes, step time and MFU.
+ *
+ * Build:   cc -std=c99 -O2 -I. examples/layout_plan.c -o layout_plan -lpthread -lm
+ * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K
+ *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "../plan_parts/layout_alone.h"
+
+#define GIB 1073741824.0
+
+/* ---- options ---------------------------------------------------------------------------------------- */
+
+/* Numbers as they are typed, in the units of --help. */
+typedef struct numbers {
+    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, vocabulary;
+    double sequence, batch, micro_batch;
+    double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
+    double latency, memory_bandwidth, host_memory, host_link;
+    double zero, max_pipeline, top;
+} numbers;
+
+typedef struct options {
+    numbers n;
+    int activations; /* -1: all */
+    int kv_heads_must_divide, has_zero;
+    int is_explained;
+    memo_parallel_layout explained;
+} options;
+
+typedef struct preset {
+    const char* name;
+    double layers, hidden, ffn, ffn_matrices, heads, kv_heads, vocabulary;
+} preset;
+static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000},
+                                 {"llama3-8b", 32, 4096, 14336, 3, 32, 8, 128256},
+                                 {"llama3-70b", 80, 8192, 28672, 3, 64, 8, 128256},
+                                 {"gpt-7b", 32, 4096, 16384, 2, 32, 32, 50257},
+                                 {"gpt-13b", 40, 5120, 20480, 2, 40, 40, 50257},
+                                 {"gpt-30b", 48, 7168, 28672, 2, 56, 56, 50257},
+                                 {"gpt-65b", 80, 8192, 32768, 2, 64, 64, 50257}};
+enum { N_PRESETS = sizeof presets / sizeof *presets };
+
+static void print_help(FILE* out) {
+    int i;
+    fputs("usage: layout_plan [options]\n"
+          "\n"
+          "  --model NAME            the shape of:",
+          out);
+    for (i = 0; i < N_PRESETS; i++) fprintf(out, " %s", presets[i].name);
+    fputs(
+        "\n"
+        "  --layers N --hidden N --ffn N --ffn-matrices 2|3 --heads N --kv-heads N --head-size N\n"
+        "  --vocabulary N          (default llama3-8b; these override it, in any order)\n"
+        "  --sequence TOKENS       64K is 65536 (default 64K)\n"
+        "  --batch N               sequences of a step (default 1)\n"
+        "  --micro-batch N         of them at a time on each replica (default 1)\n"
+        "\n"
+        "  --gpus N --per-node N   (default 8, 8)\n"
+        "  --memory GIB            of a GPU (default 80)\n"
+        "  --flops TFLOPS          peak of a GPU (default 312)\n"
+        "  --gemm E --attention-forward E --attention-backward E\n"
+        "                          reached of it (default 0.75, 0.6, 0.55)\n"
+        "  --link GB/S --nic GB/S  of a GPU, each way, inside and between nodes (default 150, 20)\n"
+        "  --latency US            start of a collective (default 20)\n"
+        "  --memory-bandwidth GB/S of a GPU's memory, for merges of ring blocks (default 1500)\n"
+        "  --host-memory GIB       pinned, of a node; 0: no swapping (default 0)\n"
+        "  --host-link GB/S        of a GPU, each way (default 10)\n"
+        "\n"
+        "  --zero 0|1|2|3          only this stage\n"
+        "  --activations keep|recompute|swap\n"
+        "  --max-pipeline N        0: any (default 0)\n"
+        "  --kv-heads-must-divide  no key/value heads on several ranks, no uneven heads\n"
+        "  --top N                 rows printed; 0: all (default 20)\n"
+        "  --explain D,P,T,U,R     one layout (data, pipeline, tensor, ulysses, ring): its terms,\n"
+        "                          or in words why it is illegal\n"
+        "\n"
+        "exit: 0; 1 nothing fits, or the layout to explain is illegal; 2 bad input\n",
+        out);
+}
+
+static int refuse(FILE* err, const char* what, const char* value) {
+    fprintf(err, "layout_plan: %s%s%s; --help lists the options\n", what, value ? " " : "",
+            value ? value : "");
+    return 2;
+}
+
+/* A number from 0, "64K" and "1M" in powers of 1024. */
+static int parse_number(const char* text, double* value) {
+    char* end;
+    if (!(*text >= '0' && *text <= '9') && *text != '.') return 0;
+    *value = strtod(text, &end);
+    if (end == text) return 0;
+    if (*end == 'K')
+        *value *= 1024, end++;
+    else if (*end == 'M')
+        *value *= 1024 * 1024, end++;
+    return *end == 0 && *value >= 0 && *value < 1e15;
+}
+
+static int parse_layout(const char* text, memo_parallel_layout* l) {
+    int32_t* degrees[5];
+    int i;
+    degrees[0] = &l->data;
+    degrees[1] = &l->pipeline;
+    degrees[2] = &l->tensor;
+    degrees[3] = &l->ulysses;
+    degrees[4] = &l->ring;
+    for (i = 0; i < 5; i++) {
+        char* end;
+        long degree;
+        if (!(*text >= '0' && *text <= '9')) return 0;
+        degree = strtol(text, &end, 10);
+        if (degree > 1 << 20 || *end != (i < 4 ? ',' : 0)) return 0;
+        *degrees[i] = (int32_t)degree;
+        text = end + 1;
+    }
+    return 1;
+}
+
+static void take_preset(numbers* n, const preset* p) {
+    n->layers = p->layers;
+    n->hidden = p->hidden;
+    n->ffn = p->ffn;
+    n->ffn_matrices = p->ffn_matrices;
+    n->heads = p->heads;
+    n->kv_heads = p->kv_heads;
+    n->vocabulary = p->vocabulary;
+}
+
+/* 0, or the exit status; -1 asks for help. */
+static int parse_options(int argc, char** argv, options* o, FILE* err) {
+    numbers* n = &o->n;
+    const struct {
+        const char* name;
+        double* value;
+        int is_whole;
+    } known[] = {{"--layers", &n->layers, 1},
+                 {"--hidden", &n->hidden, 1},
+                 {"--ffn", &n->ffn, 1},
+                 {"--ffn-matrices", &n->ffn_matrices, 1},
+                 {"--heads", &n->heads, 1},
+                 {"--kv-heads", &n->kv_heads, 1},
+                 {"--head-size", &n->head_size, 1},
+                 {"--vocabulary", &n->vocabulary, 1},
+                 {"--sequence", &n->sequence, 1},
+                 {"--batch", &n->batch, 1},
+                 {"--micro-batch", &n->micro_batch, 1},
+                 {"--gpus", &n->gpus, 1},
+                 {"--per-node", &n->per_node, 1},
+                 {"--memory", &n->memory, 0},
+                 {"--flops", &n->flops, 0},
+                 {"--gemm", &n->gemm, 0},
+                 {"--attention-forward", &n->attention_forward, 0},
+                 {"--attention-backward", &n->attention_backward, 0},
+                 {"--link", &n->link, 0},
+                 {"--nic", &n->nic, 0},
+                 {"--latency", &n->latency, 0},
+                 {"--memory-bandwidth", &n->memory_bandwidth, 0},
+                 {"--host-memory", &n->host_memory, 0},
+                 {"--host-link", &n->host_link, 0},
+                 {"--zero", &n->zero, 1},
+                 {"--max-pipeline", &n->max_pipeline, 1},
+                 {"--top", &n->top, 1}};
+    const int n_known = (int)(sizeof known / sizeof *known);
+    int i, j;
+    memset(o, 0, sizeof *o);
+    take_preset(n, &presets[1]);
+    n->sequence = 65536;
+    n->gpus = n->per_node = 8;
+    n->memory = 80;
+    n->flops = 312;
+    n->link = 150;
+    n->nic = n->latency = n->top = 20;
+    n->memory_bandwidth = 1500;
+    n->host_link = 10;
+    n->batch = n->micro_batch = 1;
+    o->activations = -1;
+    /* The preset first, so that the order of the options says nothing. */
+    for (i = 1; i + 1 < argc; i++) {
+        if (strcmp(argv[i], "--model")) continue;
+        for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
+        if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
+        take_preset(n, &presets[j]);
+    }
+    for (i = 1; i < argc; i++) {
+        const char* name = argv[i];
+        const char* value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
+        if (!strcmp(name, "--kv-heads-must-divide")) {
+            o->kv_heads_must_divide = 1;
+            continue;
+        }
+        for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
+        if (j == n_known && strcmp(name, "--model") && strcmp(name, "--activations") &&
+            strcmp(name, "--explain"))
+            return refuse(err, "unknown option", name);
+        if (!value) return refuse(err, "its value is missing:", name);
+        i++;
+        if (j < n_known) {
+            char what[80];
+            (void)snprintf(what, sizeof what, "%s is a %snumber from 0, not", name,
+                           known[j].is_whole ? "whole " : "");
+            if (!parse_number(value, known[j].value) ||
+                (known[j].is_whole && (*known[j].value < (double)(int64_t)*known[j].value ||
+                                       *known[j].value > (double)(int64_t)*known[j].value)))
+                return refuse(err, what, value);
+            if (known[j].is_whole && *known[j].value > INT32_MAX &&
+                known[j].value != &n->sequence && known[j].value != &n->vocabulary &&
+                known[j].value != &n->batch && known[j].value != &n->micro_batch)
+                return refuse(err, "too large:", value);
+            o->has_zero |= known[j].value == &n->zero;
+        } else if (!strcmp(name, "--activations")) {
+            for (j = 0; j < MEMO_PARALLEL_N_ACTIVATIONS; j++)
+                if (!strcmp(value, memo_parallel_activations_name((memo_parallel_activations)j)))
+                    o->activations = j;
+            if (o->activations < 0)
+                return refuse(err, "--activations is keep, recompute or swap, not", value);
+        } else if (!strcmp(name, "--explain")) {
+            o->is_explained = 1;
+            if (!parse_layout(value, &o->explained))
+                return refuse(err, "--explain is five degrees, as 1,1,2,4,1, not", value);
+        }
+    }
+    if (n->zero > 3) return refuse(err, "--zero is 0, 1, 2 or 3", NULL);
+    return 0;
+}
+
+static memo_parallel_desc make_desc(const options* o) {
+    memo_parallel_desc desc = memo_parallel_desc_default();
+    const numbers* n = &o->n;
+    desc.model.n_layers = (int32_t)n->layers;
+    desc.model.hidden = (int32_t)n->hidden;
+    desc.model.ffn = (int32_t)n->ffn;
+    desc.model.n_ffn_matrices = (int32_t)n->ffn_matrices;
+    desc.model.n_q_heads = (int32_t)n->heads;
+    desc.model.n_kv_heads = (int32_t)n->kv_heads;
+    desc.model.head_size = (int32_t)n->head_size;
+    desc.model.vocabulary = (int64_t)n->vocabulary;
+    desc.cluster.n_gpus = (int32_t)n->gpus;
+    desc.cluster.gpus_per_node = (int32_t)n->per_node;
+    desc.cluster.device_bytes = (int64_t)(n->memory * GIB < 9e18 ? n->memory * GIB : 9e18);
+    desc.cluster.peak_flops_per_s = n->flops * 1e12;
+    desc.cluster.gemm_efficiency = n->gemm;
+    desc.cluster.attention_forward_efficiency = n->attention_forward;
+    desc.cluster.attention_backward_efficiency = n->attention_backward;
+    desc.cluster.link_bytes_per_s = n->link * 1e9;
+    desc.cluster.nic_bytes_per_s = n->nic * 1e9;
+    desc.cluster.collective_s = desc.cluster.block_s = n->latency * 1e-6;
+    desc.cluster.device_memory_bytes_per_s = n->memory_bandwidth * 1e9;
+    desc.cluster.host_bytes = (int64_t)(n->host_memory * GIB < 9e18 ? n->host_memory * GIB : 9e18);
+    desc.cluster.host_bytes_per_s = n->host_link * 1e9;
+    desc.sequence = (int64_t)n->sequence;
+    desc.global_batch = (int64_t)n->batch;
+    desc.micro_batch = (int64_t)n->micro_batch;
+    desc.kv_heads_must_divide = o->kv_heads_must_divide;
+    if (o->has_zero) desc.zero_stages = 1u << (int)n->zero;
+    if (o->activations >= 0) desc.activations = 1u << o->activations;
+    desc.max_pipeline = (int32_t)n->max_pipeline;
+    return desc;
+}
+
+/* ---- one layout -------------------------------------------------------------------------------------- */
+
+static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
+    memo_parallel_layout l = o->explained;
+    memo_parallel_prediction p;
+    memo_error error;
+    memo_status status;
+    int kind;
+    l.zero_stage = o->has_zero ? (int32_t)o->n.zero : memo_parallel_zero_default(&l);
+    l.activations =
+        o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
+    status = memo_parallel_predict(desc, &l, &p, &error);
+    if (status == MEMO_STATUS_INFEASIBLE) {
+        fprintf(out, "illegal: %s\n", error.message);
+        return 1;
+    }
+    if (status) return refuse(err, error.message, NULL);
+    fprintf(out,
+            "legal: data %d, pipeline %d, tensor %d, ulysses %d, ring %d, ZeRO %d, activations %s",
+            (int)l.data, (int)l.pipeline, (int)l.tensor, (int)l.ulysses, (int)l.ring,
+            (int)l.zero_stage, memo_parallel_activations_name(l.activations));
+    if (l.activations == MEMO_PARALLEL_SWAP) fprintf(out, ", alpha %.3f", p.alpha);
+    fprintf(out,
+            "\nmemory, GiB of a GPU: parameters %.2f, gathered %.2f, gradients %.2f, optimizer "
+            "%.2f, activations %.2f, logits %.2f; %.2f of %.2f: %s\n",
+            p.memory.parameters_bytes / GIB, p.memory.gathered_bytes / GIB,
+            p.memory.gradients_bytes / GIB, p.memory.optimizer_bytes / GIB,
+            p.memory.activations_bytes / GIB, p.memory.logits_bytes / GIB,
+            p.memory.device_bytes / GIB, o->n.memory, p.fits ? "fits" : "does not fit");
+    if (p.memory.host_bytes > 0)
+        fprintf(out, "host: %.2f GiB of a GPU\n", p.memory.host_bytes / GIB);
+    fprintf(out, "sent, GB of a rank and step:");
+    for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++)
+        fprintf(out, "%s %s %.3f%s", kind ? "," : "",
+                memo_parallel_kind_name((memo_parallel_kind)kind), p.sent_bytes[kind] / 1e9,
+                p.leaves_node[kind] ? " (between nodes)" : "");
+    fprintf(
+        out,
+        "\ntime, s of a step: GEMM %.4f, attention %.4f, recomputed %.4f, tensor %.4f, ulysses "
+        "%.4f, ring %.4f, pipeline %.4f, host %.4f, ZeRO %.4f, bubble %.4f; %.4f\nMFU: %.1f %%\n",
+        p.time.gemm_s, p.time.attention_s, p.time.recompute_s, p.time.tensor_s, p.time.ulysses_s,
+        p.time.ring_s, p.time.pipeline_s, p.time.host_s, p.time.zero_s, p.time.bubble_s,
+        p.time.step_s, 100 * p.mfu);
+    return 0;
+}
+
+/* ---- all layouts -------------------------------------------------------------------------------------- */
+
+static void print_entry(const memo_parallel_entry* entry, FILE* out) {
+    const memo_parallel_layout* l = &entry->layout;
+    const memo_parallel_prediction* p = &entry->prediction;
+    double inside = 0, between = 0;
+    int kind;
+    for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) {
+        if (kind == MEMO_PARALLEL_HOST) continue;
+        *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
+    }
+    fprintf(out, "%4d %4d %6d %7d %4d %4d %-9s %8.1f %8.1f %9.2f %9.2f %9.3f %5.1f%s\n",
+            (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring,
+            (int)l->zero_stage, memo_parallel_activations_name(l->activations),
+            p->memory.device_bytes / GIB, p->memory.host_bytes / GIB, inside / 1e9, between / 1e9,
+            p->time.step_s, 100 * p->mfu, p->fits ? "" : "  does not fit");
+}
+
+static int print_list(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
+    memo_parallel_list* list;
+    memo_error error;
+    int64_t i, n;
+    int status;
+    if (memo_plan_layouts(desc, &list, &error)) return refuse(err, error.message, NULL);
+    n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
+    fprintf(out,
+            "data pipe tensor ulysses ring ZeRO activat.       GiB host GiB  GB in n. GB betw.  "
+            "  step s MFU %%\n");
+    for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
+    fprintf(
+        out,
+        "%lld layouts: %lld fit, %lld do not, %lld are illegal (--explain D,P,T,U,R says why)\n",
+        (long long)list->n_entries, (long long)list->n_fitting,
+        (long long)(list->n_legal - list->n_fitting), (long long)(list->n_entries - list->n_legal));
+    status = list->n_fitting == 0;
+    memo_parallel_list_destroy(list);
+    return status;
+}
+
+static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
+    memo_parallel_desc desc;
+    options o;
+    int status = parse_options(argc, argv, &o, err);
+    if (status < 0) {
+        print_help(out);
+        return 0;
+    }
+    if (status) return status;
+    desc = make_desc(&o);
+    return o.is_explained ? explain(&desc, &o, out, err) : print_list(&desc, &o, out, err);
+}
+
+int main(int argc, char** argv) { return layout_plan(argc, argv, stdout, stderr); }

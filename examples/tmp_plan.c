@@ -1,0 +1,282 @@
+/* tmp_plan.c - tensor model parallelism on paper: how long the overlapped schedules take, and which degree each
+ * block should have.
+ *
+ *   tmp_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
+ *
+ * prints the makespans of two sub-batches, and with --degrees-profile FILE it solves the planner.  tmp_plan --help
+ * says the rest.  Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the
+ * command line or a file.
+ *
+ * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm
+ *         with -DMEMO_LP_SOLVE and -llpsolve55 the integer program is solved by lp_solve */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "../plan_parts/degrees_alone.h"
+#include "../sp_parts/8_blocks_schedule_alone.h"
+
+#define MAX_BLOCKS 4096
+#define N_PARTS    2
+
+static const char help[] =
+    "usage: tmp_plan --forward F,... --recompute R,... --backward B,... --comm C,... [--timeline "
+    "OUT.json]\n"
+    "       tmp_plan --degrees-profile FILE [--engine auto|mip|labels] [--output FILE]\n"
+    "\n"
+    "Schedules of two sub-batches over blocks (attention, MLP, attention, MLP, ...), from the time "
+    "of one sub-batch\n"
+    "in each block, in whatever unit; as many blocks in each list, an even number:\n"
+    "  --forward F,...    forward computation\n"
+    "  --recompute R,...  recomputation in the backward pass\n"
+    "  --backward B,...   backward computation\n"
+    "  --comm C,...       the all-reduce that ends each of these\n"
+    "  --timeline OUT     the forward pass and the backward pass with fine-grained recomputation "
+    "as a timeline\n"
+    "                     (Chrome trace format: chrome://tracing, Perfetto)\n"
+    "prints the makespans, a line each:\n"
+    "  forward_default, backward_default      every operation waits for the one before\n"
+    "  forward_pipelined, backward_pipelined  one sub-batch's all-reduce behind the other's "
+    "computation\n"
+    "  backward_cross                         recomputation and backward overlap too\n"
+    "  backward_fine                          and recomputation needs no all-reduce\n"
+    "\n"
+    "A tensor-parallel degree for each block:\n"
+    "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h: "
+    "memo_degrees_problem_read)\n"
+    "  --engine ENGINE         the integer program (mip), the dynamic program (labels); default: "
+    "mip where lp_solve is\n"
+    "  --output FILE           a file for the trainer's --degrees\n"
+    "prints the degrees in runs, the step's time in seconds, bytes of memory, and seconds to "
+    "solve.\n";
+
+typedef struct options {
+    memo_block_times times[MAX_BLOCKS * N_PARTS];
+    int n_blocks[4]; /* forward, recompute, backward, comm; 0: not given */
+    const char *timeline, *profile, *output;
+    memo_degrees_engine engine;
+    int has_engine;
+} options;
+
+static const char* const list_names[] = {"--forward", "--recompute", "--backward", "--comm"};
+
+static int mistake(const char* format, ...) MEMO_PRINTF(1, 2);
+static int mistake(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "tmp_plan: ");
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "; tmp_plan --help shows how\n");
+    va_end(arguments);
+    return 2;
+}
+
+/* Only what a person would write as a time: digits, a point, an exponent. */
+static int is_number(const char* text, size_t length) {
+    return length > 0 && strspn(text, "0123456789.eE+-") >= length;
+}
+
+static int parse_list(options* o, int list, const char* text) {
+    const char* at = text;
+    if (o->n_blocks[list]) return mistake("%s is given twice", list_names[list]);
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        char* end;
+        double value = is_number(at, length) ? strtod(at, &end) : -1;
+        int block = o->n_blocks[list], s;
+        if (!is_number(at, length) || end != at + length || !(value >= 0 && value <= 1e15))
+            return mistake("%s: `%.*s` is not a time, a number from 0 to 1e15", list_names[list],
+                           length < 40 ? (int)length : 40, at);
+        if (block == MAX_BLOCKS)
+            return mistake("%s: more than %d blocks", list_names[list], MAX_BLOCKS);
+        for (s = 0; s < N_PARTS; s++) {
+            memo_block_times* t = &o->times[block * N_PARTS + s];
+            *(list == 0   ? &t->forward_s
+              : list == 1 ? &t->recompute_s
+              : list == 2 ? &t->backward_s
+                          : &t->reduce_s) = value;
+        }
+        o->n_blocks[list]++;
+        if (!at[length]) return 0;
+        at += length + 1;
+    }
+}
+
+static int parse_engine(options* o, const char* text) {
+    static const char* const names[] = {"auto", "mip", "labels"};
+    int k;
+    for (k = 0; k < 3; k++)
+        if (!strcmp(text, names[k])) {
+            o->engine = (memo_degrees_engine)k;
+            o->has_engine = 1;
+            return 0;
+        }
+    return mistake("--engine: `%.40s` is not auto, mip or labels", text);
+}
+
+static int parse_options(options* o, int argc, char** argv) {
+    int i, k, code;
+    for (i = 1; i < argc; i += 2) {
+        const char* value = i + 1 < argc ? argv[i + 1] : NULL;
+        const char** path = !strcmp(argv[i], "--timeline")          ? &o->timeline
+                            : !strcmp(argv[i], "--degrees-profile") ? &o->profile
+                            : !strcmp(argv[i], "--output")          ? &o->output
+                                                                    : NULL;
+        for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) {
+        }
+        if (k == 4 && !path && strcmp(argv[i], "--engine"))
+            return mistake("there is no option `%.60s`", argv[i]);
+        if (!value || !*value) return mistake("%s needs a value", argv[i]);
+        if (path && *path) return mistake("%s is given twice", argv[i]);
+        code = 0;
+        if (path)
+            *path = value;
+        else
+            code = k < 4 ? parse_list(o, k, value) : parse_engine(o, value);
+        if (code) return code;
+    }
+    return 0;
+}
+
+/* Do the options fit together? */
+static int check_options(const options* o) {
+    int k, has_lists = 0;
+    for (k = 0; k < 4; k++) has_lists |= o->n_blocks[k] > 0;
+    if (!has_lists && !o->profile) return mistake("four lists or a --degrees-profile are needed");
+    if (!o->profile && o->output) return mistake("--output needs --degrees-profile");
+    if (!o->profile && o->has_engine) return mistake("--engine needs --degrees-profile");
+    if (!has_lists && o->timeline) return mistake("--timeline needs the four lists");
+    for (k = 0; k < 4 && has_lists; k++) {
+        if (!o->n_blocks[k]) return mistake("%s is missing", list_names[k]);
+        if (o->n_blocks[k] != o->n_blocks[0])
+            return mistake("%s has %d times, %s has %d", list_names[k], o->n_blocks[k],
+                           list_names[0], o->n_blocks[0]);
+    }
+    if (has_lists && o->n_blocks[0] % 2)
+        return mistake("%d blocks; a layer has two, attention and MLP", o->n_blocks[0]);
+    return 0;
+}
+
+static void print_number(const char* key, double value) { printf("%s: %.12g\n", key, value); }
+
+static memo_status print_makespans(const options* o, memo_error* error) {
+    static const struct {
+        const char* key;
+        memo_blocks_order order;
+        int is_backward;
+    } lines[] = {{"forward_default", MEMO_BLOCKS_DEFAULT, 0},
+                 {"forward_pipelined", MEMO_BLOCKS_PIPELINED, 0},
+                 {"backward_default", MEMO_BLOCKS_DEFAULT, 1},
+                 {"backward_pipelined", MEMO_BLOCKS_PIPELINED, 1},
+                 {"backward_cross", MEMO_BLOCKS_CROSS, 1},
+                 {"backward_fine", MEMO_BLOCKS_FINE, 1}};
+    size_t k;
+    memo_status status = MEMO_STATUS_OK;
+    for (k = 0; k < sizeof lines / sizeof *lines && !status; k++) {
+        memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+        memo_schedule* schedule;
+        memo_simulation* simulation = NULL;
+        desc.order = lines[k].order;
+        desc.n_blocks = o->n_blocks[0];
+        desc.n_parts = N_PARTS;
+        desc.times = o->times;
+        status = memo_schedule_create(&schedule, error);
+        if (status) return status;
+        status = lines[k].is_backward ? memo_blocks_backward_schedule(&desc, schedule, error)
+                                      : memo_blocks_forward_schedule(&desc, schedule, error);
+        if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+        if (!status) print_number(lines[k].key, simulation->makespan_s);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+    return status;
+}
+
+/* Both passes on the same streams, one behind the other. */
+static memo_status write_timeline(const options* o, memo_error* error) {
+    memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+    memo_schedule* schedule;
+    memo_simulation* simulation = NULL;
+    memo_status status = memo_schedule_create(&schedule, error);
+    if (status) return status;
+    desc.order = MEMO_BLOCKS_FINE;
+    desc.n_blocks = o->n_blocks[0];
+    desc.n_parts = N_PARTS;
+    desc.times = o->times;
+    status = memo_blocks_forward_schedule(&desc, schedule, error);
+    if (!status) status = memo_blocks_backward_schedule(&desc, schedule, error);
+    if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+    if (!status) status = memo_schedule_write_chrome(schedule, simulation, o->timeline, error);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return status;
+}
+
+/* "2*16+4*32": runs of blocks of one degree. */
+static void print_degrees(const memo_degrees_plan* plan) {
+    int32_t begin, end;
+    printf("degrees:");
+    for (begin = 0; begin < plan->n_blocks; begin = end) {
+        for (end = begin; end < plan->n_blocks && plan->degrees[end] == plan->degrees[begin];)
+            end++;
+        printf("%s%d*%d", begin ? "+" : " ", (int)plan->degrees[begin], (int)(end - begin));
+    }
+    printf("\n");
+    for (begin = 0; begin < plan->n_blocks; begin++)
+        printf("block_%d: %d\n", (int)begin, (int)plan->degrees[begin]);
+}
+
+static memo_status plan_degrees(const options* o, memo_error* error) {
+    memo_degrees_problem* problem;
+    memo_degrees_plan* plan = NULL;
+    memo_status status = memo_degrees_problem_read(o->profile, &problem, error);
+    if (status) return status;
+    status = memo_degrees_solve(problem, o->engine, 0, &plan, error);
+    if (!status) {
+        print_degrees(plan);
+        print_number("step_s", plan->step_s);
+        printf("memory_bytes: %lld\n", (long long)plan->memory_bytes);
+        printf("engine: %s\n", plan->engine);
+        printf("optimal: %d\n", plan->proof == MEMO_PROOF_OPTIMAL);
+        print_number("solve_s", plan->solve_s);
+        if (o->output) status = memo_degrees_write(plan->degrees, plan->n_blocks, o->output, error);
+    }
+    memo_degrees_plan_destroy(plan);
+    memo_degrees_problem_destroy(problem);
+    return status;
+}
+
+/* A file that cannot be read or understood is a mistake of whoever named it. */
+static int exit_code(memo_status status, int is_reading) {
+    if (!status) return 0;
+    return status == MEMO_STATUS_FORMAT || status == MEMO_STATUS_VERSION ||
+                   status == MEMO_STATUS_UNSUPPORTED || (status == MEMO_STATUS_IO && is_reading)
+               ? 2
+               : 1;
+}
+
+int main(int argc, char** argv) {
+    static options o;
+    memo_error error;
+    memo_status status = MEMO_STATUS_OK;
+    int i, code, is_reading = 0;
+    for (i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(help, stdout);
+            return 0;
+        }
+    code = parse_options(&o, argc, argv);
+    if (!code) code = check_options(&o);
+    if (code) return code;
+    if (o.n_blocks[0]) status = print_makespans(&o, &error);
+    if (!status && o.timeline) status = write_timeline(&o, &error);
+    if (!status && o.profile) {
+        is_reading = access(o.profile, R_OK) != 0;
+        status = plan_degrees(&o, &error);
+    }
+    if (status) fprintf(stderr, "tmp_plan: %s\n", error.message);
+    code = exit_code(status, is_reading);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "tmp_plan: standard output cannot be written\n");
+        return 1;
+    }
+    return code;
+}

@@ -1,0 +1,585 @@
+/* blocks_model.h - a small split GPT for the tests of overlapped blocks: norm, attention and MLP with dropout keyed by
+ * position, over threads. */
+#ifndef BLOCKS_MODEL_H
+#define BLOCKS_MODEL_H
+
+#define ROWS       32 /* of the batch: sequences x tokens */
+#define HIDDEN     16
+#define HEAD       2
+#define N_HEADS    8
+#define WIDTH      32 /* of the MLP */
+#define VOCABULARY 23
+#define N_LAYERS   2
+#define N_BLOCKS   (2 * N_LAYERS)
+#define MAX_SPLIT  4 /* parts */
+#define N_LINEARS  6 /* of a layer: q, k, v, o, up, down */
+
+typedef struct model_setup {
+    memo_blocks_order order;
+    int32_t n_parts, splits_sequence, is_scattered;
+    int32_t by_layer;    /* call layer by layer */
+    int32_t is_recorded; /* keep a schedule of what was enqueued */
+    int32_t n_steps;     /* of accumulation */
+} model_setup;
+
+typedef struct blocks_model {
+    const model_setup* setup;
+    thread_rank* rank;
+    int32_t T, part_rows, sequence; /* tokens of one */
+    memo_share heads, width, vocabulary;
+    int32_t tokens[ROWS], labels[ROWS];
+    memo_linear linears[N_LAYERS][N_LINEARS], head;
+    float *table, *d_table;
+    float *h[N_BLOCKS], *out, *d, *dy, *y, *g; /* (ROWS, HIDDEN) */
+    float *x[2], *gathered[2];                 /* normed inputs; gathered gradients */
+    float *q, *k, *v, *o, *dq, *dk, *dv, *d_o; /* (ROWS, heads.count * HEAD) */
+    float *up, *act;                           /* (ROWS, width.count) */
+    float* piece;                              /* (ROWS, HIDDEN) */
+    float *final_x, *logits, *losses, *scratch, *d_final;
+    void* memory[96];
+    int n_memory;
+    int n_calls[4];
+} blocks_model;
+
+static float* model_floats(blocks_model* m, int64_t n) {
+    float* array = (float*)calloc((size_t)n + 1, sizeof(float));
+    if (!array) abort();
+    m->memory[m->n_memory++] = array;
+    return array;
+}
+
+/* In [-0.5, 0.5), the same on every rank. */
+static float model_value(uint64_t tag, int64_t index) {
+    uint64_t z = tag * 0x9e3779b97f4a7c15u + (uint64_t)index * 0xd1b54a32d192ed03u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (float)((z ^ (z >> 31)) >> 40) * (1.0f / 16777216.0f) - 0.5f;
+}
+
+/* One in eight is dropped, the others grow. */
+static float model_keep(int32_t block, int64_t row, int64_t column) {
+    return model_value(900 + (uint64_t)block, row * HIDDEN + column) < -0.375f ? 0.0f : 8.0f / 7.0f;
+}
+
+/* ---- one row ---- */
+
+static void model_norm(const float* h, float* x) {
+    float sum = 0, factor;
+    int i;
+    for (i = 0; i < HIDDEN; i++) sum += h[i] * h[i];
+    factor = 1.0f / sqrtf(sum / HIDDEN + 1e-3f);
+    for (i = 0; i < HIDDEN; i++) x[i] = h[i] * factor;
+}
+
+/* d += gradient through the norm of h. */
+static void model_norm_backward(const float* h, const float* dx, float* d) {
+    float sum = 0, dot = 0, factor;
+    int i;
+    for (i = 0; i < HIDDEN; i++) sum += h[i] * h[i];
+    factor = 1.0f / sqrtf(sum / HIDDEN + 1e-3f);
+    for (i = 0; i < HIDDEN; i++) dot += dx[i] * h[i];
+    for (i = 0; i < HIDDEN; i++) d[i] += factor * (dx[i] - h[i] * dot * factor * factor / HIDDEN);
+}
+
+static void model_residual(const blocks_model* m, int32_t block, int64_t r, float* to) {
+    int i;
+    for (i = 0; i < HIDDEN; i++)
+        to[r * HIDDEN + i] =
+            m->h[block][r * HIDDEN + i] + model_keep(block, r, i) * m->y[r * HIDDEN + i];
+}
+
+static int64_t model_first_key(const blocks_model* m, int64_t row) {
+    return row / m->sequence * m->sequence;
+}
+
+/* Probabilities of a row's visible keys. */
+static void model_softmax(const blocks_model* m, int64_t row, int64_t head, float* p) {
+    int64_t first = model_first_key(m, row), w = m->heads.count * HEAD, c;
+    float most = -INFINITY, sum = 0;
+    int i;
+    for (c = first; c <= row; c++) {
+        float s = 0;
+        for (i = 0; i < HEAD; i++)
+            s += m->q[row * w + head * HEAD + i] * m->k[c * w + head * HEAD + i];
+        p[c - first] = s;
+        most = s > most ? s : most;
+    }
+    for (c = first; c <= row; c++) sum += p[c - first] = expf(p[c - first] - most);
+    for (c = first; c <= row; c++) p[c - first] /= sum;
+}
+
+/* ---- what runs on the streams: pieces between products ---- */
+
+typedef struct model_work {
+    blocks_model* m;
+    memo_block_call call;
+} model_work;
+
+/* Rows of a part, or, scattered, this rank's rows of it. */
+static int64_t model_begin(const model_work* w) { return (int64_t)w->call.part * w->m->part_rows; }
+static int64_t model_end(const model_work* w) { return model_begin(w) + w->m->part_rows; }
+static int64_t model_own_begin(const model_work* w) {
+    const blocks_model* m = w->m;
+    int64_t share = m->part_rows / m->T;
+    return m->setup->is_scattered ? model_begin(w) + m->rank->comm->rank * share : model_begin(w);
+}
+static int64_t model_own_end(const model_work* w) {
+    const blocks_model* m = w->m;
+    return m->setup->is_scattered ? model_own_begin(w) + m->part_rows / m->T : model_end(w);
+}
+
+/* The block's normed input. */
+static memo_status model_enter(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    int32_t i = w->call.block;
+    int64_t r;
+    (void)error;
+    for (r = model_own_begin(w); r < model_own_end(w); r++) {
+        if (!w->call.is_input_saved) model_residual(m, i - 1, r, m->h[i]);
+        model_norm(m->h[i] + r * HIDDEN, m->x[i % 2] + r * HIDDEN);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_attend(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    int64_t r, c, a, n = m->heads.count * HEAD;
+    float p[ROWS];
+    int i;
+    (void)error;
+    for (r = model_begin(w); r < model_end(w); r++)
+        for (a = 0; a < m->heads.count; a++) {
+            int64_t first = model_first_key(m, r);
+            model_softmax(m, r, a, p);
+            for (i = 0; i < HEAD; i++) {
+                float sum = 0;
+                for (c = first; c <= r; c++) sum += p[c - first] * m->v[c * n + a * HEAD + i];
+                m->o[r * n + a * HEAD + i] = sum;
+                m->dk[r * n + a * HEAD + i] = m->dv[r * n + a * HEAD + i] = 0;
+            }
+        }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_activate(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    int64_t j;
+    (void)error;
+    for (j = model_begin(w) * m->width.count; j < model_end(w) * m->width.count; j++)
+        m->act[j] = tanhf(m->up[j]);
+    return MEMO_STATUS_OK;
+}
+
+/* The gradient of the output stream, from the block above; scattered, into the rows to be gathered. */
+static memo_status model_return(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    int32_t i = w->call.block;
+    int64_t r;
+    (void)error;
+    for (r = model_own_begin(w); r < model_own_end(w); r++) {
+        if (i < N_BLOCKS - 1)
+            model_norm_backward(m->h[i + 1] + r * HIDDEN, m->g + r * HIDDEN, m->d + r * HIDDEN);
+        if (m->setup->is_scattered)
+            memcpy(m->gathered[i % 2] + r * HIDDEN, m->d + r * HIDDEN, HIDDEN * sizeof(float));
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_drop(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    const float* d = m->setup->is_scattered ? m->gathered[w->call.block % 2] : m->d;
+    int64_t r;
+    int i;
+    (void)error;
+    for (r = model_begin(w); r < model_end(w); r++)
+        for (i = 0; i < HIDDEN; i++)
+            m->dy[r * HIDDEN + i] = model_keep(w->call.block, r, i) * d[r * HIDDEN + i];
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_attend_backward(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    int64_t r, c, a, n = m->heads.count * HEAD;
+    float p[ROWS], dp[ROWS];
+    int i;
+    (void)error;
+    for (r = model_begin(w); r < model_end(w); r++)
+        for (a = 0; a < m->heads.count; a++) {
+            int64_t first = model_first_key(m, r), at = a * HEAD;
+            float dot = 0;
+            model_softmax(m, r, a, p);
+            for (c = first; c <= r; c++) {
+                float sum = 0;
+                for (i = 0; i < HEAD; i++) {
+                    sum += m->d_o[r * n + at + i] * m->v[c * n + at + i];
+                    m->dv[c * n + at + i] += p[c - first] * m->d_o[r * n + at + i];
+                }
+                dp[c - first] = sum;
+                dot += sum * p[c - first];
+            }
+            for (i = 0; i < HEAD; i++) m->dq[r * n + at + i] = 0;
+            for (c = first; c <= r; c++) {
+                float ds = p[c - first] * (dp[c - first] - dot);
+                for (i = 0; i < HEAD; i++) {
+                    m->dq[r * n + at + i] += ds * m->k[c * n + at + i];
+                    m->dk[c * n + at + i] += ds * m->q[r * n + at + i];
+                }
+            }
+        }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_activate_backward(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    blocks_model* m = w->m;
+    int64_t j;
+    (void)error;
+    for (j = model_begin(w) * m->width.count; j < model_end(w) * m->width.count; j++)
+        m->up[j] *= 1 - m->act[j] * m->act[j]; /* up holds the gradient of act by now */
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_add_piece(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    int64_t j;
+    (void)error;
+    for (j = model_begin(w) * HIDDEN; j < model_end(w) * HIDDEN; j++) w->m->g[j] += w->m->piece[j];
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_leave(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    int64_t r;
+    (void)error;
+    for (r = model_own_begin(w); r < model_own_end(w); r++)
+        model_residual(w->m, N_BLOCKS - 1, r, w->m->out);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_leave_backward(void* args, memo_error* error) {
+    const model_work* w = (const model_work*)args;
+    int64_t r;
+    (void)error;
+    for (r = model_own_begin(w); r < model_own_end(w); r++)
+        model_norm_backward(w->m->h[0] + r * HIDDEN, w->m->g + r * HIDDEN, w->m->d + r * HIDDEN);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_norm_all(void* args, memo_error* error) {
+    blocks_model* m = ((const model_work*)args)->m;
+    int64_t r;
+    (void)error;
+    for (r = 0; r < ROWS; r++) model_norm(m->out + r * HIDDEN, m->final_x + r * HIDDEN);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_norm_all_backward(void* args, memo_error* error) {
+    blocks_model* m = ((const model_work*)args)->m;
+    int64_t r;
+    (void)error;
+    memset(m->d, 0, ROWS * HIDDEN * sizeof(float));
+    for (r = 0; r < ROWS; r++)
+        model_norm_backward(m->out + r * HIDDEN, m->d_final + r * HIDDEN, m->d + r * HIDDEN);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_launch(blocks_model* m, const memo_block_call* call, memo_host_function f,
+                                memo_error* error) {
+    model_work work;
+    work.m = m;
+    work.call = *call;
+    return memo_host_device_launch(m->rank->device, call->stream, f, &work, sizeof work, error);
+}
+
+/* ---- block functions ---- */
+
+#define AT(array, width) ((array) + (int64_t)call->part * m->part_rows * (width))
+
+static memo_status model_compute(blocks_model* m, const memo_block_call* call, int has_output,
+                                 memo_error* error) {
+    memo_linear* l = m->linears[call->block / 2];
+    int64_t n = m->part_rows, w = m->heads.count * HEAD;
+    const float* x = AT(m->x[call->block % 2], HIDDEN);
+    if (!m->setup->is_scattered && model_launch(m, call, model_enter, error)) return error->status;
+    if (call->block % 2 == 0) {
+        if (memo_linear_forward(&l[0], call->stream, x, AT(m->q, w), n, error) ||
+            memo_linear_forward(&l[1], call->stream, x, AT(m->k, w), n, error) ||
+            memo_linear_forward(&l[2], call->stream, x, AT(m->v, w), n, error) ||
+            model_launch(m, call, model_attend, error))
+            return error->status;
+        if (!has_output) return MEMO_STATUS_OK;
+        return memo_linear_forward(&l[3], call->stream, AT(m->o, w), AT(m->y, HIDDEN), n, error);
+    }
+    if (memo_linear_forward(&l[4], call->stream, x, AT(m->up, m->width.count), n, error) ||
+        model_launch(m, call, model_activate, error))
+        return error->status;
+    if (!has_output) return MEMO_STATUS_OK;
+    return memo_linear_forward(&l[5], call->stream, AT(m->act, m->width.count), AT(m->y, HIDDEN), n,
+                               error);
+}
+
+static memo_status model_forward(void* context, const memo_block_call* call, memo_error* error) {
+    blocks_model* m = (blocks_model*)context;
+    m->n_calls[0]++;
+    return model_compute(m, call, 1, error);
+}
+
+static memo_status model_recompute(void* context, const memo_block_call* call, memo_error* error) {
+    blocks_model* m = (blocks_model*)context;
+    m->n_calls[1]++;
+    return model_compute(m, call, call->has_output, error);
+}
+
+static memo_status model_backward(void* context, const memo_block_call* call, memo_error* error) {
+    blocks_model* m = (blocks_model*)context;
+    memo_linear* l = m->linears[call->block / 2];
+    int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
+    float *g = AT(m->g, HIDDEN), *piece = AT(m->piece, HIDDEN), *dy = AT(m->dy, HIDDEN);
+    m->n_calls[2]++;
+    if (!m->setup->is_scattered && model_launch(m, call, model_return, error)) return error->status;
+    if (model_launch(m, call, model_drop, error)) return error->status;
+    if (call->block % 2) {
+        if (memo_linear_backward(&l[5], call->stream, dy, AT(m->up, wide), n, error) ||
+            model_launch(m, call, model_activate_backward, error) ||
+            memo_linear_backward(&l[4], call->stream, AT(m->up, wide), g, n, error))
+            return error->status;
+        return MEMO_STATUS_OK;
+    }
+    if (memo_linear_backward(&l[3], call->stream, dy, AT(m->d_o, w), n, error) ||
+        model_launch(m, call, model_attend_backward, error) ||
+        memo_linear_backward(&l[0], call->stream, AT(m->dq, w), g, n, error) ||
+        memo_linear_backward(&l[1], call->stream, AT(m->dk, w), piece, n, error) ||
+        model_launch(m, call, model_add_piece, error) ||
+        memo_linear_backward(&l[2], call->stream, AT(m->dv, w), piece, n, error))
+        return error->status;
+    return model_launch(m, call, model_add_piece, error);
+}
+
+static memo_status model_weights(void* context, const memo_block_call* call, memo_error* error) {
+    blocks_model* m = (blocks_model*)context;
+    memo_linear* l = m->linears[call->block / 2];
+    int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
+    const float *x = AT(m->x[call->block % 2], HIDDEN), *dy = AT(m->dy, HIDDEN);
+    m->n_calls[3]++;
+    if (call->block % 2) {
+        if (memo_linear_weights(&l[5], call->stream, AT(m->act, wide), dy, n, error))
+            return error->status;
+        return memo_linear_weights(&l[4], call->stream, x, AT(m->up, wide), n, error);
+    }
+    if (memo_linear_weights(&l[3], call->stream, AT(m->o, w), dy, n, error) ||
+        memo_linear_weights(&l[0], call->stream, x, AT(m->dq, w), n, error) ||
+        memo_linear_weights(&l[1], call->stream, x, AT(m->dk, w), n, error))
+        return error->status;
+    return memo_linear_weights(&l[2], call->stream, x, AT(m->dv, w), n, error);
+}
+
+static memo_status model_forward_end(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    return model_launch((blocks_model*)context, call, model_leave, error);
+}
+static memo_status model_backward_end(void* context, const memo_block_call* call,
+                                      memo_error* error) {
+    return model_launch((blocks_model*)context, call, model_leave_backward, error);
+}
+static memo_status model_forward_rows(void* context, const memo_block_call* call,
+                                      memo_error* error) {
+    return model_launch((blocks_model*)context, call, model_enter, error);
+}
+static memo_status model_backward_rows(void* context, const memo_block_call* call,
+                                       memo_error* error) {
+    return model_launch((blocks_model*)context, call, model_return, error);
+}
+
+/* ---- a rank ---- */
+
+static void model_linear(blocks_model* m, memo_linear* l, memo_linear_split split, uint64_t tag,
+                         int64_t n_out, int64_t n_in, memo_share share, int has_bias) {
+    int64_t o, i, rows = split == MEMO_LINEAR_COLUMN ? share.count : n_out;
+    int64_t columns = split == MEMO_LINEAR_COLUMN ? n_in : share.count;
+    float *weights = model_floats(m, rows * columns), *bias = model_floats(m, rows);
+    memset(l, 0, sizeof *l);
+    l->functions = memo_host_linear_functions(m->rank->device);
+    l->split = split;
+    l->rank = m->rank->comm->rank;
+    l->n_in = columns;
+    l->n_out = rows;
+    for (o = 0; o < rows; o++) {
+        int64_t row = split == MEMO_LINEAR_COLUMN ? share.begin + o : o;
+        for (i = 0; i < columns; i++)
+            weights[o * columns + i] =
+                0.5f *
+                model_value(tag, row * n_in + (split == MEMO_LINEAR_ROW ? share.begin : 0) + i);
+        bias[o] = 0.2f * model_value(tag + 1000, row);
+    }
+    l->weights = weights;
+    l->d_weights = model_floats(m, rows * columns);
+    if (has_bias) {
+        l->bias = bias;
+        l->d_bias = model_floats(m, rows);
+    }
+}
+
+static void model_make(blocks_model* m, thread_rank* rank, const model_setup* setup) {
+    int32_t T = rank->comm->size, me = rank->comm->rank, i, layer;
+    int64_t w, r, c;
+    memset(m, 0, sizeof *m);
+    m->setup = setup;
+    m->rank = rank;
+    m->T = T;
+    m->part_rows = ROWS / setup->n_parts;
+    m->sequence = setup->splits_sequence ? ROWS : ROWS / MAX_SPLIT;
+    m->heads = memo_share_of(N_HEADS, T, me);
+    m->width = memo_share_of(WIDTH, T, me);
+    m->vocabulary = memo_share_of(VOCABULARY, T, me); /* 23: not all ranks have as much */
+    w = m->heads.count * HEAD;
+    for (r = 0; r < ROWS; r++) {
+        m->tokens[r] = (int32_t)((model_value(7, r) + 0.5f) * VOCABULARY);
+        m->labels[r] = r % 9 == 8 ? -1 : (int32_t)((model_value(8, r) + 0.5f) * VOCABULARY);
+    }
+    for (layer = 0; layer < N_LAYERS; layer++) {
+        memo_share by_head;
+        memo_linear* l = m->linears[layer];
+        uint64_t tag = 10 + 20 * (uint64_t)layer;
+        by_head.begin = m->heads.begin * HEAD;
+        by_head.count = m->heads.count * HEAD;
+        for (i = 0; i < 3; i++)
+            model_linear(m, &l[i], MEMO_LINEAR_COLUMN, tag + (uint64_t)i, N_HEADS * HEAD, HIDDEN,
+                         by_head, 1);
+        model_linear(m, &l[3], MEMO_LINEAR_ROW, tag + 3, HIDDEN, N_HEADS * HEAD, by_head, 1);
+        model_linear(m, &l[4], MEMO_LINEAR_COLUMN, tag + 4, WIDTH, HIDDEN, m->width, 1);
+        model_linear(m, &l[5], MEMO_LINEAR_ROW, tag + 5, HIDDEN, WIDTH, m->width, 1);
+    }
+    model_linear(m, &m->head, MEMO_LINEAR_COLUMN, 5, VOCABULARY, HIDDEN, m->vocabulary, 0);
+    m->table = model_floats(m, m->vocabulary.count * HIDDEN);
+    m->d_table = model_floats(m, m->vocabulary.count * HIDDEN);
+    for (r = 0; r < m->vocabulary.count; r++)
+        for (c = 0; c < HIDDEN; c++)
+            m->table[r * HIDDEN + c] = model_value(6, (m->vocabulary.begin + r) * HIDDEN + c);
+    for (i = 0; i < N_BLOCKS; i++) m->h[i] = model_floats(m, ROWS * HIDDEN);
+    m->out = model_floats(m, ROWS * HIDDEN);
+    m->d = model_floats(m, ROWS * HIDDEN);
+    m->dy = model_floats(m, ROWS * HIDDEN);
+    m->y = model_floats(m, ROWS * HIDDEN);
+    m->g = model_floats(m, ROWS * HIDDEN);
+    m->piece = model_floats(m, ROWS * HIDDEN);
+    m->final_x = model_floats(m, ROWS * HIDDEN);
+    m->d_final = model_floats(m, ROWS * HIDDEN);
+    for (i = 0; i < 2; i++) {
+        m->x[i] = model_floats(m, ROWS * HIDDEN);
+        m->gathered[i] = model_floats(m, ROWS * HIDDEN);
+    }
+    m->q = model_floats(m, ROWS * w);
+    m->k = model_floats(m, ROWS * w);
+    m->v = model_floats(m, ROWS * w);
+    m->o = model_floats(m, ROWS * w);
+    m->dq = model_floats(m, ROWS * w);
+    m->dk = model_floats(m, ROWS * w);
+    m->dv = model_floats(m, ROWS * w);
+    m->d_o = model_floats(m, ROWS * w);
+    m->up = model_floats(m, ROWS * m->width.count);
+    m->act = model_floats(m, ROWS * m->width.count);
+    m->logits = model_floats(m, ROWS * m->vocabulary.count);
+    m->losses = model_floats(m, ROWS);
+    m->scratch = model_floats(m, 3 * ROWS);
+}
+
+static void model_free(blocks_model* m) {
+    while (m->n_memory > 0) free(m->memory[--m->n_memory]);
+}
+
+static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
+                                   memo_block_buffers* buffers, void* inputs[MAX_SPLIT][2]) {
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    int s;
+    desc.device = device;
+    desc.compute_stream = m->rank->stream;
+    desc.comm = m->rank->comm;
+    desc.type = MEMO_TYPE_F32;
+    desc.schedule.order = m->setup->order;
+    desc.schedule.n_blocks = N_BLOCKS;
+    desc.schedule.n_parts = m->setup->n_parts;
+    desc.schedule.splits_sequence = m->setup->splits_sequence;
+    desc.schedule.is_scattered = m->setup->is_scattered;
+    desc.buffers = buffers;
+    desc.functions.context = m;
+    desc.functions.forward = model_forward;
+    desc.functions.recompute = model_recompute;
+    desc.functions.backward = model_backward;
+    desc.functions.weights = model_weights;
+    desc.functions.forward_end = model_forward_end;
+    desc.functions.backward_end = model_backward_end;
+    desc.functions.forward_rows = model_forward_rows;
+    desc.functions.backward_rows = model_backward_rows;
+    for (s = 0; s < m->setup->n_parts; s++) {
+        int64_t at = (int64_t)s * m->part_rows * HIDDEN;
+        memset(&buffers[s], 0, sizeof buffers[s]);
+        buffers[s].output = m->y + at;
+        buffers[s].gradient = m->g + at;
+        buffers[s].count = (int64_t)m->part_rows * HIDDEN;
+        inputs[s][0] = m->x[0] + at;
+        inputs[s][1] = m->x[1] + at;
+        buffers[s].inputs = inputs[s];
+        buffers[s].gradients[0] = m->gathered[0] + at;
+        buffers[s].gradients[1] = m->gathered[1] + at;
+    }
+    return desc;
+}
+
+/* Scattered rows of each part made whole. */
+static memo_status model_gather(blocks_model* m, float* rows, memo_error* error) {
+    memo_comm* comm = m->rank->comm;
+    int64_t count = (int64_t)m->part_rows * HIDDEN;
+    memo_status status = MEMO_STATUS_OK;
+    int s;
+    for (s = 0; s < m->setup->n_parts && m->setup->is_scattered && !status; s++)
+        status =
+            comm->all_gather(comm, m->rank->stream, rows + s * count + comm->rank * (count / m->T),
+                             rows + s * count, count / m->T, MEMO_TYPE_F32, error);
+    return status;
+}
+
+static memo_status model_pass(blocks_model* m, memo_blocks* blocks, int is_backward,
+                              memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t layer;
+    if (!m->setup->by_layer)
+        return is_backward ? memo_blocks_backward(blocks, error)
+                           : memo_blocks_forward(blocks, error);
+    for (layer = 0; layer < N_LAYERS && !status; layer++)
+        status = is_backward ? memo_blocks_backward_layer(blocks, N_LAYERS - 1 - layer, error)
+                             : memo_blocks_forward_layer(blocks, layer, error);
+    return status;
+}
+
+static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* error) {
+    memo_stream stream = m->rank->stream;
+    memo_device* device = m->rank->device;
+    memo_comm* comm = m->rank->comm;
+    memo_block_call call;
+    memset(&call, 0, sizeof call);
+    call.stream = stream;
+    if (memo_host_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
+                                    HIDDEN, m->h[0], error) ||
+        model_pass(m, blocks, 0, error) || model_gather(m, m->out, error) ||
+        model_launch(m, &call, model_norm_all, error) ||
+        memo_linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
+        memo_host_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY,
+                                m->labels, ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
+        memo_linear_backward(&m->head, stream, m->logits, m->d_final, ROWS, error) ||
+        memo_linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
+        comm->all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
+                         MEMO_REDUCTION_SUM, error) ||
+        model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error) ||
+        model_gather(m, m->d, error))
+        return error->status;
+    return memo_host_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
+                                        HIDDEN, m->d, error);
+}
+
+#endif

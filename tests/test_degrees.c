@@ -1,0 +1,513 @@
+/* The planner of degrees: both engines against every plan there is, sizes and times, its cost against the simulated
+ * schedule, files. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "plan_parts/degrees_alone.h"
+#include "sp_parts/8_blocks_schedule_alone.h"
+#include "memo_test.h"
+
+static memo_error error;
+
+#ifdef MEMO_TEST_VALGRIND
+#define CASES(n) ((n) / 50)
+#else
+#define CASES(n) (n)
+#endif
+
+#ifdef MEMO_LP_SOLVE
+#define FIRST_ENGINE MEMO_DEGREES_ENGINE_MIP
+#else
+#define FIRST_ENGINE MEMO_DEGREES_ENGINE_LABELS
+#endif
+
+static const int32_t powers[] = {1, 2, 4, 8, 16};
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* ---- a plan's cost, from the reference page and nothing else ---- */
+
+static double gather_of(const memo_degrees_problem* problem, int32_t a, int32_t b) {
+    return a == b ? 0 : problem->gather_s[a < b ? a : b][a < b ? b : a];
+}
+
+static double cost_of(const memo_degrees_problem* problem, const int32_t* plan, int64_t* bytes) {
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, boundary = -1;
+    int64_t rho = 0;
+    double sum = 0;
+    *bytes = 0;
+    for (i = 0; i < d; i++)
+        if (problem->degrees[i] == problem->boundary_degree) boundary = i;
+    for (i = 0; i < n; i++) {
+        const memo_degree_cost* c = &problem->costs[i * d + plan[i]];
+        sum += larger(c->forward_s, c->forward_collective_s);
+        sum += larger(c->backward_s, c->backward_collective_s);
+        if (problem->has_gradients) sum += c->gradient_s;
+        if (i == 0) sum += c->forward_s + c->backward_collective_s;
+        if (i == n - 1) sum += c->forward_collective_s + c->backward_s;
+        if (i == 0 && boundary >= 0) sum += gather_of(problem, boundary, plan[i]);
+        if (i == n - 1 && boundary >= 0) sum += gather_of(problem, boundary, plan[i]);
+        *bytes += c->state_bytes + c->saved_bytes;
+        if (c->runtime_bytes > rho) rho = c->runtime_bytes;
+        if (i + 1 < n) {
+            const memo_degree_cost* t = &problem->costs[(i + 1) * d + plan[i + 1]];
+            double gather_s = gather_of(problem, plan[i], plan[i + 1]);
+            if (plan[i + 1] <= plan[i])
+                sum += larger(t->forward_s, c->forward_collective_s);
+            else
+                sum += c->forward_collective_s + gather_s + t->forward_s;
+            if (plan[i + 1] >= plan[i])
+                sum += larger(c->backward_s, t->backward_collective_s);
+            else
+                sum += t->backward_collective_s + gather_s + c->backward_s;
+        }
+    }
+    *bytes += rho;
+    return sum;
+}
+
+/* The least cost of all plans that fit; INFINITY where none does. */
+static double best_of_all(const memo_degrees_problem* problem) {
+    int32_t plan[8], i;
+    double best = INFINITY;
+    memset(plan, 0, sizeof plan);
+    for (;;) {
+        int64_t bytes;
+        double cost = cost_of(problem, plan, &bytes);
+        if (cost < best && (!problem->memory_bytes || bytes <= problem->memory_bytes)) best = cost;
+        for (i = 0; i < problem->n_blocks && ++plan[i] == problem->n_degrees; i++) plan[i] = 0;
+        if (i == problem->n_blocks) return best;
+    }
+}
+
+static memo_degrees_problem* random_problem(void) {
+    int32_t n = (int32_t)memo_test_int(1, 6), d = (int32_t)memo_test_int(1, 4), i, p, q;
+    memo_degrees_problem* problem;
+    int is_like_a_model = memo_test_int(0, 1) == 0;
+    int64_t least = 0, most = 0;
+    CHECK_OK(memo_degrees_problem_create(n, powers + memo_test_int(0, 1), d, &problem, &error));
+    for (i = 0; i < n; i++)
+        for (p = 0; p < d; p++) {
+            memo_degree_cost* c = &problem->costs[i * d + p];
+            double degree = problem->degrees[p], at = is_like_a_model ? degree : 1;
+            c->forward_s = (1 + memo_test_real());
+            c->forward_collective_s = at / 2 * memo_test_real();
+            c->backward_s = 3 * (1 + memo_test_real());
+            c->backward_collective_s = at / 2 * memo_test_real();
+            c->gradient_s = memo_test_real() / degree;
+            c->state_bytes = memo_test_int(0, 1000) / (int64_t)degree;
+            c->saved_bytes = memo_test_int(0, 100) * (int64_t)at;
+            c->runtime_bytes = memo_test_int(0, 500);
+            if (memo_test_int(0, 9) == 0) c->forward_collective_s = 0;
+        }
+    for (p = 0; p < d; p++)
+        for (q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
+    for (i = 0; i < n; i++) {
+        int64_t low = INT64_MAX, high = 0;
+        for (p = 0; p < d; p++) {
+            const memo_degree_cost* c = &problem->costs[i * d + p];
+            int64_t kept = c->state_bytes + c->saved_bytes;
+            if (kept < low) low = kept;
+            if (kept > high) high = kept;
+        }
+        least += low;
+        most += high;
+    }
+    if (memo_test_int(0, 3)) problem->memory_bytes = memo_test_int(least, most + 500) + 1;
+    if (memo_test_int(0, 1)) problem->boundary_degree = problem->degrees[memo_test_int(0, d - 1)];
+    problem->has_gradients = memo_test_int(0, 1) == 0;
+    return problem;
+}
+
+static void equals_brute_force(void) {
+    int n, engine, n_infeasible = 0;
+    for (n = 0; n < CASES(500); n++) {
+        memo_degrees_problem* problem = random_problem();
+        double best = best_of_all(problem);
+        n_infeasible += best == INFINITY;
+        for (engine = FIRST_ENGINE; engine <= MEMO_DEGREES_ENGINE_LABELS; engine++) {
+            memo_degrees_plan* plan = NULL;
+            memo_status status =
+                memo_degrees_solve(problem, (memo_degrees_engine)engine, 0, &plan, &error);
+            int32_t indices[8], i, p;
+            int64_t bytes, evaluated_bytes;
+            double cost, evaluated_s;
+            if (best == INFINITY) {
+                CHECK_CASE(status == MEMO_STATUS_INFEASIBLE, "case %d, engine %d: %d", n, engine,
+                           (int)status);
+                CHECK(!plan);
+                continue;
+            }
+            CHECK_CASE(!status, "case %d, engine %d: %s", n, engine, error.message);
+            if (status) continue;
+            for (i = 0; i < problem->n_blocks; i++)
+                for (p = 0; p < problem->n_degrees; p++)
+                    if (problem->degrees[p] == plan->degrees[i]) indices[i] = p;
+            cost = cost_of(problem, indices, &bytes);
+            CHECK_CASE(cost <= best + 1e-9, "case %d, engine %d: %.12g, the best is %.12g", n,
+                       engine, cost, best);
+            CHECK(fabs(plan->step_s - cost) < 1e-9 && plan->memory_bytes == bytes);
+            CHECK(!problem->memory_bytes || bytes <= problem->memory_bytes);
+            CHECK(plan->proof == MEMO_PROOF_OPTIMAL && plan->solve_s >= 0);
+            CHECK_OK(memo_degrees_evaluate(problem, plan->degrees, &evaluated_s, &evaluated_bytes,
+                                           &error));
+            CHECK(evaluated_s == plan->step_s && evaluated_bytes == plan->memory_bytes);
+            memo_degrees_plan_destroy(plan);
+        }
+        memo_degrees_problem_destroy(problem);
+    }
+    CHECK(n_infeasible > 0);
+}
+
+/* ---- models ---- */
+
+static memo_degrees_model model_of(int32_t n_layers, int32_t hidden, int32_t n_degrees) {
+    memo_degrees_model model = memo_degrees_model_default();
+    int32_t k;
+    model.n_layers = n_layers;
+    model.hidden = hidden;
+    model.sequence = 1024;
+    model.batch = 128;
+    model.n_gpus = 32;
+    model.n_degrees = n_degrees;
+    for (k = 0; k < n_degrees; k++) {
+        model.degrees[k] = 2 << k;
+        model.bandwidth_bytes_per_s[k] = k == 0 ? 45e9 : k == 1 ? 6e9 : 3e9;
+    }
+    model.latency_s = 10e-6;
+    model.flops_per_s = 25e12;
+    model.boundary_degree = 4;
+    return model;
+}
+
+/* With and without gradients; memory unlimited, then between what the fastest plan uses and the least there is. */
+static void solve_sizes(int32_t n_layers, int32_t n_degrees, double limit_s) {
+    memo_degrees_model model = model_of(n_layers, 2048, n_degrees);
+    double slowest_s = 0;
+    int has_gradients, k;
+    for (has_gradients = 0; has_gradients < 2; has_gradients++) {
+        memo_degrees_problem* problem;
+        memo_degrees_plan* plan;
+        int64_t least, most = 0;
+        model.data_bandwidth_bytes_per_s = has_gradients ? 3e9 : 0;
+        CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+        problem->memory_bytes = 1;
+        CHECK(memo_degrees_solve(problem, FIRST_ENGINE, 0, &plan, &error) ==
+              MEMO_STATUS_INFEASIBLE);
+        least = atoll(strstr(error.message, "needs ") + 6);
+        for (k = 0; k < 6; k++) {
+            memo_degrees_plan* labels = NULL;
+            plan = NULL;
+            problem->memory_bytes = k ? least + (most - least) * (5 - k) / 5 : 0;
+            CHECK_OK(memo_degrees_solve(problem, FIRST_ENGINE, 20, &plan, &error));
+            CHECK_OK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_LABELS, 20, &labels, &error));
+            if (plan && labels) {
+                if (k == 0) most = plan->memory_bytes;
+                CHECK(plan->proof == MEMO_PROOF_OPTIMAL && labels->proof == MEMO_PROOF_OPTIMAL);
+                CHECK_CASE(fabs(plan->step_s - labels->step_s) <= 1e-9 * labels->step_s,
+                           "%.12g by the program, %.12g by labels", plan->step_s, labels->step_s);
+                slowest_s = larger(slowest_s, plan->solve_s);
+                printf("# %d blocks x %d degrees, %.1f GB%s: %s %.3f s, labels %.3f s\n",
+                       (int)(2 * n_layers), (int)n_degrees, 1e-9 * (double)problem->memory_bytes,
+                       has_gradients ? ", gradients" : "", plan->engine, plan->solve_s,
+                       labels->solve_s);
+            }
+            memo_degrees_plan_destroy(plan);
+            memo_degrees_plan_destroy(labels);
+        }
+        memo_degrees_problem_destroy(problem);
+    }
+#if !defined(MEMO_TEST_VALGRIND)
+    CHECK_CASE(slowest_s < limit_s, "%.3f s", slowest_s);
+#else
+    (void)limit_s;
+#endif
+}
+
+static void blocks_48_degrees_3(void) { solve_sizes(24, 3, 1); }
+static void blocks_128_degrees_4(void) { solve_sizes(64, 4, 10); }
+
+/* Without pinned ends the last block takes another degree for nothing. */
+static void boundary_is_pinned(void) {
+    memo_degrees_model model = model_of(6, 2048, 3);
+    memo_degrees_problem* problem;
+    memo_degrees_plan* plan;
+    double step_s;
+    int64_t bytes;
+    int32_t uniform[12], i;
+    CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+    for (i = 0; i < 12; i++) uniform[i] = 4;
+    CHECK_OK(memo_degrees_evaluate(problem, uniform, &step_s, &bytes, &error));
+    problem->memory_bytes = bytes;
+    CHECK_OK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error));
+    CHECK(plan->step_s <= step_s * (1 + 1e-12));
+    memo_degrees_plan_destroy(plan);
+    problem->boundary_degree = 3;
+    CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    problem->boundary_degree = 4;
+    problem->memory_bytes = 1000;
+    CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error) ==
+          MEMO_STATUS_INFEASIBLE);
+    CHECK(strstr(error.message, "the smallest needs") != NULL);
+    memo_degrees_problem_destroy(problem);
+}
+
+/* ---- the planner's cost against the simulated schedule ----
+ *
+ * A plan is runs of blocks of one degree.  Inside a run the schedule overlaps; between runs everything waits, and the
+ * rows are gathered in one direction. */
+
+static double simulated(const memo_degrees_problem* problem, const int32_t* plan) {
+    double total = 0;
+    int32_t begin, end, i, d = problem->n_degrees;
+    int is_backward, s;
+    for (begin = 0; begin < problem->n_blocks; begin = end) {
+        memo_block_times times[2 * 64];
+        memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+        for (end = begin; end < problem->n_blocks && plan[end] == plan[begin]; end++) {
+            const memo_degree_cost* c = &problem->costs[end * d + plan[end]];
+            for (s = 0; s < 2; s++) {
+                memo_block_times* t = &times[2 * (end - begin) + s];
+                memset(t, 0, sizeof *t);
+                t->forward_s = c->forward_s;
+                t->backward_s = c->backward_s;
+                t->reduce_s = c->forward_collective_s;
+            }
+        }
+        desc.order = MEMO_BLOCKS_FINE;
+        desc.n_blocks = end - begin;
+        desc.blocks_per_layer = 1;
+        desc.times = times;
+        for (is_backward = 0; is_backward < 2; is_backward++) {
+            memo_schedule* schedule;
+            memo_simulation* simulation;
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(is_backward ? memo_blocks_backward_schedule(&desc, schedule, &error)
+                                 : memo_blocks_forward_schedule(&desc, schedule, &error));
+            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            total += simulation->makespan_s;
+            memo_simulation_destroy(simulation);
+            memo_schedule_destroy(schedule);
+        }
+        if (end < problem->n_blocks) total += 2 * gather_of(problem, plan[end - 1], plan[end]);
+    }
+    for (i = 0; i < d; i++)
+        if (problem->degrees[i] == problem->boundary_degree)
+            total += 2 * (gather_of(problem, i, plan[0]) +
+                          gather_of(problem, i, plan[problem->n_blocks - 1]));
+    return total;
+}
+
+#define N_PLANS 40
+
+static double rank_of(const double* values, int n, int at) {
+    double rank = 0;
+    int i;
+    for (i = 0; i < n; i++) rank += values[i] < values[at] ? 1 : values[i] == values[at] ? 0.5 : 0;
+    return rank;
+}
+
+static void ranks_like_the_simulation(void) {
+    double least = 1;
+    int run, i;
+    for (run = 0; run < 6; run++) {
+        memo_degrees_model model = model_of(8 + 4 * (run % 3), run < 3 ? 2048 : 4096, 3);
+        memo_degrees_problem* problem;
+        double cost[N_PLANS], measured[N_PLANS], sum = 0, a = 0, b = 0, spearman;
+        int32_t n = 2 * model.n_layers, k;
+        model.batch = run < 3 ? 128 : 32;
+        for (k = 0; k < 3; k++) /* run after run another balance of computation and links */
+            model.bandwidth_bytes_per_s[k] *= run % 2 ? 1 : 3;
+        CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+        for (i = 0; i < N_PLANS; i++) {
+            int32_t plan[64];
+            int64_t bytes;
+            int n_runs = (int)memo_test_int(1, 4); /* of one degree */
+            for (k = 0; k < n; k++)
+                plan[k] = k > 0 && memo_test_int(0, n - 1) >= n_runs ? plan[k - 1]
+                                                                     : (int32_t)memo_test_int(0, 2);
+            cost[i] = cost_of(problem, plan, &bytes);
+            measured[i] = simulated(problem, plan);
+        }
+        for (i = 0; i < N_PLANS; i++) {
+            double x = rank_of(cost, N_PLANS, i) - N_PLANS / 2.0,
+                   y = rank_of(measured, N_PLANS, i) - N_PLANS / 2.0;
+            sum += x * y;
+            a += x * x;
+            b += y * y;
+        }
+        spearman = sum / sqrt(a * b);
+        printf("# %d blocks, hidden %d: Spearman %.3f over %d plans\n", (int)n, (int)model.hidden,
+               spearman, (int)N_PLANS);
+        if (spearman < least) least = spearman;
+        memo_degrees_problem_destroy(problem);
+    }
+    CHECK_CASE(least >= 0.85, "Spearman %.3f", least);
+}
+
+/* ---- files ---- */
+
+static const char profile[] = "# two blocks\n"
+                              "blocks 2\n"
+                              "degrees 2 4\n"
+                              "memory 5000\n"
+                              "gather 2 4 100\n"
+                              "block 0 2 1000 500 3000 500 0 100 200 300\n"
+                              "block 0 4 1000 900 3000 900 0 50 400 300\n"
+                              "block 1 2 2000 500 6000 500 0 100 200 300\n"
+                              "block 1 4 2000 900 6000 900 0 50 400 300\n";
+
+static memo_status parse(const char* text, memo_degrees_problem** problem) {
+    return memo_degrees_problem_parse(text, (int64_t)strlen(text), "p", problem, &error);
+}
+
+static void profile_files(void) {
+    static const struct {
+        const char *from, *to, *message;
+    } damage[] = {
+        {"blocks 2", "blocks 0", "p:2: the number of blocks 0 is outside"},
+        {"blocks 2", "block 2", "must come before"},
+        {"blocks 2", "blocks 2 3", "p:2: unexpected `3` at the end"},
+        {"blocks 2", "blocks two", "the number of blocks `two` is not a whole number"},
+        {"degrees 2 4", "degrees 4 2", "p:3: degree 2: degrees are powers of two and ascend"},
+        {"degrees 2 4", "degrees 2 3", "degree 3"},
+        {"degrees 2 4", "degrees", "the degrees are missing"},
+        {"memory 5000", "memory -1", "p:4: the memory -1 is outside"},
+        {"memory 5000", "boundary 8", "none of the degrees"},
+        {"memory 5000", "gradients 2", "the gradients 2 is outside"},
+        {"memory 5000", "blocks 2", "`blocks` for the second time"},
+        {"memory 5000", "speed 5000", "`speed` is not blocks"},
+        {"gather 2 4", "gather 4 2", "from a smaller degree to a larger"},
+        {"gather 2 4", "gather 2 8", "8 is none of the degrees"},
+        {"gather 2 4 100\n", "", "the gather from degree 2 to 4 is missing"},
+        {"block 1 4 2000 900 6000 900 0 50 400 300\n", "", "block 1 at degree 4 is missing"},
+        {"block 1 4 2000", "block 1 2 2000", "p:9: this block and degree for the second time"},
+        {"block 1 4 2000", "block 2 4 2000", "p:9: the block 2 is outside [0, 1]"},
+        {"block 1 4 2000", "block 1 4 -2000", "the F -2000 is outside"},
+        {"400 300\nblock 1 2", "400\nblock 1 2", "p:7: the RUNTIME is missing"},
+    };
+    memo_degrees_problem *problem, *again;
+    size_t i;
+    char path[] = "/tmp/test_degrees.XXXXXX";
+    int descriptor = mkstemp(path);
+    CHECK(descriptor >= 0);
+    if (descriptor >= 0) close(descriptor);
+    CHECK_OK(parse(profile, &problem));
+    CHECK(problem->n_blocks == 2 && problem->n_degrees == 2 && problem->memory_bytes == 5000);
+    CHECK(problem->costs[3].forward_collective_s == 900 * 1e-9 &&
+          problem->costs[3].saved_bytes == 400);
+    CHECK(problem->gather_s[0][1] == 100 * 1e-9);
+    CHECK_OK(memo_degrees_problem_write(problem, path, &error));
+    CHECK_OK(memo_degrees_problem_read(path, &again, &error));
+    CHECK(!memcmp(problem->costs, again->costs, 4 * sizeof(memo_degree_cost)));
+    CHECK(again->memory_bytes == 5000 && again->gather_s[0][1] == problem->gather_s[0][1]);
+    memo_degrees_problem_destroy(again);
+    memo_degrees_problem_destroy(problem);
+    for (i = 0; i < sizeof damage / sizeof *damage; i++) {
+        char text[1024];
+        const char* at = strstr(profile, damage[i].from);
+        memo_status status;
+        CHECK(at != NULL);
+        if (!at) continue;
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - profile), profile, damage[i].to,
+                 at + strlen(damage[i].from));
+        status = parse(text, &problem);
+        CHECK_CASE(status == MEMO_STATUS_FORMAT && strstr(error.message, damage[i].message) &&
+                       !problem,
+                   "%s -> %s: %s", damage[i].from, damage[i].to, error.message);
+        memo_degrees_problem_destroy(problem);
+    }
+    CHECK(parse("", &problem) == MEMO_STATUS_FORMAT);
+    CHECK(parse("memo degrees-profile 2\n", &problem) == MEMO_STATUS_VERSION);
+    CHECK(parse("memo plan 1\n", &problem) == MEMO_STATUS_FORMAT);
+    CHECK(memo_degrees_problem_read("/nonexistent/p", &problem, &error) == MEMO_STATUS_IO);
+    remove(path);
+}
+
+static void degree_files(void) {
+    static const int32_t degrees[] = {2, 2, 4, 8};
+    static const char* const bad[] = {"block 1 2\n",
+                                      "block 0 2\nblock 0 2\n",
+                                      "block 0 3\n",
+                                      "block 0 2 2\n",
+                                      "layer 0 2\n",
+                                      "block 0\n",
+                                      "",
+                                      "memo degrees 1\nblock 0 2\n"};
+    int32_t* read = NULL;
+    int32_t n = 0, not_power = 6;
+    size_t i;
+    char path[] = "/tmp/test_degrees.XXXXXX", *text;
+    int64_t n_bytes;
+    int descriptor = mkstemp(path);
+    CHECK(descriptor >= 0);
+    if (descriptor >= 0) close(descriptor);
+    CHECK_OK(memo_degrees_write(degrees, 4, path, &error));
+    CHECK_OK(memo_degrees_read(path, &read, &n, &error));
+    CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));
+    memo_degrees_free(read);
+    CHECK_OK(memoi_read_file(path, &text, &n_bytes, &error));
+    text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
+    CHECK(memo_degrees_parse(text, n_bytes, "d", &read, &n, &error) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "checksum") != NULL);
+    MEMO_FREE(text);
+    CHECK_OK(memo_degrees_parse("block 0 1\nblock 1 16\n", 21, "d", &read, &n, &error));
+    CHECK(n == 2 && read[1] == 16);
+    memo_degrees_free(read);
+    for (i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK_CASE(memo_degrees_parse(bad[i], (int64_t)strlen(bad[i]), "d", &read, &n, &error) ==
+                       MEMO_STATUS_FORMAT,
+                   "%s", bad[i]);
+        CHECK(!read && n == 0);
+    }
+    CHECK(memo_degrees_write(&not_power, 1, path, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    remove(path);
+}
+
+static void refusals(void) {
+    memo_degrees_model model = model_of(2, 64, 3);
+    memo_degrees_problem* problem;
+    memo_degrees_plan* plan;
+    static const int32_t falling[] = {4, 2};
+    CHECK(memo_degrees_problem_create(0, powers, 3, &problem, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_degrees_problem_create(4, falling, 2, &problem, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    model.degrees[2] = 64; /* more than there are devices */
+    CHECK(memo_degrees_problem_from_model(&model, &problem, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    model = model_of(2, 64, 3);
+    model.flops_per_s = 0;
+    CHECK(memo_degrees_problem_from_model(&model, &problem, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "flops_per_s") != NULL);
+    model = model_of(2, 64, 3);
+    CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+    problem->costs[4].forward_s = -1;
+    CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "block 1 at degree 4") != NULL);
+    problem->costs[4].forward_s = 0;
+    CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, -1, &plan, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+#ifndef MEMO_LP_SOLVE
+    CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_MIP, 0, &plan, &error) ==
+          MEMO_STATUS_UNSUPPORTED);
+#endif
+    memo_degrees_problem_destroy(problem);
+    memo_degrees_problem_destroy(NULL);
+    memo_degrees_plan_destroy(NULL);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(equals_brute_force);
+    TEST(blocks_48_degrees_3);
+    TEST(blocks_128_degrees_4);
+    TEST(boundary_is_pinned);
+    TEST(ranks_like_the_simulation);
+    TEST(profile_files);
+    TEST(degree_files);
+    TEST(refusals);
+    return memo_test_end();
+}

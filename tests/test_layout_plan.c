@@ -1,0 +1,1021 @@
+/* The planner of layouts: against a list by brute force, formulas of its own, the paper's seven tips, and the tool that
+ * prints it. */
+#define main layout_plan_main
+#include "../examples/layout_plan.c"
+#undef main
+
+#include "memo_test.h"
+
+/* ---- cases -------------------------------------------------------------------------------------------- */
+
+static memo_parallel_model make_model(int layers, int hidden, int ffn, int q_heads, int kv_heads,
+                                      int64_t vocabulary) {
+    memo_parallel_model m;
+    memset(&m, 0, sizeof m);
+    m.n_layers = layers;
+    m.hidden = hidden;
+    m.ffn = ffn;
+    m.n_q_heads = q_heads;
+    m.n_kv_heads = kv_heads;
+    m.vocabulary = vocabulary;
+    return m;
+}
+static memo_parallel_model llama2_7b(void) { return make_model(32, 4096, 11008, 32, 32, 32000); }
+static memo_parallel_model llama3_8b(void) { return make_model(32, 4096, 14336, 32, 8, 128256); }
+
+/* The paper's nodes of 8 A800. */
+static memo_parallel_desc make_case(memo_parallel_model model, int n_gpus, int64_t sequence,
+                                    int64_t batch) {
+    memo_parallel_desc d = memo_parallel_desc_default();
+    d.model = model;
+    d.cluster.n_gpus = n_gpus;
+    d.cluster.gpus_per_node = 8;
+    d.cluster.device_bytes = (int64_t)80 << 30;
+    d.cluster.peak_flops_per_s = 312e12;
+    d.cluster.link_bytes_per_s = 150e9;
+    d.cluster.nic_bytes_per_s = 20e9;
+    d.cluster.device_memory_bytes_per_s = 1.5e12;
+    d.cluster.collective_s = d.cluster.block_s = 20e-6;
+    d.cluster.host_bytes = (int64_t)1000 << 30;
+    d.cluster.host_bytes_per_s = 10e9;
+    d.sequence = sequence;
+    d.global_batch = batch;
+    return d;
+}
+
+static memo_parallel_layout make_layout(int data, int pipeline, int tensor, int ulysses, int ring,
+                                        int zero) {
+    memo_parallel_layout l;
+    l.data = data;
+    l.pipeline = pipeline;
+    l.tensor = tensor;
+    l.ulysses = ulysses;
+    l.ring = ring;
+    l.zero_stage = zero;
+    l.activations = MEMO_PARALLEL_KEEP;
+    return l;
+}
+
+static memo_parallel_prediction predict(const memo_parallel_desc* d,
+                                        const memo_parallel_layout* l) {
+    memo_parallel_prediction p;
+    memo_error error;
+    CHECK_OK(memo_parallel_predict(d, l, &p, &error));
+    return p;
+}
+
+static int64_t pick(const int64_t* values, int n) { return values[memo_test_int(0, n - 1)]; }
+
+static memo_parallel_desc random_case(void) {
+    static const int64_t gpus[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 30, 32, 48, 64};
+    static const int64_t nodes[] = {1, 2, 4, 6, 8, 16};
+    static const int64_t kv[] = {1, 2, 3, 4, 6, 8}, groups[] = {1, 2, 3, 4, 8};
+    static const int64_t layers[] = {1, 2, 3, 4, 6, 8, 12, 24};
+    int kv_heads = (int)pick(kv, 6), q_heads = kv_heads * (int)pick(groups, 5);
+    memo_parallel_model m =
+        make_model((int)pick(layers, 8), q_heads * 16 * (int)memo_test_int(1, 4),
+                   (int)memo_test_int(0, 6) * 96, q_heads, kv_heads, memo_test_int(0, 50000));
+    memo_parallel_desc d =
+        make_case(m, (int)pick(gpus, 13), memo_test_int(1, 40000), memo_test_int(1, 24));
+    d.model.n_ffn_matrices = (int32_t)memo_test_int(2, 3);
+    d.model.is_tied = (int32_t)memo_test_int(0, 1);
+    d.model.head_size = memo_test_int(0, 1) ? 0 : (int32_t)memo_test_int(8, 160);
+    d.cluster.gpus_per_node = (int32_t)pick(nodes, 6);
+    d.cluster.device_bytes = memo_test_int(1, 4000) << 20;
+    d.cluster.host_bytes = memo_test_int(0, 3) ? memo_test_int(1, 40000) << 20 : 0;
+    d.cluster.is_shared_bus = (int32_t)memo_test_int(0, 1);
+    d.micro_batch = memo_test_int(1, 3);
+    d.kv_heads_must_divide = memo_test_int(0, 3) == 0;
+    d.is_contiguous = memo_test_int(0, 3) == 0;
+    return d;
+}
+
+/* Some legal layout of a random case. */
+static int random_legal(memo_parallel_desc* d, memo_parallel_layout* l) {
+    memo_parallel_list* list;
+    memo_error error;
+    int has_one;
+    *d = random_case();
+    if (memo_plan_layouts(d, &list, &error)) {
+        CHECK_CASE(0, "%s", error.message);
+        return 0;
+    }
+    has_one = list->n_legal > 0;
+    if (has_one) *l = list->entries[memo_test_int(0, list->n_legal - 1)].layout;
+    memo_parallel_list_destroy(list);
+    return has_one;
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------- */
+
+/* Written from the rules, not from the planner. */
+static int is_legal(const memo_parallel_desc* d, int data, int pipeline, int tensor, int ulysses,
+                    int ring, int zero, int activations) {
+    const memo_parallel_model* m = &d->model;
+    int64_t micro = d->micro_batch ? d->micro_batch : 1;
+    int is_split = tensor <= m->n_kv_heads && m->n_kv_heads % tensor == 0 && m->ffn % tensor == 0;
+    int is_headed = tensor * ulysses <= m->n_q_heads &&
+                    (!d->kv_heads_must_divide || m->n_kv_heads % (tensor * ulysses) == 0);
+    int is_long = d->sequence >= 2 * tensor * ulysses * ring;
+    int is_batched = d->global_batch % ((int64_t)data * micro) == 0;
+    int is_staged = m->n_layers % pipeline == 0;
+    int is_sharded = zero == 0 || data * ulysses * ring > 1;
+    int is_swapped = activations != 2 || (d->cluster.host_bytes > 0 && m->n_layers / pipeline > 2);
+    return is_split && is_headed && is_long && is_batched && is_staged && is_sharded && is_swapped;
+}
+
+static int64_t layout_code(const memo_parallel_layout* l) {
+    return ((((((int64_t)l->data * 128 + l->pipeline) * 128 + l->tensor) * 128 + l->ulysses) * 128 +
+             l->ring) *
+                4 +
+            l->zero_stage) *
+               4 +
+           (int64_t)l->activations;
+}
+
+static int compare_codes(const void* left, const void* right) {
+    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
+    return (a > b) - (a < b);
+}
+
+static void no_layout_is_missing_or_twice(void) {
+    int round;
+    for (round = 0; round < 60; round++) {
+        memo_parallel_desc desc = random_case();
+        memo_parallel_list* list;
+        memo_error error;
+        int n = desc.cluster.n_gpus, d, p, t, u, r, zero, activations;
+        int64_t i, n_expected = 0, n_legal = 0, *codes;
+        CHECK_OK(memo_plan_layouts(&desc, &list, &error));
+        if (!list) continue;
+        codes = (int64_t*)calloc((size_t)list->n_entries, sizeof *codes);
+        for (i = 0; i < list->n_entries; i++) {
+            const memo_parallel_entry* e = &list->entries[i];
+            const memo_parallel_layout* l = &e->layout;
+            int legal = is_legal(&desc, l->data, l->pipeline, l->tensor, l->ulysses, l->ring,
+                                 l->zero_stage, (int)l->activations);
+            CHECK(l->data * l->pipeline * l->tensor * l->ulysses * l->ring == n);
+            CHECK_CASE(legal == (e->reason[0] == 0), "round %d: %d-%d-%d-%d-%d zero %d act %d: %s",
+                       round, (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
+                       (int)l->ring, (int)l->zero_stage, (int)l->activations, e->reason);
+            CHECK(legal == (i < list->n_legal));
+            CHECK(!legal || e->prediction.fits == (i < list->n_fitting));
+            n_legal += legal;
+            codes[i] = layout_code(l);
+        }
+        CHECK(n_legal == list->n_legal);
+        qsort(codes, (size_t)list->n_entries, sizeof *codes, compare_codes);
+        for (i = 1; i < list->n_entries; i++) CHECK(codes[i] != codes[i - 1]);
+        for (d = 1; d <= n; d++)
+            for (p = 1; p * d <= n; p++)
+                for (t = 1; t * p * d <= n; t++)
+                    for (u = 1; u * t * p * d <= n; u++)
+                        for (r = 1; r * u * t * p * d <= n; r++) {
+                            if (r * u * t * p * d != n) continue;
+                            for (zero = 0; zero < 4; zero++)
+                                for (activations = 0; activations < 3; activations++) n_expected++;
+                        }
+        CHECK_CASE(n_expected == list->n_entries, "round %d: %lld, not %lld", round,
+                   (long long)list->n_entries, (long long)n_expected);
+        free(codes);
+        memo_parallel_list_destroy(list);
+    }
+}
+
+static void lists_are_sorted_and_repeat(void) {
+    int round;
+    for (round = 0; round < 30; round++) {
+        memo_parallel_desc desc = random_case();
+        memo_parallel_list *list, *again;
+        memo_error error;
+        int64_t i;
+        CHECK_OK(memo_plan_layouts(&desc, &list, &error));
+        CHECK_OK(memo_plan_layouts(&desc, &again, &error));
+        for (i = 0; i < list->n_entries; i++) {
+            const memo_parallel_entry *e = &list->entries[i], *last = e - 1;
+            CHECK(layout_code(&e->layout) == layout_code(&again->entries[i].layout));
+            if (i == 0 || i == list->n_fitting || i >= list->n_legal) continue;
+            CHECK(e->prediction.time.step_s > last->prediction.time.step_s ||
+                  (e->prediction.time.step_s >= last->prediction.time.step_s &&
+                   e->prediction.memory.device_bytes >= last->prediction.memory.device_bytes));
+        }
+        memo_parallel_list_destroy(list);
+        memo_parallel_list_destroy(again);
+    }
+    memo_parallel_list_destroy(NULL);
+}
+
+static void lists_can_be_narrowed(void) {
+    memo_parallel_desc desc = make_case(llama3_8b(), 32, 65536, 8);
+    memo_parallel_list* list;
+    memo_error error;
+    int64_t i;
+    desc.zero_stages = 1u << 1 | 1u << 3;
+    desc.activations = 1u << MEMO_PARALLEL_SWAP;
+    desc.max_pipeline = 4;
+    CHECK_OK(memo_plan_layouts(&desc, &list, &error));
+    /* 2^5 over five degrees: 126 ways, 21 + 6 of them with 8 stages or more (2^2 over four degrees, and less). */
+    CHECK_CASE(list->n_entries == 2 * (126 - 10 - 4 - 1), "%lld", (long long)list->n_entries);
+    for (i = 0; i < list->n_entries; i++) {
+        const memo_parallel_layout* l = &list->entries[i].layout;
+        CHECK(l->zero_stage % 2 == 1 && l->activations == MEMO_PARALLEL_SWAP && l->pipeline <= 4);
+    }
+    memo_parallel_list_destroy(list);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------- */
+
+static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, const char* words) {
+    memo_error error;
+    memo_parallel_prediction p;
+    error.message[0] = 0;
+    CHECK_CASE(memo_parallel_check(desc, &l, &error) == MEMO_STATUS_INFEASIBLE, "%s", words);
+    CHECK_CASE(strstr(error.message, words) != NULL, "'%s' lacks '%s'", error.message, words);
+    CHECK(memo_parallel_predict(desc, &l, &p, NULL) == MEMO_STATUS_INFEASIBLE);
+    CHECK(p.fits == 0);
+}
+
+static void layouts_are_refused_in_words(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
+    memo_parallel_layout l;
+    refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data degree 0");
+    refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring degree -16");
+    refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; there are 16 GPUs");
+    refused(&d, make_layout(65536, 65536, 65536, 65536, 65536, 1), "there are 16 GPUs");
+    refused(&d, make_layout(1, 1, 16, 1, 1, 0), "above the 8 key/value heads");
+    refused(&d, make_layout(16, 1, 1, 1, 1, 1), "does not divide the batch of 1");
+    refused(&d, make_layout(1, 16, 1, 1, 1, 1), "ZeRO stage 1 has nothing to shard");
+    refused(&d, make_layout(1, 1, 1, 1, 16, 4), "ZeRO stage 4");
+    d.model.n_layers = 31;
+    refused(&d, make_layout(1, 16, 1, 1, 1, 0), "does not divide the 31 layers");
+    d.model.n_layers = 32;
+    d.global_batch = 6;
+    d.micro_batch = 2;
+    refused(&d, make_layout(2, 8, 1, 1, 1, 1), "micro-batches of 2 do not divide the 3 sequences");
+    d.global_batch = d.micro_batch = 1;
+    l = make_layout(1, 16, 1, 1, 1, 0);
+    l.activations = MEMO_PARALLEL_SWAP;
+    refused(&d, l, "a stage has 2 layers");
+    l = make_layout(1, 1, 1, 1, 16, 1);
+    l.activations = MEMO_PARALLEL_SWAP;
+    d.cluster.host_bytes = 0;
+    refused(&d, l, "needs host memory");
+    l.activations = (memo_parallel_activations)7;
+    refused(&d, l, "activations 7");
+    d.sequence = 31;
+    refused(&d, make_layout(1, 1, 1, 1, 16, 1), "31 tokens is shorter");
+    d = make_case(llama3_8b(), 64, 65536, 1);
+    refused(&d, make_layout(1, 1, 1, 64, 1, 1), "32 ranks would have none");
+    refused(&d, make_layout(1, 1, 2, 32, 1, 1), "above the 16 query heads of a tensor rank");
+    d = make_case(llama3_8b(), 12, 65536, 1);
+    refused(&d, make_layout(1, 1, 3, 4, 1, 1), "3 does not divide the 8 key/value heads");
+    d = make_case(llama3_8b(), 2, 65536, 1);
+    d.model.ffn = 11111;
+    refused(&d, make_layout(1, 1, 2, 1, 1, 0), "11111 columns");
+}
+
+/* The paper's rule, and what memo_sp.h does instead. */
+static void few_key_heads_are_replicated_or_refused(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 16, 1, 1), eight = make_layout(1, 1, 1, 8, 2, 1);
+    memo_parallel_prediction p = predict(&d, &l), q = predict(&d, &eight);
+    /* 16 ranks read one key head each; twice as many rows of k and v as the model has. */
+    double head = 2.0 * 65536 / 16 * 128, sent = head * (30 + 2 * 15 + 30);
+    sent += head * (30 + 2 * 2 * 15 + 30); /* dK, dV in fp32 */
+    CHECK_CASE(fabs(p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent) - 1) < 1e-12, "%g",
+               p.sent_bytes[MEMO_PARALLEL_ULYSSES] / (32 * sent));
+    CHECK(p.memory.activations_bytes > q.memory.activations_bytes);
+    d.kv_heads_must_divide = 1;
+    refused(&d, l, "tensor x ulysses = 16 does not divide the 8 key/value heads");
+    refused(&d, l, "heads on several ranks");
+    (void)predict(&d, &eight);
+    d.cluster.n_gpus = 3;
+    refused(&d, make_layout(1, 1, 1, 3, 1, 1), "uneven heads");
+    d.kv_heads_must_divide = 0;
+    l = make_layout(1, 1, 1, 3, 1, 1);
+    p = predict(&d, &l);
+    l = make_layout(1, 1, 1, 1, 3, 1);
+    d.cluster.block_s = 0;
+    d.cluster.device_memory_bytes_per_s = 0;
+    q = predict(&d, &l);
+    /* 11 of the 32 heads on the busiest of three ranks. */
+    CHECK(fabs(p.time.attention_s / q.time.attention_s - 11 * 3 / 32.0) < 1e-9);
+}
+
+static void descs_are_checked(void) {
+    const memo_parallel_desc good = make_case(llama3_8b(), 16, 65536, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 8, 2, 1);
+    memo_error error;
+    memo_parallel_list* list;
+    int64_t longest;
+#define CHECK_FIELD(field, value, words)                                                           \
+    do {                                                                                           \
+        memo_parallel_desc bad = good;                                                             \
+        bad.field = value;                                                                         \
+        CHECK(memo_parallel_check(&bad, &l, &error) == MEMO_STATUS_INVALID_ARGUMENT);              \
+        CHECK_CASE(strstr(error.message, words) != NULL, "%s", error.message);                     \
+        CHECK(memo_plan_layouts(&bad, &list, &error) == MEMO_STATUS_INVALID_ARGUMENT && !list);    \
+    } while (0)
+    CHECK_FIELD(model.n_layers, 0, "model.n_layers");
+    CHECK_FIELD(model.hidden, -1, "model.hidden");
+    CHECK_FIELD(model.n_kv_heads, 5, "does not divide the 32 query heads");
+    CHECK_FIELD(model.hidden, 4097, "head_size");
+    CHECK_FIELD(model.n_ffn_matrices, 4, "n_ffn_matrices");
+    CHECK_FIELD(cluster.n_gpus, 0, "cluster.n_gpus");
+    CHECK_FIELD(cluster.peak_flops_per_s, NAN, "peak_flops_per_s");
+    CHECK_FIELD(cluster.gemm_efficiency, 1.5, "gemm_efficiency");
+    CHECK_FIELD(cluster.nic_bytes_per_s, 0, "nic_bytes_per_s");
+    CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");
+    CHECK_FIELD(sequence, 0, "sequence");
+    CHECK_FIELD(global_batch, -1, "global_batch");
+    CHECK_FIELD(element_bytes, -2, "element_bytes");
+    CHECK(memo_parallel_longest(&good, &l, 0, &longest, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    {
+        memo_parallel_desc many = good;
+        many.cluster.n_gpus = 720720;
+        CHECK(memo_plan_layouts(&many, &list, &error) == MEMO_STATUS_INVALID_ARGUMENT && !list);
+        CHECK(strstr(error.message, "720720 GPUs have"));
+    }
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------ */
+
+static int near(double a, double b) {
+    return fabs(a - b) <= 1e-9 * (fabs(a) > fabs(b) ? fabs(a) : fabs(b));
+}
+
+/* Rows that the busiest ulysses rank sends, one head at a time: who reads head h, and who has its rows. */
+static double ulysses_heads_sent(int q_heads, int kv_heads, int ulysses, int is_backward,
+                                 double replica_scale) {
+    double most = 0;
+    int me, you, h, k;
+    for (me = 0; me < ulysses; me++) {
+        double sent = 0;
+        for (you = 0; you < ulysses; you++) {
+            int is_read[512] = {0};
+            if (you == me) continue;
+            for (h = 0; h < q_heads; h++) {
+                /* The largest u with u Hq / ud, rounded down, not above h. */
+                int owner = ulysses - 1;
+                while ((int64_t)owner * q_heads / ulysses > h) owner--;
+                if (owner == you) sent += 1; /* q, or dO */
+                if (owner == me) sent += 1;  /* the output, or dQ: my heads of your rows */
+                if (owner == (is_backward ? me : you)) is_read[h / (q_heads / kv_heads)] = 1;
+            }
+            for (k = 0; k < kv_heads; k++)
+                sent += is_read[k] * 2 * (is_backward ? replica_scale : 1);
+        }
+        if (sent > most) most = sent;
+    }
+    return most;
+}
+
+static int is_replicated(int q_heads, int kv_heads, int ulysses) {
+    int u;
+    for (u = 1; u < ulysses; u++)
+        if ((int64_t)u * q_heads / ulysses % (q_heads / kv_heads)) return 1;
+    return 0;
+}
+
+static void bytes_sent_are_the_formulas(void) {
+    int round, n = 0;
+    for (round = 0; round < 600; round++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction p;
+        double S, h, head, N, T, U, R, micros, layers, P, stay, tensor, ulysses, ring, kv,
+            most_kv = 0;
+        double scale;
+        int q, k, u;
+        if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_KEEP) continue;
+        n++;
+        p = predict(&d, &l);
+        S = (double)d.sequence * (double)d.micro_batch;
+        h = d.model.hidden;
+        head = d.model.head_size ? d.model.head_size : h / d.model.n_q_heads;
+        T = l.tensor, U = l.ulysses, R = l.ring, N = U * R * l.data;
+        micros = (double)d.global_batch / (double)d.micro_batch / l.data;
+        layers = (double)d.model.n_layers / l.pipeline * micros;
+        tensor = 8 * layers * 2 * S / (U * R) * h * (T - 1) / T;
+        q = d.model.n_q_heads / l.tensor;
+        k = d.model.n_kv_heads / l.tensor;
+        scale = is_replicated(q, k, l.ulysses) ? 2 : 1;
+        ulysses = layers * 2 * S / (U * R) * head *
+                  (ulysses_heads_sent(q, k, l.ulysses, 0, scale) +
+                   ulysses_heads_sent(q, k, l.ulysses, 1, scale));
+        for (u = 0; u < l.ulysses; u++) {
+            int first = (int)((int64_t)u * q / l.ulysses) / (q / k);
+            int last = ((int)((int64_t)(u + 1) * q / l.ulysses) - 1) / (q / k);
+            if (last - first + 1 > most_kv) most_kv = last - first + 1;
+        }
+        kv = S / R * most_kv * head; /* elements of a rank's keys */
+        ring = layers * (2 * (2 * 2 * kv) * (R - 1) + (R > 1 ? 2 * 4 * kv * R : 0));
+        P = memo_parallel_parameters(&d.model) / (T * l.pipeline);
+        stay = P * (N - 1) / N;
+        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_TENSOR], tensor), "round %d", round);
+        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], ulysses), "round %d: %g, not %g",
+                   round, p.sent_bytes[MEMO_PARALLEL_ULYSSES], ulysses);
+        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_RING], ring), "round %d", round);
+        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_GRADIENTS], 4 * stay *
+                                                                   (l.zero_stage == 0   ? 2
+                                                                    : l.zero_stage == 1 ? 1
+                                                                                        : micros)),
+                   "round %d", round);
+        CHECK_CASE(
+            near(p.sent_bytes[MEMO_PARALLEL_PARAMETERS], 2 * stay *
+                                                             (l.zero_stage == 0   ? 0
+                                                              : l.zero_stage == 3 ? 2 * micros
+                                                                                  : 1)),
+            "round %d", round);
+        CHECK_CASE(near(p.sent_bytes[MEMO_PARALLEL_PIPELINE],
+                        l.pipeline > 1 ? micros * 2 * 2 * S / (T * U * R) * h : 0),
+                   "round %d", round);
+        CHECK(p.sent_bytes[MEMO_PARALLEL_HOST] <= 0 && p.alpha <= 0);
+    }
+    CHECK_CASE(n > 100, "%d", n);
+}
+
+/* Where heads divide: 2 Hq + 2 Hkv each way over P ranks, and the ring's 2 Hkv (P - 1), as the reference page has. */
+static void even_heads_send_the_papers_bytes(void) {
+    int u;
+    for (u = 1; u <= 8; u *= 2) {
+        memo_parallel_desc d = make_case(llama3_8b(), 8, 32768, 1);
+        memo_parallel_layout l = make_layout(1, 1, 1, u, 8 / u, 1);
+        memo_parallel_prediction p = predict(&d, &l);
+        double unit = 2.0 * 32768 / 8 * 128, R = 8 / u;
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], 32 * 2 * unit * (64 + 16) * (u - 1) / u));
+        CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING],
+                   32 * unit * 16 * (2 * (R - 1) + (R > 1 ? 2 * R : 0))));
+    }
+}
+
+static void recomputing_sends_the_forward_again(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 2);
+    memo_parallel_layout l = make_layout(1, 1, 2, 2, 2, 1), again = l;
+    memo_parallel_prediction p = predict(&d, &l), q;
+    again.activations = MEMO_PARALLEL_RECOMPUTE;
+    q = predict(&d, &again);
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_TENSOR], 1.5 * p.sent_bytes[MEMO_PARALLEL_TENSOR]));
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_ULYSSES], 1.5 * p.sent_bytes[MEMO_PARALLEL_ULYSSES]));
+    /* KV 1 hop each way at 2 B, dKV 2 hops at 4 B: 12 halves; and KV again. */
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_RING], 7.0 / 6 * p.sent_bytes[MEMO_PARALLEL_RING]));
+    CHECK(near(q.sent_bytes[MEMO_PARALLEL_GRADIENTS], p.sent_bytes[MEMO_PARALLEL_GRADIENTS]));
+    CHECK(q.time.recompute_s > 0 && q.time.step_s > p.time.step_s);
+    CHECK(q.memory.activations_bytes < p.memory.activations_bytes);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------- */
+
+/* 6 P / T + 12 P / N + tokens (layers * 34 h or 32 h + 6 V), which has every statement of the paper right. */
+static void memory_is_the_papers(void) {
+    static const int degrees[4][3] = {{1, 8, 2}, {4, 2, 2}, {8, 1, 2}, {1, 1, 16}};
+    int i;
+    for (i = 0; i < 4; i++) {
+        memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
+        memo_parallel_layout l = make_layout(1, 1, degrees[i][0], degrees[i][1], degrees[i][2], 1);
+        memo_parallel_prediction p = predict(&d, &l);
+        double P = 32 * (2.0 * 4096 * 4096 * 1.25 + 3.0 * 4096 * 14336) + 2.0 * 128256 * 4096;
+        double T = degrees[i][0], tokens = 65536 / 16.0;
+        CHECK(near(p.memory.device_bytes,
+                   6 * P / T + 12 * P / 16 + tokens * (32 * 34.0 * 4096 + 6 * 128256.0)));
+        CHECK(near(p.memory.activations_bytes, tokens * 32 * 34.0 * 4096));
+    }
+}
+
+static void memory_is_the_sum_of_its_parts(void) {
+    int round, n = 0;
+    for (round = 0; round < 400; round++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction p;
+        double P, N, host;
+        int here;
+        if (!random_legal(&d, &l)) continue;
+        n++;
+        p = predict(&d, &l);
+        P = memo_parallel_parameters(&d.model) / l.tensor / l.pipeline;
+        N = (double)l.data * l.ulysses * l.ring;
+        here =
+            d.cluster.n_gpus < d.cluster.gpus_per_node ? d.cluster.n_gpus : d.cluster.gpus_per_node;
+        host = (double)d.cluster.host_bytes / here;
+        CHECK(near(p.memory.device_bytes, p.memory.parameters_bytes + p.memory.gathered_bytes +
+                                              p.memory.gradients_bytes + p.memory.optimizer_bytes +
+                                              p.memory.activations_bytes + p.memory.logits_bytes));
+        CHECK(near(p.memory.parameters_bytes, 2 * P / (l.zero_stage >= 3 ? N : 1)));
+        CHECK(near(p.memory.gradients_bytes, 4 * P / (l.zero_stage >= 2 ? N : 1)));
+        CHECK(near(p.memory.optimizer_bytes, 12 * P / (l.zero_stage >= 1 ? N : 1)));
+        CHECK((p.memory.gathered_bytes > 0) == (l.zero_stage == 3));
+        CHECK((p.memory.host_bytes > 0) == (l.activations == MEMO_PARALLEL_SWAP));
+        CHECK(p.fits == (p.memory.device_bytes <= (double)d.cluster.device_bytes &&
+                         p.memory.host_bytes <= host));
+        CHECK(p.alpha >= 0 && p.alpha <= 1 && p.memory.activations_bytes > 0);
+        CHECK(near(p.time.step_s, p.time.gemm_s + p.time.attention_s + p.time.recompute_s +
+                                      p.time.tensor_s + p.time.ulysses_s + p.time.ring_s +
+                                      p.time.pipeline_s + p.time.host_s + p.time.zero_s +
+                                      p.time.bubble_s));
+        CHECK(p.mfu > 0 && p.mfu < 1);
+    }
+    CHECK_CASE(n > 200, "%d", n);
+}
+
+/* Twice the GPUs, in any one degree: no GPU holds more. */
+static void memory_shrinks_with_every_degree(void) {
+    int round, n = 0, degree;
+    for (round = 0; round < 500; round++) {
+        memo_parallel_desc d, larger;
+        memo_parallel_layout l;
+        double before;
+        if (!random_legal(&d, &l) || l.activations == MEMO_PARALLEL_SWAP) continue;
+        before = predict(&d, &l).memory.device_bytes;
+        larger = d;
+        larger.cluster.n_gpus *= 2;
+        for (degree = 0; degree < 5; degree++) {
+            memo_parallel_layout twice = l;
+            memo_parallel_prediction p;
+            *(degree == 0   ? &twice.data
+              : degree == 1 ? &twice.pipeline
+              : degree == 2 ? &twice.tensor
+              : degree == 3 ? &twice.ulysses
+                            : &twice.ring) *= 2;
+            if (memo_parallel_predict(&larger, &twice, &p, NULL)) continue;
+            n++;
+            CHECK_CASE(p.memory.device_bytes <= before * (1 + 1e-12),
+                       "round %d, degree %d: %g > %g", round, degree, p.memory.device_bytes,
+                       before);
+        }
+    }
+    CHECK_CASE(n > 300, "%d", n);
+}
+
+static void memory_shrinks_with_the_zero_stage(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
+    double last = 1e30;
+    int zero;
+    for (zero = 0; zero < 4; zero++) {
+        memo_parallel_layout l = make_layout(1, 1, 1, 8, 2, zero);
+        double bytes = predict(&d, &l).memory.device_bytes;
+        CHECK(bytes < last);
+        last = bytes;
+    }
+}
+
+static void longest_is_that_of_a_walk(void) {
+    int round, n = 0;
+    for (round = 0; round < 200; round++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction p;
+        memo_error error;
+        int64_t longest, step = 512, walked = 0;
+        if (!random_legal(&d, &l)) continue;
+        d.cluster.device_bytes = memo_test_int(1, 600) << 20;
+        CHECK_OK(memo_parallel_longest(&d, &l, step, &longest, &error));
+        if (longest > 400 * step) continue;
+        n++;
+        for (d.sequence = step; d.sequence <= 401 * step; d.sequence += step)
+            if (!memo_parallel_predict(&d, &l, &p, NULL) && p.fits) walked = d.sequence;
+        CHECK_CASE(walked == longest, "round %d: %lld, not %lld", round, (long long)longest,
+                   (long long)walked);
+    }
+    CHECK_CASE(n > 30, "%d", n);
+}
+
+/* ---- swapping --------------------------------------------------------------------------------------------- */
+
+/* In the paper's unit, 2 s h bytes: 16 a layer, 18 + 14 alpha in two rounding buffers and a scratch. */
+static void swapping_is_memos(void) {
+    memo_parallel_desc d = make_case(make_model(32, 4096, 16384, 32, 32, 50257), 8, 262144, 1);
+    memo_parallel_layout l = make_layout(1, 1, 4, 1, 2, 1);
+    memo_parallel_prediction p;
+    double u = 2.0 * 262144 * 4096 / 8, whole = 2 * u, others = 14 * u, row = 1.5 * 8 / 262144,
+           forward_s;
+    d.model.n_ffn_matrices = 2;
+    CHECK(near(predict(&d, &l).memory.activations_bytes, 32 * 16 * u));
+    l.activations = MEMO_PARALLEL_RECOMPUTE;
+    CHECK(near(predict(&d, &l).memory.activations_bytes, (32 + 16) * u));
+    l.activations = MEMO_PARALLEL_SWAP;
+    p = predict(&d, &l);
+    CHECK(p.alpha > 0 && p.fits);
+    CHECK(near(p.memory.activations_bytes, (18 + 14 * p.alpha) * u));
+    CHECK(near(p.memory.host_bytes, 30 * (whole + p.alpha * others)));
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], p.memory.host_bytes));
+    CHECK(p.time.host_s < 1e-9);
+    /* What binds: a slower link, less host memory, a smaller device each lower alpha to just what they allow. */
+    d.cluster.host_bytes = (int64_t)8 * 30 * (int64_t)(whole + 0.25 * others);
+    CHECK(fabs(predict(&d, &l).alpha - 0.25) < row);
+    d.cluster.host_bytes = (int64_t)4000 << 30;
+    d.cluster.device_bytes = (int64_t)(p.memory.device_bytes + (0.125 - p.alpha) * others);
+    CHECK(fabs(predict(&d, &l).alpha - 0.125) < row);
+    d.cluster.device_bytes = (int64_t)80 << 30;
+    /* The forward of a layer: what attention and products take, and four collectives of the tensor group. */
+    {
+        memo_parallel_attention a;
+        memo_error error;
+        CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+        forward_s = 24.0 * 4096 * 4096 * 262144 / 8 / (0.75 * 312e12) + a.compute_s + a.hops_s +
+                    a.blocks_s + 4 * (2.0 * 131072 * 4096 * 3 / 4 / 150e9 + 20e-6);
+    }
+    d.cluster.host_bytes_per_s = (whole + 0.5 * others) / forward_s;
+    p = predict(&d, &l);
+    CHECK_CASE(fabs(p.alpha - 0.5) < row, "%.9f", p.alpha);
+    /* The other rows of 31 layers again: products without the last (16 of 24), three collectives. */
+    CHECK(near(p.time.recompute_s, (1 - p.alpha) * 31 *
+                                       (16.0 * 4096 * 4096 * 262144 / 8 / (0.75 * 312e12) +
+                                        3 * (2.0 * 131072 * 4096 * 3 / 4 / 150e9 + 20e-6))));
+    /* Slower than the layer even at alpha 0: it stalls. */
+    d.cluster.host_bytes_per_s = 0.5 * whole / forward_s;
+    p = predict(&d, &l);
+    CHECK(p.alpha <= 0 && p.time.host_s >= 30 * 0.999 * forward_s);
+    /* Not even alpha 0 fits the host. */
+    d.cluster.host_bytes_per_s = 10e9;
+    d.cluster.host_bytes = 1 << 20;
+    p = predict(&d, &l);
+    CHECK(p.alpha <= 0 && !p.fits);
+}
+
+static void swapping_without_stalls_beats_recomputation(void) {
+    int round, n = 0;
+    for (round = 0; round < 300; round++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction keep, recompute, swap;
+        if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_SWAP) continue;
+        swap = predict(&d, &l);
+        l.activations = MEMO_PARALLEL_RECOMPUTE;
+        recompute = predict(&d, &l);
+        l.activations = MEMO_PARALLEL_KEEP;
+        keep = predict(&d, &l);
+        CHECK(keep.time.step_s <= swap.time.step_s && keep.time.step_s < recompute.time.step_s);
+        if (swap.time.host_s > 0) continue;
+        n++;
+        CHECK(swap.time.step_s < recompute.time.step_s);
+    }
+    CHECK_CASE(n > 5, "%d", n);
+}
+
+/* ---- time --------------------------------------------------------------------------------------------------- */
+
+static void terms_are_those_of_their_formulas(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 32, 65536, 8);
+    memo_parallel_layout l = make_layout(2, 2, 2, 2, 2, 1);
+    memo_parallel_prediction p = predict(&d, &l);
+    memo_parallel_attention forward, backward;
+    memo_error error;
+    double rows = 65536 / 8.0, weights = 32 * (2.5 * 4096 * 4096 + 3.0 * 4096 * 14336), S = 65536;
+    double tensor = 2 * 65536 / 4.0 * 4096 / 2;
+    CHECK(
+        near(p.time.gemm_s, 4 * 6 * rows * (weights / 2 + 128256.0 * 4096 / 2) / (0.75 * 312e12)));
+    CHECK(near(p.time.attention_s, 4 * 16 * (2 / 0.6 + 5 / 0.55) * S * rows * 4096 / 312e12));
+    CHECK(near(p.time.tensor_s, 4 * 16 * 8 * (tensor / 150e9 + 20e-6)));
+    CHECK(near(p.time.pipeline_s, 4 * 2 * (2 * rows * 4096 / 20e9 + 20e-6)));
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &backward, &error));
+    CHECK(near(p.time.ring_s,
+               4 * 16 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
+    CHECK(near(p.time.ulysses_s, 4 * 16 * (forward.all_to_all_s + backward.all_to_all_s)));
+    /* One of the four micro-batches, waited for by the second stage. */
+    CHECK(near(p.time.bubble_s, (p.time.step_s - p.time.zero_s - p.time.bubble_s) / 4));
+    CHECK(near(p.flops, 8 * S * (6 * (weights + 128256.0 * 4096) + 6 * 32 * S * 4096)));
+    CHECK(near(p.mfu, p.flops / (32 * 312e12 * p.time.step_s)));
+    /* ZeRO: tensor 2 leaves a group half of each node's GPUs, and one NIC. */
+    CHECK(near(p.time.zero_s, (4 + 2) * memo_parallel_parameters(&d.model) / 4 * 7 / 8 / 20e9));
+    CHECK(p.leaves_node[MEMO_PARALLEL_GRADIENTS] && p.leaves_node[MEMO_PARALLEL_PIPELINE]);
+    CHECK(!p.leaves_node[MEMO_PARALLEL_TENSOR] && !p.leaves_node[MEMO_PARALLEL_ULYSSES] &&
+          !p.leaves_node[MEMO_PARALLEL_RING]);
+}
+
+/* A ring whose hops are longer than its blocks waits for the difference. */
+static void hops_hide_behind_blocks(void) {
+    memo_parallel_desc d = make_case(llama2_7b(), 8, 8192, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 1, 8, 1);
+    memo_parallel_attention fast, slow, plain;
+    memo_error error;
+    d.cluster.collective_s = 0;
+    d.cluster.link_bytes_per_s = 1e15;
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &fast, &error));
+    CHECK(fast.hops_s <= 0);
+    d.cluster.link_bytes_per_s = 2 * 2 * 1024 * 4096 / (3 * fast.compute_s / 8);
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &slow, &error));
+    CHECK(near(slow.hops_s, 7 * 2 * fast.compute_s / 8));
+    /* Contiguous pieces: the last of 8 ranks does 15 halves, not 8. */
+    d.is_contiguous = 1;
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &plain, &error));
+    CHECK(near(plain.compute_s, fast.compute_s * 15 / 8));
+}
+
+static void extreme_cases_stay_finite(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 1 << 20, (int64_t)1 << 40, 1 << 20);
+    memo_parallel_list* list;
+    memo_error error;
+    int64_t i;
+    d.zero_stages = 1u << 3;
+    d.cluster.gpus_per_node = 72;
+    d.cluster.host_bytes = (int64_t)1 << 59;
+    CHECK_OK(memo_plan_layouts(&d, &list, &error));
+    CHECK(list->n_legal > 0);
+    for (i = 0; i < list->n_legal; i++) {
+        const memo_parallel_prediction* p = &list->entries[i].prediction;
+        CHECK(p->time.step_s > 0 && p->time.step_s < 1e30 && p->memory.device_bytes > 0 &&
+              p->memory.device_bytes < 1e30);
+    }
+    memo_parallel_list_destroy(list);
+    d = make_case(make_model(1, 1, 0, 1, 1, 0), 1, 2, 1);
+    CHECK_OK(memo_plan_layouts(&d, &list, &error));
+    CHECK(list->n_fitting == 2 && list->n_entries == 12);
+    memo_parallel_list_destroy(list);
+}
+
+/* ---- the seven tips of the paper, one test each ---------------------------------------------------------------- */
+
+/* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and 80K the best SP-only
+ * layout has both above 1. */
+static void tip_1_the_best_of_both_is_a_mixture(void) {
+    int must_divide, at;
+    for (must_divide = 0; must_divide < 2; must_divide++)
+        for (at = 0; at < 2; at++) {
+            memo_parallel_desc d = make_case(llama3_8b(), 16, (64 + 16 * at) * 1024, 1);
+            const memo_parallel_layout* best = NULL;
+            memo_parallel_list* list;
+            memo_error error;
+            int is_listed[17] = {0}, u;
+            int64_t i;
+            d.kv_heads_must_divide = must_divide;
+            CHECK_OK(memo_plan_layouts(&d, &list, &error));
+            for (i = 0; i < list->n_legal; i++) {
+                const memo_parallel_layout* l = &list->entries[i].layout;
+                if (l->ulysses * l->ring != 16) continue;
+                is_listed[l->ulysses] = 1;
+                if (!best) best = l;
+            }
+            for (u = 1; u <= 8; u *= 2) CHECK(is_listed[u]);
+            CHECK(is_listed[16] == !must_divide);
+            CHECK_CASE(best && best->ulysses > 1 && best->ring > 1, "ulysses %d, ring %d",
+                       best ? (int)best->ulysses : 0, best ? (int)best->ring : 0);
+            memo_parallel_list_destroy(list);
+        }
+}
+
+/* LLAMA2-7B, batch 8, 8 GPUs, 4K to 32K: data 8 is faster than any SP layout of the same ZeRO stage. */
+static void tip_2_data_before_sequence(void) {
+    int64_t k, micro;
+    for (k = 4; k <= 32; k *= 2)
+        for (micro = 1; micro <= 8; micro *= 2) {
+            memo_parallel_desc d = make_case(llama2_7b(), 8, k * 1024, 8), one = d;
+            memo_parallel_list* list;
+            memo_error error;
+            int64_t i;
+            d.micro_batch = micro;
+            CHECK_OK(memo_plan_layouts(&d, &list, &error));
+            for (i = 0; i < list->n_legal; i++) {
+                const memo_parallel_entry* e = &list->entries[i];
+                memo_parallel_layout data = make_layout(8, 1, 1, 1, 1, e->layout.zero_stage);
+                if (e->layout.ulysses * e->layout.ring == 1 || e->layout.tensor > 1 ||
+                    e->layout.pipeline > 1)
+                    continue;
+                data.activations = e->layout.activations;
+                CHECK_CASE(predict(&one, &data).time.step_s < e->prediction.time.step_s,
+                           "%lldK, ulysses %d, ring %d, micro-batch %lld, ZeRO %d, %s",
+                           (long long)k, (int)e->layout.ulysses, (int)e->layout.ring,
+                           (long long)micro, (int)e->layout.zero_stage,
+                           memo_parallel_activations_name(e->layout.activations));
+            }
+            memo_parallel_list_destroy(list);
+        }
+}
+
+/* The ZeRO group has sp * dp ranks; optimizer bytes a rank 12 P_local / (sp * dp); traffic per block 12 d^2 for ZeRO
+ * 0/1/2, 18 d^2 for 3; with sp > 1 the default is ZeRO >= 1. */
+static void tip_3_zero_spans_sequence_and_data(void) {
+    int round, zero;
+    for (round = 0; round < 300; round++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        double local, group;
+        if (!random_legal(&d, &l)) continue;
+        group = (double)l.ulysses * l.ring * l.data;
+        local = memo_parallel_parameters(&d.model) / (l.tensor * l.pipeline);
+        CHECK(near((double)memo_parallel_zero_group(&l), group));
+        if (l.zero_stage >= 1)
+            CHECK(near(predict(&d, &l).memory.optimizer_bytes, 12 * local / group));
+        CHECK((memo_parallel_zero_default(&l) >= 1) == (l.ulysses * l.ring > 1));
+    }
+    /* A block of 12 d^2 parameters; all-gather and reduce-scatter pass half of what an all-reduce does, and over 16
+     * ranks 15 / 16 of that. */
+    for (zero = 0; zero < 4; zero++) {
+        memo_parallel_desc d = make_case(make_model(1, 4096, 16384, 32, 32, 0), 16, 8192, 2);
+        memo_parallel_layout l = make_layout(2, 1, 1, 4, 2, zero);
+        memo_parallel_prediction p;
+        double elements;
+        d.model.n_ffn_matrices = 2;
+        p = predict(&d, &l);
+        elements =
+            p.sent_bytes[MEMO_PARALLEL_GRADIENTS] / 4 + p.sent_bytes[MEMO_PARALLEL_PARAMETERS] / 2;
+        CHECK(near(elements / 2 * 16 / 15, (zero == 3 ? 18.0 : 12.0) * 4096 * 4096));
+    }
+}
+
+/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 whatever G; ring bytes scale with 1 / G. */
+static void tip_4_key_groups_help_sequence_only(void) {
+    int G;
+    double ring_1 = 0, unit = 2.0 * 65536 * 4096 * 7 / 8; /* bf16, of 8 ranks */
+    for (G = 1; G <= 4; G *= 2) {
+        memo_parallel_desc d = make_case(make_model(1, 4096, 14336, 32, 32 / G, 0), 8, 65536, 1);
+        memo_parallel_layout tensor = make_layout(1, 1, 8, 1, 1, 0);
+        memo_parallel_layout ulysses = make_layout(1, 1, 1, 8, 1, 1);
+        memo_parallel_layout ring = make_layout(1, 1, 1, 1, 8, 1);
+        double sent = predict(&d, &ring).sent_bytes[MEMO_PARALLEL_RING];
+        CHECK(near(predict(&d, &ulysses).sent_bytes[MEMO_PARALLEL_ULYSSES],
+                   (4 + 4.0 / G) * unit / 8));
+        CHECK(near(predict(&d, &tensor).sent_bytes[MEMO_PARALLEL_TENSOR], 8 * unit));
+        if (G == 1) ring_1 = sent;
+        CHECK(near(sent, ring_1 / G));
+    }
+}
+
+static int64_t longest_k(int n_gpus, memo_parallel_layout l) {
+    memo_parallel_desc d = make_case(llama3_8b(), n_gpus, 0, 1);
+    memo_error error;
+    int64_t tokens;
+    CHECK_OK(memo_parallel_longest(&d, &l, 1024, &tokens, &error));
+    return tokens / 1024;
+}
+
+/* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3 (227K) within 5% of it. */
+static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
+    int64_t sequence = longest_k(16, make_layout(1, 1, 1, 8, 2, 1));
+    int64_t tensor = longest_k(16, make_layout(1, 1, 8, 1, 2, 1));
+    int64_t sharded = longest_k(16, make_layout(1, 1, 1, 8, 2, 3));
+    CHECK_CASE(sequence == 94 && tensor == 220 && sharded == 227, "%lld, %lld, %lld",
+               (long long)sequence, (long long)tensor, (long long)sharded);
+    CHECK(sequence < tensor && fabs((double)sharded / (double)tensor - 1) <= 0.05);
+}
+
+/* A tensor degree above the KV heads is refused with the reason; ulysses 8, growing ring, ZeRO-3: longest length grows
+ * with the GPUs (227K, 481K, 989K at 16, 32, 64). */
+static void tip_6_rings_grow_where_heads_end(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
+    refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor degree 16 is above the 8 key/value heads");
+    CHECK(longest_k(16, make_layout(1, 1, 1, 8, 2, 3)) == 227);
+    CHECK(longest_k(32, make_layout(1, 1, 1, 8, 4, 3)) == 481);
+    CHECK(longest_k(64, make_layout(1, 1, 1, 8, 8, 3)) == 989);
+}
+
+/* rank = t + T*(u + U*(r + R*(d + D*p))); with T*U dividing the GPUs of a node no tensor or ulysses group leaves it. */
+static void tip_7_inner_groups_stay_in_a_node(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 64, 65536, 64);
+    memo_parallel_list* list;
+    memo_error error;
+    int64_t i;
+    d.zero_stages = 1;
+    d.activations = 1u << MEMO_PARALLEL_KEEP;
+    CHECK_OK(memo_plan_layouts(&d, &list, &error));
+    CHECK(list->n_legal > 100);
+    for (i = 0; i < list->n_legal; i++) {
+        const memo_parallel_entry* e = &list->entries[i];
+        const memo_parallel_layout* l = &e->layout;
+        int seen[64] = {0}, t, u, r, k, p, leaves = 0;
+        for (p = 0; p < l->pipeline; p++)
+            for (k = 0; k < l->data; k++)
+                for (r = 0; r < l->ring; r++)
+                    for (u = 0; u < l->ulysses; u++)
+                        for (t = 0; t < l->tensor; t++) {
+                            int64_t rank = memo_parallel_rank(l, t, u, r, k, p);
+                            CHECK(rank ==
+                                  t + l->tensor *
+                                          (u + l->ulysses * (r + l->ring * (k + l->data * p))));
+                            CHECK(rank >= 0 && rank < 64 && !seen[rank]++);
+                            leaves |= rank / 8 != memo_parallel_rank(l, 0, 0, r, k, p) / 8;
+                        }
+        if (8 % (l->tensor * l->ulysses) == 0) CHECK(!leaves);
+        CHECK((e->prediction.leaves_node[MEMO_PARALLEL_TENSOR] ||
+               e->prediction.leaves_node[MEMO_PARALLEL_ULYSSES]) == leaves);
+    }
+    memo_parallel_list_destroy(list);
+}
+
+/* ---- the tool ---------------------------------------------------------------------------------------------------- */
+
+static char tool_out[200000], tool_err[4096];
+
+static void read_back(FILE* file, char* text, size_t size) {
+    size_t n;
+    rewind(file);
+    n = fread(text, 1, size - 1, file);
+    text[n] = 0;
+    (void)fclose(file);
+}
+
+/* Runs the tool with the words of a line. */
+static int tool(const char* line) {
+    char words[512], *argv[40], name[] = "layout_plan", *word;
+    FILE *out = tmpfile(), *err = tmpfile();
+    int argc = 0, status = -1;
+    (void)snprintf(words, sizeof words, "%s", line);
+    argv[argc++] = name;
+    for (word = strtok(words, " "); word && argc < 39; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    argv[argc] = NULL;
+    if (out && err) {
+        status = layout_plan(argc, argv, out, err);
+        read_back(out, tool_out, sizeof tool_out);
+        read_back(err, tool_err, sizeof tool_err);
+    }
+    return status;
+}
+
+static int n_lines(const char* text) {
+    int n = 0;
+    for (; *text; text++) n += *text == '\n';
+    return n;
+}
+
+static void tool_prints_the_list(void) {
+    CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
+    CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
+    CHECK(strstr(tool_out, "840 layouts"));
+    CHECK(
+        tool("--model llama2-7b --gpus 8 --zero 1 --activations swap --host-memory 2000 --top 3") ==
+        0);
+    CHECK(n_lines(tool_out) == 5 && strstr(tool_out, "swap") && !strstr(tool_out, "keep"));
+    CHECK(tool("--gpus 8 --memory 1 --top 0") == 1);
+    CHECK(strstr(tool_out, "does not fit") && strstr(tool_out, " 0 fit"));
+    /* The preset comes first wherever it stands. */
+    CHECK(tool("--layers 2 --model gpt-7b --explain 1,4,1,1,2") == 1);
+    CHECK(strstr(tool_out, "does not divide the 2 layers"));
+    CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
+}
+
+static void tool_explains(void) {
+    CHECK(tool("--gpus 16 --explain 1,1,16,1,1") == 1);
+    CHECK(strstr(tool_out, "illegal: tensor degree 16 is above the 8 key/value heads"));
+    CHECK(tool("--gpus 16 --explain 1,1,1,16,1 --kv-heads-must-divide") == 1);
+    CHECK(strstr(tool_out, "does not divide the 8 key/value heads"));
+    CHECK(tool("--gpus 16 --explain 1,1,1,8,2") == 0);
+    CHECK(strstr(tool_out, "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1"));
+    CHECK(strstr(tool_out, "70.42 of 80.00: fits"));
+    CHECK(tool("--gpus 16 --explain 1,1,1,8,2 --activations swap --host-memory 900 --zero 3") == 0);
+    CHECK(strstr(tool_out, "alpha 0.") && strstr(tool_out, "ZeRO 3"));
+}
+
+static void tool_refuses(const char* line, const char* words) {
+    CHECK_CASE(tool(line) == 2, "%s", line);
+    CHECK_CASE(!tool_out[0], "%s", line);
+    CHECK_CASE(strstr(tool_err, words) && n_lines(tool_err) == 1, "%s: %s", line, tool_err);
+}
+
+static void tool_refuses_in_words(void) {
+    tool_refuses("--foo", "unknown option --foo");
+    tool_refuses("16", "unknown option 16");
+    tool_refuses("--gpus", "its value is missing: --gpus");
+    tool_refuses("--gpus x", "--gpus is a whole number from 0, not x");
+    tool_refuses("--gpus 1.5", "--gpus is a whole number from 0, not 1.5");
+    tool_refuses("--gpus -8", "not -8");
+    tool_refuses("--memory nan", "--memory is a number from 0, not nan");
+    tool_refuses("--link 1e99", "not 1e99");
+    tool_refuses("--gpus 5000000000", "too large: 5000000000");
+    tool_refuses("--gpus 0", "cluster.n_gpus is 0");
+    tool_refuses("--gpus 0 --explain 1,1,1,1,1", "cluster.n_gpus is 0");
+    tool_refuses("--gemm 2", "gemm_efficiency is 2");
+    tool_refuses("--kv-heads 3", "3 does not divide the 32 query heads");
+    tool_refuses("--model gpt-8b", "no such preset: gpt-8b");
+    tool_refuses("--model", "its value is missing: --model");
+    tool_refuses("--zero 4", "--zero is 0, 1, 2 or 3");
+    tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
+    tool_refuses("--explain 1,2,3", "--explain is five degrees");
+    tool_refuses("--explain 1,2,3,4,x", "--explain is five degrees");
+    tool_refuses("--explain 1,2,3,4,5,6", "--explain is five degrees");
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(no_layout_is_missing_or_twice);
+    TEST(lists_are_sorted_and_repeat);
+    TEST(lists_can_be_narrowed);
+    TEST(layouts_are_refused_in_words);
+    TEST(few_key_heads_are_replicated_or_refused);
+    TEST(descs_are_checked);
+    TEST(bytes_sent_are_the_formulas);
+    TEST(even_heads_send_the_papers_bytes);
+    TEST(recomputing_sends_the_forward_again);
+    TEST(memory_is_the_papers);
+    TEST(memory_is_the_sum_of_its_parts);
+    TEST(memory_shrinks_with_every_degree);
+    TEST(memory_shrinks_with_the_zero_stage);
+    TEST(longest_is_that_of_a_walk);
+    TEST(swapping_is_memos);
+    TEST(swapping_without_stalls_beats_recomputation);
+    TEST(terms_are_those_of_their_formulas);
+    TEST(hops_hide_behind_blocks);
+    TEST(extreme_cases_stay_finite);
+    TEST(tip_1_the_best_of_both_is_a_mixture);
+    TEST(tip_2_data_before_sequence);
+    TEST(tip_3_zero_spans_sequence_and_data);
+    TEST(tip_4_key_groups_help_sequence_only);
+    TEST(tip_5_sequence_with_zero_3_is_as_long_as_tensor);
+    TEST(tip_6_rings_grow_where_heads_end);
+    TEST(tip_7_inner_groups_stay_in_a_node);
+    TEST(tool_prints_the_list);
+    TEST(tool_explains);
+    TEST(tool_refuses_in_words);
+    return memo_test_end();
+}

@@ -1,0 +1,920 @@
+/* The swap planner: against brute force over every choice of tiles, against a program with a start
+ * time for each operation, against the engine; profiles and their file. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_test.h"
+#include "swap_chain.h"
+
+static memo_error error;
+
+/* --- a small problem --- */
+
+#define TENSORS_MAX 4
+
+typedef struct problem {
+    memo_swap_tensor tensors[TENSORS_MAX];
+    memo_swap_cost costs[TENSORS_MAX];
+    memo_swap_desc swap;
+    memo_swap_plan_desc desc;
+} problem;
+
+static void connect(problem* p) {
+    p->swap.tensors = p->tensors;
+    p->desc.swap = &p->swap;
+    p->desc.costs = p->costs;
+}
+
+/* Rows are 512 bytes or a few times that, so that alignment takes no bytes. */
+static void random_problem(problem* p, int n_tensors_max, int n_tiles_max) {
+    int32_t t;
+    memset(p, 0, sizeof *p);
+    p->swap = memo_swap_desc_default();
+    p->desc = memo_swap_plan_desc_default();
+    connect(p);
+    p->swap.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 12);
+    p->swap.n_tensors = (int32_t)memo_test_int(1, n_tensors_max);
+    p->swap.tile_rows = memo_test_int(1, 3);
+    p->swap.n_rows = memo_test_int(1, n_tiles_max) * p->swap.tile_rows;
+    for (t = 0; t < p->swap.n_tensors; t++) {
+        p->tensors[t].name = "tensor";
+        p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
+        p->tensors[t].mode = memo_test_int(0, 3) ? MEMO_SWAP_SPLIT : MEMO_SWAP_WHOLE;
+        p->tensors[t].is_contiguous = memo_test_int(0, 3) == 0;
+        p->costs[t].recompute_s_per_row = memo_test_real() / (double)p->swap.n_rows;
+        if (memo_test_int(0, 5) == 0) {
+            p->costs[t].recompute_s_per_row = -1;
+            p->tensors[t].mode = MEMO_SWAP_WHOLE;
+        }
+        if (memo_test_int(0, 5) == 0) p->costs[t].is_whole = 1;
+        /* What cannot be recomputed by rows is not split either: where both memories are full to the
+         * last byte, no rounding of its tiles would fit. */
+        if (p->costs[t].recompute_s_per_row < 0 || p->costs[t].is_whole)
+            p->tensors[t].is_contiguous = 1;
+        if (t > 0 && memo_test_int(0, 6) == 0 && !p->costs[t - 1].with) {
+            p->costs[t].with = t;
+            p->tensors[t].mode = p->tensors[t - 1].mode;
+        }
+    }
+    p->desc.forward_s = memo_test_real();
+    p->desc.backward_s = 2 * memo_test_real();
+    p->desc.between_s = (memo_test_int(0, 1) ? memo_test_real() : 0);
+    if (memo_test_int(0, 5))
+        p->desc.to_host_bytes_per_s =
+            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 2048;
+    if (memo_test_int(0, 5))
+        p->desc.to_device_bytes_per_s =
+            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 2048;
+}
+
+static const char* describe(const problem* p) {
+    static char text[256];
+    snprintf(
+        text, sizeof text,
+        "layers %d tensors %d rows %lld tile %lld device %lld host %lld forward %g backward %g",
+        (int)p->swap.n_layers, (int)p->swap.n_tensors, (long long)p->swap.n_rows,
+        (long long)p->swap.tile_rows, (long long)p->desc.device_bytes,
+        (long long)p->desc.host_bytes, p->desc.forward_s, p->desc.backward_s);
+    return text;
+}
+
+/* --- brute force --- */
+
+typedef struct choice {
+    int64_t kept[TENSORS_MAX], swapped[TENSORS_MAX]; /* tiles */
+} choice;
+
+static int64_t n_tiles_of(const problem* p) {
+    return (p->swap.n_rows + p->swap.tile_rows - 1) / p->swap.tile_rows;
+}
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* Tensors that are split alike share the work of the first. */
+static int leader_of(const problem* p, int t) {
+    return p->costs[t].with ? p->costs[t].with - 1 : t;
+}
+
+/* The step of a choice for all layers, from the description of the engine alone; -1: not allowed. */
+static double step_of_choice(const problem* p, const choice* c, int64_t* device_bytes,
+                             int64_t* host_bytes) {
+    double stored[64], loaded[64], compute = 0, store = 0, load = 0;
+    double store_s = 0, load_s = 0, recompute_s = 0;
+    int64_t n_tiles = n_tiles_of(p), n = p->swap.n_layers, i;
+    int32_t t;
+    *device_bytes = *host_bytes = 0;
+    for (t = 0; t < p->swap.n_tensors; t++) {
+        int leader = leader_of(p, t);
+        int64_t recomputed = n_tiles - c->kept[t] - c->swapped[t];
+        int64_t tile_bytes = p->tensors[t].row_bytes * p->swap.tile_rows;
+        double bytes = (double)(tile_bytes * c->swapped[t]);
+        if (c->kept[t] != c->kept[leader] || c->swapped[t] != c->swapped[leader]) return -1;
+        if (recomputed && p->costs[leader].recompute_s_per_row < 0) return -1;
+        if (recomputed && recomputed < n_tiles && p->costs[leader].is_whole) return -1;
+        if (p->tensors[t].is_contiguous && c->kept[t] && c->kept[t] < n_tiles) return -1;
+        *device_bytes +=
+            tile_bytes * (n * c->kept[t] + (n < 2 ? n : 2) * c->swapped[t] + recomputed);
+        *host_bytes += n > 2 ? (n - 2) * tile_bytes * c->swapped[t] : 0;
+        if (p->desc.to_host_bytes_per_s > 0) store_s += bytes / p->desc.to_host_bytes_per_s;
+        if (p->desc.to_device_bytes_per_s > 0) load_s += bytes / p->desc.to_device_bytes_per_s;
+        if (leader == t)
+            recompute_s += (double)(recomputed * p->swap.tile_rows) *
+                           larger(p->costs[t].recompute_s_per_row, 0);
+    }
+    if (p->desc.device_bytes && *device_bytes > p->desc.device_bytes) return -1;
+    if (p->desc.host_bytes && *host_bytes > p->desc.host_bytes) return -1;
+    for (i = 0; i < n; i++) {
+        if (i >= 2) compute = larger(compute, stored[i - 2]);
+        compute += p->desc.forward_s;
+        if (i < n - 2) store = larger(compute, store) + store_s;
+        stored[i] = store;
+    }
+    compute += p->desc.between_s;
+    for (i = n - 1; i >= 0; i--) {
+        if (i < n - 2) compute = larger(compute, loaded[i]);
+        if (i < n - 1) compute += recompute_s;
+        compute += p->desc.backward_s;
+        if (i < 2) continue;
+        load = larger(compute, load) + load_s;
+        loaded[i - 2] = load;
+    }
+    return compute;
+}
+
+/* The shortest step over every choice; -1: none fits. */
+static double brute_force(const problem* p) {
+    int64_t n_tiles = n_tiles_of(p), device_bytes, host_bytes;
+    double best = -1;
+    choice c;
+    int t;
+    memset(&c, 0, sizeof c);
+    for (;;) {
+        double step = step_of_choice(p, &c, &device_bytes, &host_bytes);
+        if (step >= 0 && (best < 0 || step < best)) best = step;
+        for (t = 0; t < p->swap.n_tensors; t++) { /* count up */
+            if (c.kept[t] + ++c.swapped[t] <= n_tiles) break;
+            c.swapped[t] = 0;
+            if (++c.kept[t] <= n_tiles) break;
+            c.kept[t] = 0;
+        }
+        if (t == p->swap.n_tensors) return best;
+    }
+}
+
+/* Capacities somewhere between what the least and the most demanding choices take. */
+static void random_capacities(problem* p) {
+    choice c;
+    int64_t device_bytes, host_bytes, least, most, n_tiles = n_tiles_of(p);
+    int t;
+    memset(&c, 0, sizeof c);
+    for (t = 0; t < p->swap.n_tensors; t++) c.swapped[t] = n_tiles;
+    step_of_choice(p, &c, &device_bytes, &host_bytes);
+    most = device_bytes;
+    least = device_bytes / 2;
+    if (memo_test_int(0, 3)) p->desc.host_bytes = 1 + memo_test_int(0, host_bytes);
+    if (memo_test_int(0, 3)) p->desc.device_bytes = 1 + memo_test_int(least, most + most / 2);
+}
+
+#ifdef MEMO_LP_SOLVE
+
+/* --- a program with a start time for each operation, for one combination of what is whole --- */
+
+typedef struct full_program {
+    lprec* lp;
+    double values[256];
+    int columns[256];
+    int n;
+} full_program;
+
+static void term(full_program* f, double value, int column) {
+    f->values[f->n] = value;
+    f->columns[f->n++] = column;
+}
+static void row(full_program* f, int relation, double bound) {
+    CHECK(add_constraintex(f->lp, f->n, f->values, f->columns, relation, bound));
+    f->n = 0;
+}
+
+/* Columns: 3 shares a bundle; the starts of n forwards, n backwards, n stores and n loads; the step.
+ */
+static double start_times(memoi_splitter* s) {
+    const memo_swap_plan_desc* d = s->desc;
+    int n = d->swap->n_layers, nb = s->n_bundles, i, b, k, result;
+    int forward = 3 * nb + 1, backward = forward + n, store = backward + n, load = store + n;
+    int step = load + n;
+    double value = -1;
+    full_program f;
+    f.n = 0;
+    f.lp = make_lp(0, step);
+    set_verbose(f.lp, 0);
+    set_minim(f.lp);
+    for (b = 0; b < nb; b++) {
+        for (k = 0; k < 3; k++) {
+            set_bounds(f.lp, 3 * b + k + 1, 0, s->freedoms[b] >> k & 1);
+            term(&f, 1, 3 * b + k + 1);
+        }
+        row(&f, EQ, 1);
+    }
+    for (k = 0; k < 2; k++) {
+        int64_t capacity = k ? s->host_bytes : s->device_bytes;
+        double scale = (double)(capacity ? capacity : 1);
+        if (!capacity) continue;
+        for (b = 0; b < nb; b++) {
+            double bytes = (double)(s->bundles[b].row_bytes * d->swap->n_rows) / scale;
+            if (k == 0) term(&f, n * bytes, 3 * b + 1);
+            term(&f, k == 0 ? (n < 2 ? n : 2) * bytes : n > 2 ? (n - 2) * bytes : 0, 3 * b + 2);
+            if (k == 0) term(&f, bytes, 3 * b + 3);
+        }
+        row(&f, LE, (double)capacity / scale);
+    }
+/* later >= earlier + duration, the duration's shares of kind k at `rate` bytes/s, or recomputed */
+#define AFTER(later, earlier, fixed_s, rate, recomputes)                                           \
+    do {                                                                                           \
+        term(&f, 1, later);                                                                        \
+        term(&f, -1, earlier);                                                                     \
+        for (b = 0; b < nb; b++) {                                                                 \
+            double bytes = (double)(s->bundles[b].row_bytes * d->swap->n_rows);                    \
+            if ((rate) > 0) term(&f, -bytes / larger(rate, 1e-9), 3 * b + 2);                      \
+            if ((recomputes) && s->bundles[b].recompute_s > 0)                                     \
+                term(&f, -s->bundles[b].recompute_s, 3 * b + 3);                                   \
+        }                                                                                          \
+        row(&f, GE, fixed_s);                                                                      \
+    } while (0)
+    for (i = 0; i < n; i++) {
+        int moved = i < n - 2;
+        if (i > 0) AFTER(forward + i, forward + i - 1, d->forward_s, 0, 0);
+        if (i >= 2) AFTER(forward + i, store + i - 2, 0, d->to_host_bytes_per_s, 0);
+        if (moved) AFTER(store + i, forward + i, d->forward_s, 0, 0);
+        if (moved && i > 0) AFTER(store + i, store + i - 1, 0, d->to_host_bytes_per_s, 0);
+        if (i < n - 1) AFTER(backward + i, backward + i + 1, d->backward_s, 0, i < n - 2);
+        if (moved) AFTER(backward + i, load + i, 0, d->to_device_bytes_per_s, 0);
+        if (moved) AFTER(load + i, backward + i + 2, d->backward_s, 0, i + 2 < n - 1);
+        if (moved && i < n - 3) AFTER(load + i, load + i + 1, 0, d->to_device_bytes_per_s, 0);
+    }
+    AFTER(backward + n - 1, forward + n - 1, d->forward_s + d->between_s, 0, 0);
+    AFTER(step, backward, d->backward_s, 0, n > 1);
+#undef AFTER
+    term(&f, 1, step);
+    set_obj_fnex(f.lp, 1, f.values, f.columns);
+    result = solve(f.lp);
+    if (result == OPTIMAL) value = get_objective(f.lp);
+    CHECK(result == OPTIMAL || result == INFEASIBLE);
+    delete_lp(f.lp);
+    return value;
+}
+
+/* The program whose start times are eliminated has the same value. */
+static void paths_give_the_value_of_start_times(void) {
+    int round, n_feasible = 0;
+    for (round = 0; round < 200; round++) {
+        problem p;
+        memoi_splitter s;
+        int64_t k = 0, n;
+        random_problem(&p, TENSORS_MAX, 4);
+        connect(&p);
+        random_capacities(&p);
+        CHECK_OK(memoi_splitter_create(&p.desc, &s, &error));
+        do {
+            double value = 0, expected;
+            int result;
+            n = memoi_combination(&s, k);
+            expected = start_times(&s);
+            result = memoi_program_solve(&s, MEMOI_AIM_STEP, 0, &value);
+            CHECK_CASE(result == (expected >= 0), "round %d: %d, %g: %s", round, result, expected,
+                       describe(&p));
+            if (result <= 0 || expected < 0) continue;
+            n_feasible++;
+            CHECK_CASE(fabs(value - expected) <= 1e-7 * (1 + expected),
+                       "round %d: %.12g, with start times %.12g: %s", round, value, expected,
+                       describe(&p));
+        } while (++k < n && n_feasible < 100000);
+        memoi_splitter_free(&s);
+    }
+    CHECK(n_feasible > 200);
+}
+
+/* The summed cost of one tile, in every layer, of each tensor that the program splits; of two where it
+ * splits it twice, into three shares. */
+static double cost_of_rounding(const problem* p) {
+    memoi_splitter s;
+    double best = -1, cost = 0;
+    int64_t k = 0, n;
+    int32_t b, n_layers = p->swap.n_layers;
+    CHECK_OK(memoi_splitter_create(&p->desc, &s, &error));
+    do {
+        double value = 0;
+        n = memoi_combination(&s, k);
+        if (memoi_program_solve(&s, MEMOI_AIM_STEP, 0, &value) <= 0) continue;
+        if (best >= 0 && value >= best) continue;
+        best = value;
+        cost = 0;
+        for (b = 0; b < s.n_bundles; b++) {
+            const double* share = s.shares + 3 * b;
+            double bytes = (double)(s.bundles[b].row_bytes * p->swap.n_rows);
+            double whole = 0;
+            int i, n_split = 0;
+            for (i = 0; i < 3; i++) {
+                double tiles = share[i] * (double)s.n_tiles;
+                n_split += fabs(tiles - floor(tiles + 0.5)) > 1e-6;
+            }
+            if (!n_split) continue;
+            if (s.bundles[b].recompute_s > 0) whole = (n_layers - 1) * s.bundles[b].recompute_s;
+            if (p->desc.to_host_bytes_per_s > 0)
+                whole = larger(whole, n_layers * bytes / p->desc.to_host_bytes_per_s);
+            if (p->desc.to_device_bytes_per_s > 0)
+                whole = larger(whole, n_layers * bytes / p->desc.to_device_bytes_per_s);
+            cost += (n_split - 1) * whole / (double)s.n_tiles;
+        }
+    } while (++k < n);
+    memoi_splitter_free(&s);
+    return cost;
+}
+
+#endif /* MEMO_LP_SOLVE */
+
+/* Simulates what the engine would enqueue for a plan. */
+static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_t n_micro_batches) {
+    memo_swap_times times = memo_swap_times_default();
+    memo_swap_desc swap = p->swap;
+    memo_schedule* schedule = NULL;
+    memo_simulation* simulation = NULL;
+    double forward_s[64], backward_s[64], per_row[TENSORS_MAX], makespan_s;
+    int i;
+    for (i = 0; i < swap.n_layers; i++) {
+        forward_s[i] = p->desc.forward_s;
+        backward_s[i] = p->desc.backward_s;
+    }
+    for (i = 0; i < swap.n_tensors; i++) /* one operation gives both */
+        per_row[i] = p->costs[i].with ? 0 : larger(p->costs[i].recompute_s_per_row, 0);
+    times.forward_s = forward_s;
+    times.backward_s = backward_s;
+    times.recompute_s_per_row = per_row;
+    times.between_s = p->desc.between_s;
+    times.copy_s = p->desc.copy_s;
+    times.to_host_bytes_per_s = p->desc.to_host_bytes_per_s;
+    times.to_device_bytes_per_s = p->desc.to_device_bytes_per_s;
+    times.both_ways_bytes_per_s = 1; /* never both at once: it would show */
+    times.n_micro_batches = n_micro_batches;
+    memo_swap_plan_apply(plan, &swap);
+    CHECK_OK(memo_swap_generate(&swap, &times, &schedule, &error));
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    makespan_s = simulation->makespan_s;
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return makespan_s;
+}
+
+/* The plan is what it says, fits, and is no worse than the best alpha. */
+static void check_plan(const problem* p, const memo_swap_plan* plan, int round) {
+    memo_swap_desc swap = p->swap;
+    memo_swap_sizes sizes;
+    int32_t n_micro_batches = (int32_t)memo_test_int(1, 2), t;
+    double simulated = simulate_plan(p, plan, n_micro_batches);
+    int is_simple = 1;
+    memo_swap_plan_apply(plan, &swap);
+    CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+    CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes,
+               "round %d: %s", round, describe(p));
+    CHECK_CASE((!p->desc.device_bytes || sizes.device_bytes <= p->desc.device_bytes) &&
+                   (!p->desc.host_bytes || sizes.host_bytes <= p->desc.host_bytes),
+               "round %d: %s", round, describe(p));
+    /* By alpha, tensors that go together may have been split apart; attention may be in parts. */
+    for (t = 0; t < p->swap.n_tensors; t++)
+        if (!plan->rows && (p->costs[t].with || p->costs[t].is_whole)) is_simple = 0;
+    if (is_simple)
+        CHECK_CASE(fabs(simulated - n_micro_batches * plan->step_s) <=
+                       1e-9 * n_micro_batches * plan->step_s,
+                   "round %d: simulated %.12g, predicted %d times %.12g: %s", round, simulated,
+                   (int)n_micro_batches, plan->step_s, describe(p));
+    CHECK_CASE(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s * (1 + 1e-12),
+               "round %d: %.12g, alpha %g: %.12g: %s", round, plan->step_s, plan->alpha,
+               plan->alpha_step_s, describe(p));
+    CHECK(plan->reason[0] != 0);
+}
+
+static void random_plans_are_near_the_best(void) {
+    int round, n_planned = 0, n_split = 0, n_refused = 0;
+    double worst = 0;
+    for (round = 0; round < 1000; round++) {
+        problem p;
+        memo_swap_plan* plan = NULL;
+        memo_status status;
+        double best;
+        random_problem(&p, 3, 4);
+        connect(&p);
+        random_capacities(&p);
+        best = brute_force(&p);
+        status = memo_plan_swap(&p.desc, &plan, &error);
+        if (best < 0) {
+            /* An alpha may fit where no table does: tensors that go together go apart there. */
+            CHECK_CASE(status == MEMO_STATUS_INFEASIBLE || (plan && !plan->rows),
+                       "round %d: nothing fits: %s", round, describe(&p));
+            n_refused++;
+            memo_swap_plan_destroy(plan);
+            continue;
+        }
+        CHECK_CASE(status == MEMO_STATUS_OK, "round %d: %s: %s", round, error.message,
+                   describe(&p));
+        if (status) continue;
+        n_planned++;
+        check_plan(&p, plan, round);
+#ifdef MEMO_LP_SOLVE
+        {
+            double rounding = cost_of_rounding(&p), hair = 1e-7 * best;
+            n_split += rounding > 0;
+            CHECK_CASE(plan->program_s <= best + hair, "round %d: program %.12g, best %.12g: %s",
+                       round, plan->program_s, best, describe(&p));
+            CHECK_CASE(best <= plan->program_s + rounding + hair,
+                       "round %d: program %.12g + %.12g, best %.12g: %s", round, plan->program_s,
+                       rounding, best, describe(&p));
+            CHECK_CASE(plan->step_s <= plan->program_s + rounding + hair,
+                       "round %d: program %.12g + %.12g, plan %.12g, best %.12g: %s", round,
+                       plan->program_s, rounding, plan->step_s, best, describe(&p));
+        }
+#endif
+        worst = larger(worst, plan->step_s / best);
+        memo_swap_plan_destroy(plan);
+    }
+    printf(
+        "# %d planned, %d of them split, %d refused; at worst %.4f times the best choice for all "
+        "layers\n",
+        n_planned, n_split, n_refused, worst);
+    CHECK(n_planned > 500 && n_refused > 20);
+}
+
+/* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
+
+enum { GPT_TENSORS = 13 };
+
+static void gpt_problem(memo_swap_tensor* tensors, memo_swap_cost* costs, memo_swap_desc* swap,
+                        memo_swap_plan_desc* desc, int32_t n_layers, int64_t n_rows) {
+    static const struct {
+        const char* name;
+        double columns, recompute_us; /* of a row; attention by length */
+        int is_contiguous, is_whole, with, is_dear;
+    } table[GPT_TENSORS] = {{"input", 4096, -1, 0, 0, 0, 1},      {"rstd1", 2, 0, 0, 0, 3, 0},
+                            {"norm1", 4096, 0.004, 0, 0, 0, 0},   {"q", 4096, 0.0475, 1, 0, 0, 0},
+                            {"k", 4096, 0.0475, 1, 0, 0, 0},      {"v", 4096, 0.0475, 1, 0, 0, 0},
+                            {"attention", 4096, 0, 1, 1, 0, 1},   {"lse", 64, 0, 1, 0, 7, 1},
+                            {"middle", 4096, 0.0475, 0, 0, 0, 0}, {"rstd2", 2, 0, 0, 0, 11, 0},
+                            {"norm2", 4096, 0.004, 0, 0, 0, 0},   {"up", 16384, 0.19, 0, 0, 0, 0},
+                            {"gelu", 16384, 0.015, 0, 0, 0, 0}};
+    double attention_us = 0.92 * (double)n_rows / 65536;
+    int t;
+    *swap = memo_swap_desc_default();
+    *desc = memo_swap_plan_desc_default();
+    for (t = 0; t < GPT_TENSORS; t++) {
+        tensors[t].name = table[t].name;
+        tensors[t].row_bytes = (int64_t)(2 * table[t].columns);
+        tensors[t].mode = table[t].is_dear ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
+        tensors[t].is_contiguous = table[t].is_contiguous;
+        costs[t].recompute_s_per_row =
+            1e-6 * (table[t].is_whole ? attention_us : table[t].recompute_us);
+        costs[t].is_whole = table[t].is_whole;
+        costs[t].with = table[t].with;
+    }
+    swap->tensors = tensors;
+    swap->n_tensors = GPT_TENSORS;
+    swap->n_layers = n_layers;
+    swap->n_rows = n_rows;
+    swap->tile_rows = 1024;
+    desc->swap = swap;
+    desc->costs = costs;
+    desc->forward_s = 1e-6 * (0.57 + attention_us) * (double)n_rows;
+    desc->backward_s = 1e-6 * (2 * 0.57 + 2.5 * attention_us) * (double)n_rows;
+    desc->between_s = 0.05;
+    desc->copy_s = 5e-6;
+    desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 55e9;
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Large stacks, long sequences, little memory: quick, and better than an alpha. */
+static void large_stacks_are_planned_quickly(void) {
+    static const struct {
+        int32_t n_layers;
+        int64_t n_rows, device_gib, host_gib;
+    } cases[] = {{8, 65536, 60, 125},    {8, 262144, 60, 125},   {32, 262144, 80, 125},
+                 {32, 131072, 40, 1000}, {96, 131072, 80, 2000}, {96, 524288, 200, 4000}};
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memo_swap_tensor tensors[GPT_TENSORS];
+        memo_swap_cost costs[GPT_TENSORS];
+        memo_swap_desc swap;
+        memo_swap_plan_desc desc;
+        memo_swap_plan* plan = NULL;
+        double begin_s = seconds(), took_s;
+        gpt_problem(tensors, costs, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
+        desc.device_bytes = cases[i].device_gib << 30;
+        desc.host_bytes = cases[i].host_gib << 30;
+        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        if (!plan) continue;
+        took_s = seconds() - begin_s;
+        printf(
+            "# %d layers, %lld rows, %lld and %lld GiB: step %.4g s, by alpha %.4g: %.4g s, "
+            "program %.4g s, stall %.3g s, planned in %.3g s\n#   device %.1f host %.1f GiB, %s\n",
+            (int)cases[i].n_layers, (long long)cases[i].n_rows, (long long)cases[i].device_gib,
+            (long long)cases[i].host_gib, plan->step_s, plan->alpha, plan->alpha_step_s,
+            plan->program_s, plan->stall_s, took_s, (double)plan->device_bytes / (1 << 30),
+            (double)plan->host_bytes / (1 << 30), plan->reason);
+        CHECK(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s);
+        CHECK(plan->step_s <= plan->program_s * 1.02 || plan->program_s == 0);
+        CHECK_CASE(took_s < 5, "%g s",
+                   took_s); /* generous: under a race detector, on a busy machine */
+        memo_swap_plan_destroy(plan);
+    }
+}
+
+/* --- words --- */
+
+/* One tensor, 6 layers, copies half as long as a forward. */
+static void simple_problem(problem* p) {
+    memset(p, 0, sizeof *p);
+    p->swap = memo_swap_desc_default();
+    p->desc = memo_swap_plan_desc_default();
+    connect(p);
+    p->swap.n_layers = 6;
+    p->swap.n_tensors = 1;
+    p->swap.n_rows = 64;
+    p->tensors[0].name = "x";
+    p->tensors[0].row_bytes = 1024;
+    p->costs[0].recompute_s_per_row = 0.5 / 64;
+    p->desc.forward_s = 1;
+    p->desc.backward_s = 2;
+    p->desc.to_host_bytes_per_s = p->desc.to_device_bytes_per_s = 131072;
+}
+
+static void reasons_are_named(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    simple_problem(&p);
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
+               plan->reason);
+    CHECK(plan->step_s == 18 && plan->stall_s == 0 && plan->alpha == 1);
+    memo_swap_plan_destroy(plan);
+
+    /* Three quarters of the rows may be on the host. */
+    p.desc.host_bytes = 4 * 48 * 1024;
+    p.desc.device_bytes = 2 * 65536;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_HOST_MEMORY &&
+                   strstr(plan->reason, "host memory is the limit; 64.0 KiB more would save"),
+               "%s", plan->reason);
+    CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
+    memo_swap_plan_destroy(plan);
+
+    p.desc.host_bytes = 0;
+    p.desc.device_bytes = 80 * 1024;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY &&
+                   strstr(plan->reason, "device memory is the limit; 48.0 KiB more would save"),
+               "%s", plan->reason);
+    memo_swap_plan_destroy(plan);
+
+    p.desc.device_bytes = 2 * 65536;
+    p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 16384;
+    p.costs[0].recompute_s_per_row = 1;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH && strstr(plan->reason, "twice as fast"),
+               "%s", plan->reason);
+    memo_swap_plan_destroy(plan);
+
+    p.desc.device_bytes = 60000;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE && !plan);
+    CHECK_CASE(strstr(error.message, "device memory") && strstr(error.message, "needs 64.0 KiB"),
+               "%s", error.message);
+    p.desc.device_bytes = 0;
+    p.desc.host_bytes = 1000;
+    p.desc.is_alpha_only = 1;
+    p.tensors[0].mode = MEMO_SWAP_WHOLE;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
+}
+
+static void alpha_only_is_the_papers_alpha(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    memo_swap_desc swap;
+    simple_problem(&p);
+    p.desc.is_alpha_only = 1;
+    p.desc.host_bytes = 4 * 40 * 1024;
+    p.swap.tile_rows = 8;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK(plan->rows == NULL && plan->alpha == 40.0 / 64 && plan->step_s == plan->alpha_step_s);
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_HOST_MEMORY &&
+                   strstr(plan->reason, "96.0 KiB more would save"),
+               "%s", plan->reason);
+    check_plan(&p, plan, 0);
+    swap = p.swap;
+    memo_swap_plan_apply(plan, &swap);
+    CHECK(swap.rows == NULL && swap.alpha == 40.0 / 64 &&
+          swap.n_resident_layers == plan->n_resident_layers);
+    memo_swap_plan_destroy(plan);
+}
+
+static void bad_descs_are_refused(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    simple_problem(&p);
+    p.desc.forward_s = -1;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+    simple_problem(&p);
+    p.costs[0].recompute_s_per_row = (double)NAN;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    simple_problem(&p);
+    p.costs[0].with = 1;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "costs[0]") != NULL);
+    p.costs[0].with = 7;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    simple_problem(&p);
+    p.swap.n_rows = 0;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    p.desc.swap = NULL;
+    CHECK(memo_plan_swap(&p.desc, &plan, NULL) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
+}
+
+/* --- on the engine --- */
+
+/* Plans with little memory, run: the capacities are the device's, every row comes back. */
+static void plans_run_in_the_memory_they_were_made_for(void) {
+    int round, n_run = 0;
+    for (round = 0; round < 60; round++) {
+        memo_host_device_desc host_desc = memo_host_device_desc_default();
+        memo_device* host = NULL;
+        memo_swap_plan* plan = NULL;
+        problem p;
+        chain c;
+        int32_t t;
+        random_problem(&p, TENSORS_MAX, 6);
+        connect(&p);
+        random_capacities(&p);
+        if (memo_plan_swap(&p.desc, &plan, &error)) continue;
+        n_run++;
+        host_desc.device_memory_bytes = p.desc.device_bytes;
+        host_desc.host_memory_bytes = p.desc.host_bytes;
+        CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+        memset(&c, 0, sizeof c);
+        c.desc = p.swap;
+        for (t = 0; t < p.swap.n_tensors; t++) c.tensors[t] = p.tensors[t];
+        memo_swap_plan_apply(plan, &c.desc);
+        c.host = host;
+        c.device = host;
+        CHECK_OK(chain_open(&c, &error));
+        if (c.swap) {
+            CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+            CHECK_OK(chain_micro_batch(&c, 1, memo_test_int(0, 2 * c.desc.n_layers), &error));
+            CHECK_OK(chain_micro_batch(&c, 2, 1000, &error));
+            CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+            CHECK_CASE(c.n_wrong == 0, "round %d: %s", round, describe(&p));
+        }
+        chain_close(&c);
+        memo_host_device_destroy(host);
+        memo_swap_plan_destroy(plan);
+    }
+    CHECK(n_run > 20);
+}
+
+/* --- profiles --- */
+
+typedef struct profiled {
+    memo_device* host;
+    memo_stream stream;
+    double forward_s, backward_s, recompute_s;
+} profiled;
+
+static memo_status profiled_forward(void* user, memo_error* e) {
+    profiled* p = (profiled*)user;
+    return memo_host_device_sleep(p->host, p->stream, p->forward_s, e);
+}
+static memo_status profiled_backward(void* user, memo_error* e) {
+    profiled* p = (profiled*)user;
+    return memo_host_device_sleep(p->host, p->stream, p->backward_s, e);
+}
+static memo_status profiled_recompute(void* user, int32_t tensor, memo_error* e) {
+    profiled* p = (profiled*)user;
+    if (tensor == 0)
+        return memo_error_set(e, MEMO_STATUS_UNSUPPORTED, "the input is not recomputed");
+    if (tensor == 2) return memo_error_set(e, MEMO_STATUS_DEVICE, "no third tensor");
+    return memo_host_device_sleep(p->host, p->stream, p->recompute_s, e);
+}
+
+/* Sleeps and throttled copies are measured as what they were told to be. */
+static void a_device_is_measured(void) {
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_profile_desc desc = memo_profile_desc_default();
+    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
+    memo_swap_desc swap = memo_swap_desc_default();
+    memo_swap_cost costs[2];
+    memo_swap_tensor tensors[3];
+    memo_profile profile;
+    const memo_profile_copy* last;
+    profiled p;
+    memset(tensors, 0, sizeof tensors);
+    memset(costs, 0, sizeof costs);
+    tensors[0].name = "input";
+    tensors[1].name = "norm";
+    tensors[2].name = "third";
+    host_desc.to_host_bytes_per_s = 100e6;
+    host_desc.to_device_bytes_per_s = 50e6;
+    host_desc.both_ways_bytes_per_s = 80e6;
+    p.host = NULL;
+    CHECK_OK(memo_host_device_create(&host_desc, &p.host, &error));
+    CHECK_OK(p.host->stream_create(p.host->context, "compute", 0, &p.stream, &error));
+    p.forward_s = 0.02;
+    p.backward_s = 0.04;
+    p.recompute_s = 0.01;
+    desc.device = p.host;
+    desc.compute_stream = p.stream;
+    desc.forward = profiled_forward;
+    desc.backward = profiled_backward;
+    desc.recompute = profiled_recompute;
+    desc.user = &p;
+    desc.tensors = tensors;
+    desc.n_tensors = 2;
+    desc.n_rows = 100;
+    desc.largest_copy_bytes = 2 << 20;
+    desc.n_repetitions = 3;
+    CHECK_OK(memo_profile_measure(&desc, &profile, &error));
+    /* Never shorter than told; longer where the machine is busy. */
+    CHECK_CASE(profile.forward_s > 0.0199 && profile.forward_s < 0.1, "%g", profile.forward_s);
+    CHECK_CASE(profile.backward_s > 0.0399 && profile.backward_s < 0.2, "%g", profile.backward_s);
+    CHECK(profile.between_s == 0 && profile.n_rows == 100 && profile.n_tensors == 2);
+    CHECK(profile.tensors[0].recompute_s_per_row < 0);
+    CHECK_CASE(profile.tensors[1].recompute_s_per_row > 0.000099 &&
+                   profile.tensors[1].recompute_s_per_row < 0.0005,
+               "%g", profile.tensors[1].recompute_s_per_row);
+    CHECK(profile.n_copies == 3 && profile.copies[0].size_bytes == 65536 &&
+          profile.copies[1].size_bytes == 524288);
+    last = &profile.copies[2];
+    CHECK(last->size_bytes == 2 << 20);
+    CHECK_CASE(last->to_host_s > 0.020 && last->to_host_s < 0.1, "%g", last->to_host_s);
+    CHECK_CASE(last->to_device_s > 0.041 && last->to_device_s < 0.2, "%g", last->to_device_s);
+    CHECK_CASE(last->both_ways_s > last->to_device_s * 0.99, "%g", last->both_ways_s);
+    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0 &&
+          memo_host_device_get_stats(p.host).host_bytes == 0);
+    /* Into a plan. */
+    swap.tensors = tensors;
+    swap.n_tensors = 2;
+    swap.n_rows = 100;
+    plan_desc.swap = &swap;
+    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, costs, &profile, &error));
+    CHECK_CASE(fabs(plan_desc.to_host_bytes_per_s / 100e6 - 1) < 0.5, "%g",
+               plan_desc.to_host_bytes_per_s);
+    CHECK(plan_desc.to_device_bytes_per_s > 0 && plan_desc.copy_s >= 0);
+    CHECK(plan_desc.forward_s == profile.forward_s && costs[0].recompute_s_per_row < 0 &&
+          costs[1].recompute_s_per_row == profile.tensors[1].recompute_s_per_row);
+    swap.n_rows = 99;
+    CHECK(memo_swap_plan_use_profile(&plan_desc, costs, &profile, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    swap.n_rows = 100;
+    tensors[1].name = "other";
+    CHECK(memo_swap_plan_use_profile(&plan_desc, costs, &profile, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "`other`") != NULL);
+    /* Faults. */
+    desc.n_tensors = 3;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_DEVICE);
+    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0);
+    tensors[1].name = "two words";
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_repetitions = -1;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    p.host->stream_destroy(p.host->context, p.stream, NULL);
+    memo_host_device_destroy(p.host);
+}
+
+static void random_profile(memo_profile* p) {
+    int i;
+    memset(p, 0, sizeof *p);
+    p->n_rows = memo_test_int(1, 1 << 20);
+    p->forward_s = memo_test_real();
+    p->backward_s = memo_test_real() * 1000;
+    p->between_s = memo_test_real() * 1e-6;
+    p->n_tensors = (int32_t)memo_test_int(0, MEMO_PROFILE_TENSORS_MAX);
+    p->n_copies = (int32_t)memo_test_int(0, MEMO_PROFILE_COPIES_MAX);
+    for (i = 0; i < p->n_tensors; i++) {
+        snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "t%d", i);
+        p->tensors[i].recompute_s_per_row = memo_test_int(0, 3) ? memo_test_real() * 1e-6 : -1;
+    }
+    for (i = 0; i < p->n_copies; i++) {
+        p->copies[i].size_bytes = (i ? p->copies[i - 1].size_bytes : 0) + memo_test_int(1, 1 << 30);
+        p->copies[i].to_host_s = memo_test_real();
+        p->copies[i].to_device_s = memo_test_real();
+        p->copies[i].both_ways_s = memo_test_real();
+    }
+}
+
+static int is_near(double a, double b) { return fabs(a - b) <= 1.1e-15 + 1e-12 * fabs(a); }
+
+static void profiles_come_back_from_their_file(void) {
+    char path[64];
+    int round, i;
+    snprintf(path, sizeof path, "/tmp/memo_test_profile_%ld", (long)getpid());
+    for (round = 0; round < 20; round++) {
+        memo_profile p, q;
+        char *text = NULL, *damaged;
+        int64_t n_bytes = 0, k;
+        random_profile(&p);
+        CHECK_OK(memo_profile_write(&p, path, &error));
+        CHECK_OK(memo_profile_read(path, &q, &error));
+        CHECK(q.n_rows == p.n_rows && q.n_tensors == p.n_tensors && q.n_copies == p.n_copies);
+        CHECK(is_near(q.forward_s, p.forward_s) && is_near(q.backward_s, p.backward_s) &&
+              is_near(q.between_s, p.between_s));
+        for (i = 0; i < p.n_tensors; i++)
+            CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
+                  is_near(p.tensors[i].recompute_s_per_row, q.tensors[i].recompute_s_per_row));
+        for (i = 0; i < p.n_copies; i++)
+            CHECK(p.copies[i].size_bytes == q.copies[i].size_bytes &&
+                  is_near(p.copies[i].both_ways_s, q.copies[i].both_ways_s));
+        /* Cut anywhere, or with any one byte changed: refused, with a line. */
+        CHECK_OK(memoi_read_file(path, &text, &n_bytes, &error));
+        damaged = (char*)malloc((size_t)n_bytes + 1);
+        for (i = 0; i < 40 && damaged; i++) {
+            k = memo_test_int(0, n_bytes - 2);
+            CHECK_CASE(memo_profile_parse(text, k, "cut", &q, &error) == MEMO_STATUS_FORMAT,
+                       "after %lld of %lld bytes", (long long)k, (long long)n_bytes);
+            memcpy(damaged, text, (size_t)n_bytes);
+            damaged[k] = (char)(damaged[k] ^ 1);
+            CHECK_CASE(memo_profile_parse(damaged, n_bytes, "damaged", &q, &error) &&
+                           strstr(error.message, "damaged:") && error.line > 0,
+                       "byte %lld of %lld: %s", (long long)k, (long long)n_bytes, error.message);
+        }
+        free(damaged);
+        MEMO_FREE(text);
+    }
+    remove(path);
+}
+
+/* A text with its last line made to fit, so that its lines are read. */
+static memo_status parse_lines(const char* lines, int64_t count, memo_profile* profile) {
+    memoi_text text;
+    memo_status status;
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "%s", lines);
+    memoi_frame_finish(&text, count);
+    status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
+    memoi_text_free(&text);
+    return status;
+}
+
+static void bad_profiles_are_refused(void) {
+    memo_profile profile;
+    const char* good = "memo profile 1\n# a comment\nrows 8\nlayer 1000 2000 0\ntensor x -\n"
+                       "tensor y 5\ncopy 64 1 2 3\ncopy 128 2 3 4\n";
+    CHECK_OK(parse_lines(good, 6, &profile));
+    CHECK(profile.n_tensors == 2 && profile.tensors[0].recompute_s_per_row < 0 &&
+          is_near(profile.tensors[1].recompute_s_per_row, 5e-15) && profile.n_copies == 2);
+    CHECK(parse_lines(good, 5, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "profile:9: wrong count: 5 stated, 6 lines") && error.line == 9);
+    CHECK(parse_lines("memo plan 1\n", 0, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
+    CHECK(parse_lines("memo profile 1\nrows 8\n", 1, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 0\nlayer 1 2 3\n", 2, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nlayer 1 2 3\nrows 1\n", 2, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 -3\n", 2, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "profile:3:") != NULL);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3 4\n", 2, &profile) ==
+          MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ncopy 8 1 1 1\n", 4,
+                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "must rise") && error.line == 5);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4,
+                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ntensor "
+                      "a_name_that_is_much_too_long_to_be_that_of_a_tensor 1\n",
+                      3, &profile) == MEMO_STATUS_FORMAT);
+    CHECK(memo_profile_read("no/such/file", &profile, &error) == MEMO_STATUS_IO);
+    memset(&profile, 0, sizeof profile);
+    CHECK(memo_profile_write(&profile, "-", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    profile.n_rows = 1;
+    profile.forward_s = -1;
+    CHECK(memo_profile_write(&profile, "-", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    profile.forward_s = 1;
+    profile.n_tensors = 1;
+    strcpy(profile.tensors[0].name, "a b");
+    CHECK(memo_profile_write(&profile, "-", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+#ifdef MEMO_LP_SOLVE
+    TEST(paths_give_the_value_of_start_times);
+#endif
+    TEST(random_plans_are_near_the_best);
+    TEST(large_stacks_are_planned_quickly);
+    TEST(reasons_are_named);
+    TEST(alpha_only_is_the_papers_alpha);
+    TEST(bad_descs_are_refused);
+    TEST(plans_run_in_the_memory_they_were_made_for);
+    TEST(a_device_is_measured);
+    TEST(profiles_come_back_from_their_file);
+    TEST(bad_profiles_are_refused);
+    return memo_test_end();
+}

@@ -1,0 +1,142 @@
+#!/bin/sh
+# test_tmp_plan.sh - the tool as a user meets it: makespans, timeline, degrees, refusals.  TAP.
+# Environment: TMP_PLAN   the program (default build/examples/tmp_plan)
+set -u
+
+. tests/tap.sh
+
+program=${TMP_PLAN:-build/examples/tmp_plan}
+folder=build/tests/tmp_plan
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+if [ ! -x "$program" ]; then
+    echo "Bail out! $program is not built; make examples"
+    exit 1
+fi
+lists="--forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6"
+
+# run ARGUMENT...: output in out, messages in err.
+run() { "$program" "$@" >"$folder/out" 2>"$folder/err"; }
+
+# The makespans, in the order of the help text.
+prints() { # COMM EXPECTED...
+    run $lists --comm "$1" || return 1
+    shift
+    cat "$folder/out"
+    set -- "$@"
+    for key in forward_default forward_pipelined backward_default backward_pipelined backward_cross backward_fine; do
+        echo "$key: $1"
+        shift
+    done >"$folder/expected"
+    cmp -s "$folder/expected" "$folder/out"
+}
+
+published_2() { prints 2,2,2,2 36 22 92 68 62 62; }
+published_5() { prints 5,5,5,5 60 42 140 98 78 65; }
+no_comm() { prints 0,0,0,0 20 20 60 60 60 60; }
+fractions() { prints 0.5,0.5,.5,5e-1 24 20.5 68 62 60.5 60.5; }
+
+one_layer() {
+    run --forward 1,1 --recompute 0,0 --backward 1,1 --comm 0,1 && grep -q '^backward_fine: 4$' "$folder/out"
+}
+
+timeline() {
+    run $lists --comm 2,2,2,2 --timeline "$folder/t.json" || return 1
+    for name in F1a cF4b R4a B4a cB4a B1b cB1b compute comm; do
+        grep -q "\"$name\"" "$folder/t.json" || { echo "no $name"; return 1; }
+    done
+    command -v python3 >/dev/null 2>&1 || return 0
+    python3 -c 'import json,sys; json.load(open(sys.argv[1]))' "$folder/t.json"
+}
+timeline_unwritable() {
+    run $lists --comm 2,2,2,2 --timeline /nonexistent/t.json
+    [ $? -eq 1 ] && grep -q "cannot be written" "$folder/err"
+}
+
+help_text() { run --help && grep -q -e "--degrees-profile" "$folder/out"; }
+
+# Exit status 2, nothing on standard output, one line that contains TEXT.
+refuses() { # TEXT ARGUMENT...
+    text=$1
+    shift
+    run "$@"
+    code=$?
+    cat "$folder/err"
+    [ $code -eq 2 ] && [ ! -s "$folder/out" ] && [ "$(wc -l <"$folder/err")" -eq 1 ] && grep -q -e "$text" "$folder/err"
+}
+refusals() {
+    refuses "four lists" &&
+        refuses "is missing" --forward 1,1 --recompute 1,1 --backward 1,1 &&
+        refuses "has 3 times" --forward 1,1 --recompute 1,1,1 --backward 1,1 --comm 1,1 &&
+        refuses "a layer has two" --forward 1 --recompute 1 --backward 1 --comm 1 &&
+        refuses "is not a time" --forward 1,-1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is not a time" --forward 1, --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is not a time" --forward 1,,1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is not a time" --forward 1,inf --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is not a time" --forward 1,0x1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is not a time" --forward 1,1e16 --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is not a time" --forward '1, 1' --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "is given twice" --forward 1,1 --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "needs a value" --forward &&
+        refuses "no option" --speed 3 &&
+        refuses "needs the four lists" --timeline x --degrees-profile y &&
+        refuses "needs --degrees-profile" $lists --comm 1,1,1,1 --output x &&
+        refuses "needs --degrees-profile" $lists --comm 1,1,1,1 --engine mip &&
+        refuses "is not auto" --degrees-profile x --engine fast &&
+        refuses "cannot be read" --degrees-profile /nonexistent/profile
+}
+
+# Attention and MLP of two layers; degree 4 holds half and communicates more.
+profile() { # MEMORY
+    echo "blocks 4"
+    echo "degrees 2 4"
+    echo "memory $1"
+    echo "boundary 2"
+    echo "gather 2 4 100000"
+    for block in 0 1 2 3; do
+        echo "block $block 2 1000000 500000 3000000 500000 0 1000 100 300"
+        echo "block $block 4 1000000 1500000 3000000 1500000 0 500 200 300"
+    done
+}
+
+degrees() {
+    profile 0 >"$folder/profile"
+    run --degrees-profile "$folder/profile" --output "$folder/degrees" || return 1
+    cat "$folder/out"
+    # 4 * (1 + 3) ms inside the blocks, 3 * (1 + 3) between them, 1 + 0.5 and 0.5 + 3 at the ends.
+    grep -q '^degrees: 2\*4$' "$folder/out" && grep -q '^block_3: 2$' "$folder/out" &&
+        grep -q '^step_s: 0\.033$' "$folder/out" && grep -q '^memory_bytes: 4700$' "$folder/out" &&
+        grep -q '^optimal: 1$' "$folder/out" && grep -q '^solve_s: ' "$folder/out" &&
+        [ "$(sed -n 1p "$folder/degrees")" = "memo degrees 1" ] && grep -q '^block 3 2$' "$folder/degrees"
+}
+engines_agree() {
+    profile 4200 >"$folder/profile"
+    run --degrees-profile "$folder/profile" && grep '^step_s' "$folder/out" >"$folder/auto" || return 1
+    run --degrees-profile "$folder/profile" --engine labels && grep '^step_s' "$folder/out" >"$folder/labels" || return 1
+    cat "$folder/auto" "$folder/labels"
+    grep -q '^block_[0-3]: 4$' "$folder/out" && cmp -s "$folder/auto" "$folder/labels"
+}
+too_small() {
+    profile 100 >"$folder/profile"
+    run --degrees-profile "$folder/profile"
+    [ $? -eq 1 ] && grep -q "the smallest needs 3100" "$folder/err"
+}
+bad_profile() {
+    { profile 100; echo "block 0 3"; } >"$folder/profile"
+    refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
+}
+
+test_is published_vector_c_2 published_2
+test_is published_vector_c_5 published_5
+test_is no_communication no_comm
+test_is fractions fractions
+test_is one_layer one_layer
+test_is timeline timeline
+test_is timeline_unwritable timeline_unwritable
+test_is help help_text
+test_is refusals refusals
+test_is degrees degrees
+test_is engines_agree engines_agree
+test_is memory_too_small too_small
+test_is damaged_profile bad_profile
+tap_end
