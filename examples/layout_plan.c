@@ -322,7 +322,7 @@ static void print_entry(const memo_parallel_entry* entry, FILE* out) {
         if (kind == MEMO_PARALLEL_HOST) continue;
         *(p->leaves_node[kind] ? &between : &inside) += p->sent_bytes[kind];
     }
-    fprintf(out, "%4d %4d %6d %7d %4d %4d %-9s %8.1f %8.1f %9.2f %9.2f %9.3f %5.1f%s\n",
+    fprintf(out, "%4d %4d %6d %7d %4d %4d %-11s %6.1f %8.1f %10.2f %8.2f %9.3f %5.1f%s\n",
             (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring,
             (int)l->zero_stage, memo_parallel_activations_name(l->activations),
             p->memory.device_bytes / GIB, p->memory.host_bytes / GIB, inside / 1e9, between / 1e9,
@@ -336,9 +336,9 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     int status;
     if (memo_plan_layouts(desc, &list, &error)) return refuse(err, error.message, NULL);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
-    fprintf(out,
-            "data pipe tensor ulysses ring ZeRO activat.       GiB host GiB  GB in n. GB betw.  "
-            "  step s MFU %%\n");
+    fprintf(out, "data pipe tensor ulysses ring ZeRO activations    GiB host GiB  GB inside  "
+                 "between    step "
+                 "s MFU %%\n");
     for (i = 0; i < n; i++) print_entry(&list->entries[i], out);
     fprintf(
         out,

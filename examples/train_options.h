@@ -162,10 +162,11 @@ static void train_print_help(void) {
         option_print_default(&option_table[i]);
         printf("\n");
     }
-    printf("\nSIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of "
-           "1024,\n"
-           "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
-           "--demo stands for:\n ");
+    printf(
+        "\nOf an option given twice the last one counts.\n"
+        "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
+        "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
+        "--demo stands for:\n ");
     for (k = 0; k < N_DEMO_ARGUMENTS; k++)
         printf(" %s%s", demo_arguments[k], k % 6 == 5 && k + 1 < N_DEMO_ARGUMENTS ? "\n " : "");
     printf("\n\nExit status: 0 done; 1 failed, or the policies disagree; 2 a mistake in the "
@@ -340,9 +341,6 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
                    : MEMO_STATUS_OK;
     }
     if (o->kind == OPTION_FILES && !equals) {
-        if (options->text_files)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "--text is given twice; name all files after one");
         options->text_files = argv + *next;
         options->n_text_files = 0;
         while (*next < argc && strncmp(argv[*next], "--", 2)) (*next)++, options->n_text_files++;

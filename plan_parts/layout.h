@@ -10,10 +10,20 @@
  *     if (list->n_fitting > 0) use(&list->entries[0]);       // the fastest that fits
  *     memo_parallel_list_destroy(list);
  *
- * A cost model, not a measurement: the GEMMs and the causal half of attention at a stated rate, collectives at a stated
- * bandwidth, nothing else.  Rank 0 of the ring, as any other, holds a first and a last piece of the sequence (zigzag).
- * Formulas: "A Unified Sequence Parallelism Approach for Long Context Generative AI", section 4 and Table 2; what a rank
- * sends, as memo_sp.h sends it; swapping, as memo_plan_alpha has it. */
+ * A cost model, not a measurement: products and attention at a stated rate, collectives at a stated bandwidth.  With
+ * S tokens of a sequence, h hidden size, G query heads of a key/value head, P parameters (P_local of a rank), T, U and R
+ * the tensor, ulysses and ring degrees, and each term over the ranks that share it:
+ *
+ *   products           6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
+ *   attention          2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and five
+ *   ring               every step max(block, hop); a start and a merge a block; dK and dV hop once more, home
+ *   ulysses, tensor    bytes / bandwidth + a start for each of 4 collectives a layer and way
+ *   ZeRO               bytes / bandwidth; a group with only some of a node's GPUs has one NIC for them
+ *   bubble             (pipeline - 1) micro-batches of all the above but ZeRO
+ *
+ * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4, Table 2; "tip" below is
+ * one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables; what a rank sends, as memo_sp.h sends it;
+ * swapping, as memo_plan_alpha has it.  Not counted: padding of lengths that do not divide, a layer's transients. */
 
 /* A decoder of identical layers: attention, MLP. */
 typedef struct memo_parallel_model {
@@ -47,7 +57,7 @@ typedef struct memo_parallel_cluster {
 typedef enum memo_parallel_activations {
     MEMO_PARALLEL_KEEP = 0,  /* all of them, on the device */
     MEMO_PARALLEL_RECOMPUTE, /* the layers' inputs; each layer's forward runs again */
-    MEMO_PARALLEL_SWAP, /* MEMO: alpha of the rows to the host, the others again, attention never */
+    MEMO_PARALLEL_SWAP, /* MEMO: alpha of the rows to the host; the rest, but for attention, again */
     MEMO_PARALLEL_N_ACTIVATIONS
 } memo_parallel_activations;
 
@@ -67,12 +77,12 @@ typedef struct memo_parallel_desc {
     double gradient_bytes;  /* of a parameter's gradient; 0: 4 */
     double optimizer_bytes; /* of a parameter; 0: 12, fp32 parameters and two moments */
     double logit_bytes;     /* of a logit with its gradient; 0: 6 */
-    double
-        kv_gradient_bytes; /* of the gradients of keys and values that ring attention carries; 0: 4 */
-    int32_t
-        kv_heads_must_divide; /* tensor x ulysses must divide the key/value heads, as in the paper */
-    int32_t
-        is_contiguous; /* the ring deals contiguous pieces: the last rank's blocks are all full */
+    /* Of the gradients of keys and values that ring attention carries; 0: 4 */
+    double kv_gradient_bytes;
+    /* tensor x ulysses must divide the key/value heads, as in the paper; memo_sp.h deals any to any. */
+    int32_t kv_heads_must_divide;
+    /* The ring's pieces are contiguous, not zigzag: all blocks of its last rank are full. */
+    int32_t is_contiguous;
     /* What memo_plan_layouts lists; 0: all. */
     uint32_t zero_stages; /* bit z: stage z */
     uint32_t activations; /* bit a: memo_parallel_activations a */
@@ -95,21 +105,30 @@ MEMO_API int64_t memo_parallel_zero_group(const memo_parallel_layout* layout);
 /* 1 where sequence parallelism makes replicas, else 0 (tip 3). */
 MEMO_API int32_t memo_parallel_zero_default(const memo_parallel_layout* layout);
 
-/* May it be?  Whether it fits is another question.
+/* May it be?  Degrees multiply to the GPUs; tensor divides the key/value heads and the MLP's columns; every rank has a
+ * query head and two pieces of the sequence; data and micro-batch divide the batch, pipeline the layers; a ZeRO stage
+ * has something to shard; swapping has a host, and layers before the last two.  Whether it fits is another question.
  * Errors: INFEASIBLE with the reason in words; INVALID_ARGUMENT naming the field of desc. */
 MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
                                          const memo_parallel_layout* layout, memo_error* error);
 
 /* What a rank sends.  Collectives count (n - 1) / n of what they move. */
 typedef enum memo_parallel_kind {
-    MEMO_PARALLEL_TENSOR =
-        0,                 /* all-gathers and reduce-scatters: 8 S h a layer and step, 4 each way */
-    MEMO_PARALLEL_ULYSSES, /* all-to-alls: (4 + 4 / G) S h, G query heads of a key head */
-    MEMO_PARALLEL_RING,    /* keys and values, and their gradients on the way back */
-    MEMO_PARALLEL_GRADIENTS, /* reduce-scatter once a step, from stage 2 on of each micro-batch; stage 0 all-reduce */
-    MEMO_PARALLEL_PARAMETERS, /* all-gather once a step; stage 3 before each pass of each micro-batch */
-    MEMO_PARALLEL_PIPELINE, /* boundary activations and their gradients, of a stage in the middle */
-    MEMO_PARALLEL_HOST,     /* swapped rows, one way */
+    /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
+    MEMO_PARALLEL_TENSOR = 0,
+    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4).  Heads that several
+     * ranks read are sent to each, and their gradients travel in fp32. */
+    MEMO_PARALLEL_ULYSSES,
+    /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
+    MEMO_PARALLEL_RING,
+    /* Reduce-scatter once a step, from stage 2 on for each micro-batch; stage 0 all-reduce. */
+    MEMO_PARALLEL_GRADIENTS,
+    /* All-gather once a step; stage 3 for each micro-batch, forward and backward; stage 0 none. */
+    MEMO_PARALLEL_PARAMETERS,
+    /* Activations between stages and their gradients, of a stage in the middle. */
+    MEMO_PARALLEL_PIPELINE,
+    /* Swapped rows, one way. */
+    MEMO_PARALLEL_HOST,
     MEMO_PARALLEL_N_KINDS
 } memo_parallel_kind;
 MEMO_API const char* memo_parallel_kind_name(memo_parallel_kind kind); /* "ulysses"; never NULL */
@@ -145,8 +164,7 @@ typedef struct memo_parallel_prediction {
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* some group of the kind spans nodes */
     double alpha; /* of the rows that are swapped; 0 without swapping */
-    double
-        flops; /* of the model in a step: 6 P S, P without the embedding, and 6 S^2 h a layer, the causal half */
+    double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
     double mfu;   /* flops / (n_gpus * peak * step_s) */
     int32_t fits; /* device and host */
 } memo_parallel_prediction;

@@ -727,8 +727,8 @@ static void extreme_cases_stay_finite(void) {
 
 /* ---- the seven tips of the paper, one test each ---------------------------------------------------------------- */
 
-/* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and 80K the best SP-only
- * layout has both above 1. */
+/* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and 80K the best
+ * SP-only layout has both above 1. */
 static void tip_1_the_best_of_both_is_a_mixture(void) {
     int must_divide, at;
     for (must_divide = 0; must_divide < 2; must_divide++)
@@ -840,7 +840,8 @@ static int64_t longest_k(int n_gpus, memo_parallel_layout l) {
     return tokens / 1024;
 }
 
-/* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3 (227K) within 5% of it. */
+/* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3 (227K) within 5% of
+ * it. */
 static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
     int64_t sequence = longest_k(16, make_layout(1, 1, 1, 8, 2, 1));
     int64_t tensor = longest_k(16, make_layout(1, 1, 8, 1, 2, 1));

@@ -125,7 +125,7 @@ bad_values_are_refused() {
 }
 
 models_that_cannot_be_are_refused() {
-    refused '--hidden 18 is not a multiple of --heads 4; --hidden 20 would be' $tiny --hidden 18
+    refused '--hidden 18 is not a multiple of --heads 4; --hidden 24 would be' $tiny --hidden 18
     refused 'rotary positions need an even size' $tiny --hidden 12
     refused '--heads 4 is not a multiple of --kv-heads 3' $tiny --kv-heads 3
 }
