@@ -436,10 +436,14 @@ MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int
     return result >= 0 && result < MEMOI_CUDA_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
 }
 
-/* Bytes that could still be touched; negative: not known. */
+/* Bytes that could still be touched, of usual pages or of the pool of huge ones; negative: not known. */
 MEMOI_CUDA int64_t memoi_cuda_host_available(void) {
     int64_t machine = memoi_cuda_read_number("/proc/meminfo", "MemAvailable:", 1024);
+    int64_t n_huge = memoi_cuda_read_number("/proc/meminfo", "HugePages_Free:", 1);
+    int64_t huge_bytes = memoi_cuda_read_number("/proc/meminfo", "Hugepagesize:", 1024);
     int64_t container = memoi_cuda_read_number("/sys/fs/cgroup/memory.max", "", 1);
+    if (machine >= 0 && n_huge > 0 && huge_bytes > 0 && n_huge > machine / huge_bytes)
+        machine = n_huge * huge_bytes;
     return container >= 0 && (machine < 0 || container < machine) ? container : machine;
 }
 

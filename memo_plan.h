@@ -98,6 +98,8 @@ MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* al
 }
 #endif
 
+#include "plan_parts/swap.h"
+
 #endif /* MEMO_PLAN_H */
 
 /* ==== implementation =============================================================================== */
@@ -1497,7 +1499,7 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is proven.
  * Rounds of attempts: at the goal; where that is given up, halfway between there and the best peak, and so on.
- * Each round spends more on an attempt; since a goal given up once is rarely met, only every fourth round
+ * Each round spends more on an attempt; since a goal given up once is rarely met, only every third round
  * begins with it again.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
@@ -1512,7 +1514,7 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
         int64_t goal = memoi_max(target, *bound), before = search.n_nodes, capacity;
         memoi_verdict verdict;
         if (given_up >= best->peak - 1) {
-            given_up = ++round % 4 ? goal : 0;
+            given_up = ++round % 3 ? goal : 0;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
@@ -2186,5 +2188,7 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
     }
     return MEMO_STATUS_OK;
 }
+
+#include "plan_parts/swap.inc"
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -159,6 +159,21 @@ bench cuda_chain 300 --tokens "${TOKENS:-65536}" --out "$folder"
 
 # ---- the file ----
 
+# From the tables below, the figures that have a goal.
+goals='
+function goal(name, figure, unit, is_reached) {
+    printf "| %s | %s%s | %s |\n", name, figure, unit, is_reached ? "yes" : "**no**"
+}
+$2 == "swap" { goal("swap at most 1.02 of keep", $4, "", $4 + 0 <= 1.02) }
+$2 ~ /^to (host|device)$/ && NF == 6 && $5 + 0 > 0 {
+    goal("copies " $2 " inside the step at least 0.95 of bare ones", $5, "", $5 + 0 >= 0.95) }
+$2 ~ /^memo, default/ { goal("pinning below 0.25 s/GiB", $3, "", $3 + 0 < 0.25) }
+$2 == "1024 MiB" { goal("2 TiB of phantom addresses in under a second", $3, "", $3 + 0 < 1) }
+$4 ~ /%$/ && $2 !~ /^cudaMemcpy/ {
+    n++
+    if (n == 1 || $4 + 0 < least) { least = $4 + 0; which = $2 } }
+END { if (n) goal("row kernels at least 90% of a copy; least: " which, least, "%", least >= 90) }'
+
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 [ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
 lp_solve="lp_solve is not here"
@@ -184,6 +199,10 @@ done
     echo "| stage | result | time |"
     echo "|---|---|---|"
     cat "$stages"
+    echo
+    echo "| goal | figure | reached |"
+    echo "|---|---|---|"
+    awk -F' *[|] *' "$goals" "$folder/cuda_chain.md" "$folder/cuda_memory.md" "$folder/cuda_kernels.md" 2>/dev/null
     echo
     grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'
     echo

@@ -1,0 +1,300 @@
+/* blocks.c - what the overlapped schedules promise against what they take: computation that sleeps, links with a rate.
+ *
+ *   build/bench/blocks [MS]     milliseconds of a unit of time (default 10)
+ *
+ * Ranks are threads.  Each computation is an operation of the host device that takes its time and no processor; each
+ * all-reduce takes its bytes over the link's rate.  So the figures are those of the schedule and of the engine that
+ * runs it: events, queues and the launching thread; two cores are enough for four ranks.
+ *
+ *   simulated   memo_schedule_simulate of what the engine promises, forward and backward of two layers
+ *   measured    the same from the clock, until all streams are done: median of the runs
+ *   busy        of the compute stream over the makespan, simulated and as measured by a recorder */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "sp_parts/8_blocks_alone.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define N_RANKS  2
+#define N_BLOCKS 4
+#define N_PARTS  2
+#define N_RUNS   5
+#define COUNT    (64 << 10) /* of a message */
+
+typedef struct bench {
+    double unit_s;
+    memo_block_times times[N_BLOCKS * N_PARTS];
+    memo_blocks_schedule_desc schedule;
+    int has_weights;
+} bench;
+
+typedef struct rank {
+    const bench* b;
+    memo_device* device;
+    memo_comm* comm;
+    memo_stream stream;
+    float* buffers[2 * N_PARTS];
+    double measured_s[N_RUNS], busy;
+    memo_status status;
+    memo_error error;
+} rank;
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- a block that sleeps ---- */
+
+static const memo_block_times* times_of(const rank* r, const memo_block_call* call) {
+    return &r->b->times[call->block * N_PARTS + call->part];
+}
+static memo_status sleep_for(rank* r, const memo_block_call* call, double duration_s,
+                             memo_error* error) {
+    return memo_host_device_sleep(r->device, call->stream, duration_s, error);
+}
+static memo_status forward(void* context, const memo_block_call* call, memo_error* error) {
+    rank* r = (rank*)context;
+    return sleep_for(r, call, times_of(r, call)->forward_s, error);
+}
+static memo_status recompute(void* context, const memo_block_call* call, memo_error* error) {
+    rank* r = (rank*)context;
+    return sleep_for(r, call, times_of(r, call)->recompute_s, error);
+}
+static memo_status backward(void* context, const memo_block_call* call, memo_error* error) {
+    rank* r = (rank*)context;
+    return sleep_for(r, call, times_of(r, call)->backward_s, error);
+}
+static memo_status weights(void* context, const memo_block_call* call, memo_error* error) {
+    rank* r = (rank*)context;
+    return sleep_for(r, call, times_of(r, call)->weights_s, error);
+}
+
+static memo_blocks_desc desc_of(rank* r, const memo_device* device, memo_block_buffers* buffers) {
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    int s;
+    memset(buffers, 0, N_PARTS * sizeof *buffers);
+    for (s = 0; s < N_PARTS; s++) {
+        buffers[s].output = r->buffers[2 * s];
+        buffers[s].gradient = r->buffers[2 * s + 1];
+        buffers[s].count = COUNT;
+    }
+    desc.device = device;
+    desc.compute_stream = r->stream;
+    desc.comm = r->comm;
+    desc.type = MEMO_TYPE_F32;
+    desc.schedule = r->b->schedule;
+    desc.buffers = buffers;
+    desc.functions.context = r;
+    desc.functions.forward = forward;
+    desc.functions.recompute = recompute;
+    desc.functions.backward = backward;
+    if (r->b->has_weights) desc.functions.weights = weights;
+    return desc;
+}
+
+static memo_status run_once(rank* r, memo_blocks* blocks, double* measured_s, memo_error* error) {
+    memo_device* d = r->device;
+    double begin_s;
+    if (r->comm->barrier(r->comm, r->stream, error) ||
+        d->stream_synchronize(d->context, r->stream, error))
+        return error->status;
+    begin_s = now_s();
+    if (memo_blocks_forward(blocks, error) || memo_blocks_backward(blocks, error) ||
+        d->stream_synchronize(d->context, r->stream, error))
+        return error->status;
+    *measured_s = now_s() - begin_s;
+    return MEMO_STATUS_OK;
+}
+
+/* Once more, with a recorder between: it puts events around everything. */
+static memo_status run_recorded(rank* r, memo_error* error) {
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
+    memo_blocks* blocks = NULL;
+    memo_block_buffers buffers[N_PARTS];
+    memo_blocks_desc desc;
+    double ignored_s;
+    memo_status status;
+    recorder_desc.device = r->device;
+    recorder_desc.is_timed = 1;
+    status = memo_recorder_create(&recorder_desc, &recorder, error);
+    if (status) return status;
+    desc = desc_of(r, memo_recorder_device(recorder), buffers);
+    status = memo_recorder_name_stream(recorder, r->stream, "compute", error);
+    if (!status) status = memo_blocks_create(&desc, &blocks, error);
+    if (!status) status = run_once(r, blocks, &ignored_s, error);
+    if (!status) {
+        memo_schedule* recorded;
+        memo_simulation* measured = NULL;
+        status = memo_recorder_schedule(recorder, &recorded, error);
+        if (!status) status = memo_schedule_measured(recorded, &measured, error);
+        if (!status) r->busy = measured->busy_s[0] / measured->makespan_s;
+        memo_simulation_destroy(measured);
+    }
+    memo_blocks_destroy(blocks);
+    memo_recorder_destroy(recorder);
+    return status;
+}
+
+static memo_status run_all(rank* r, memo_error* error) {
+    memo_device* d = r->device;
+    memo_blocks* blocks = NULL;
+    memo_block_buffers buffers[N_PARTS];
+    memo_blocks_desc desc;
+    void* address;
+    int k;
+    memo_status status = d->stream_create(d->context, "compute", 0, &r->stream, error);
+    for (k = 0; k < 2 * N_PARTS && !status; k++) {
+        status = d->device_alloc(d->context, COUNT * sizeof(float), &address, error);
+        if (status) break;
+        r->buffers[k] = (float*)address;
+        memset(address, 0, COUNT * sizeof(float));
+    }
+    if (status) return status;
+    desc = desc_of(r, d, buffers);
+    status = memo_blocks_create(&desc, &blocks, error);
+    for (k = 0; k < N_RUNS && !status; k++) status = run_once(r, blocks, &r->measured_s[k], error);
+    memo_blocks_destroy(blocks);
+    return status ? status : run_recorded(r, error);
+}
+
+static void* rank_main(void* argument) {
+    rank* r = (rank*)argument;
+    r->status = run_all(r, &r->error);
+    if (r->status) r->comm->abort(r->comm);
+    return NULL;
+}
+
+static int compare_times(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+/* measured: the slowest rank of each run, then the median. */
+static memo_status measure(const bench* b, double bytes_per_s, double* measured_s, double* busy,
+                           memo_error* error) {
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
+    memo_device* devices[N_RANKS];
+    memo_comm* comms[N_RANKS];
+    pthread_t threads[N_RANKS];
+    rank ranks[N_RANKS];
+    double runs[N_RUNS];
+    int i, k;
+    memo_status status = MEMO_STATUS_OK;
+    memset(ranks, 0, sizeof ranks);
+    for (i = 0; i < N_RANKS; i++) {
+        status = memo_host_device_create(&device_desc, &devices[i], error);
+        if (status) return status; /* the program ends */
+    }
+    comm_desc.n_ranks = N_RANKS;
+    comm_desc.devices = devices;
+    comm_desc.bytes_per_s = bytes_per_s;
+    status = memo_comm_create_threads(&comm_desc, comms, error);
+    if (status) return status;
+    for (i = 0; i < N_RANKS; i++) {
+        ranks[i].b = b;
+        ranks[i].device = devices[i];
+        ranks[i].comm = comms[i];
+        if (pthread_create(&threads[i], NULL, rank_main, &ranks[i]))
+            return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no thread");
+    }
+    for (i = 0; i < N_RANKS; i++) pthread_join(threads[i], NULL);
+    for (i = 0; i < N_RANKS; i++) {
+        if (ranks[i].status && !status) {
+            status = ranks[i].status;
+            *error = ranks[i].error;
+        }
+        comms[i]->destroy(comms[i]);
+    }
+    for (i = 0; i < N_RANKS; i++) memo_host_device_destroy(devices[i]);
+    for (k = 0; k < N_RUNS; k++)
+        for (runs[k] = 0, i = 0; i < N_RANKS; i++)
+            if (ranks[i].measured_s[k] > runs[k]) runs[k] = ranks[i].measured_s[k];
+    qsort(runs, N_RUNS, sizeof *runs, compare_times);
+    *measured_s = runs[N_RUNS / 2];
+    *busy = ranks[0].busy;
+    return status;
+}
+
+static memo_status simulate(const bench* b, double* makespan_s, double* busy, memo_error* error) {
+    memo_schedule* schedule;
+    memo_simulation* simulation = NULL;
+    memo_blocks_schedule_desc desc = b->schedule;
+    memo_status status = memo_schedule_create(&schedule, error);
+    if (status) return status;
+    desc.times = b->times;
+    desc.weights_apart = b->has_weights;
+    status = memo_blocks_forward_schedule(&desc, schedule, error);
+    if (!status) status = memo_blocks_backward_schedule(&desc, schedule, error);
+    if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+    if (!status) {
+        *makespan_s = simulation->makespan_s;
+        *busy = simulation->busy_s[0] / simulation->makespan_s;
+    }
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return status;
+}
+
+/* Four orders; returns how many are further than 10 % from the simulation or out of its order. */
+static int report(double unit_s, double collective, int has_weights) {
+    double simulated[4], measured[4];
+    int order, i, n_bad = 0;
+    double bytes =
+        (double)memo_comm_bytes(MEMO_COLLECTIVE_ALL_REDUCE, N_RANKS, 0, COUNT, MEMO_TYPE_F32, 0);
+    printf("\nf = r = (2,3,2,3), b = (4,6,4,6)%s, c = %g, in units of %g ms; %d ranks, 2 parts\n",
+           has_weights ? ", half of b for the weights" : "", collective, 1e3 * unit_s, N_RANKS);
+    printf("%-10s %12s %12s %8s   %s\n", "order", "simulated ms", "measured ms", "ratio",
+           "busy simulated, measured");
+    for (order = 0; order < 4; order++) {
+        bench b;
+        double busy = 0, measured_busy = 0;
+        memo_error error;
+        memset(&b, 0, sizeof b);
+        b.unit_s = unit_s;
+        b.has_weights = has_weights;
+        b.schedule.order = (memo_blocks_order)order;
+        b.schedule.n_blocks = N_BLOCKS;
+        b.schedule.n_parts = N_PARTS;
+        for (i = 0; i < N_BLOCKS * N_PARTS; i++) {
+            int is_mlp = i / N_PARTS % 2;
+            memo_block_times* t = &b.times[i];
+            t->forward_s = t->recompute_s = (is_mlp ? 3 : 2) * unit_s;
+            t->backward_s = (is_mlp ? 6 : 4) * unit_s;
+            t->weights_s = t->backward_s / 2;
+            if (has_weights) t->backward_s /= 2;
+            t->reduce_s = collective * unit_s;
+        }
+        if (simulate(&b, &simulated[order], &busy, &error) ||
+            measure(&b, bytes / (collective * unit_s), &measured[order], &measured_busy, &error)) {
+            fprintf(stderr, "blocks: %s\n", error.message);
+            exit(1);
+        }
+        printf("%-10s %12.1f %12.1f %8.3f   %.2f, %.2f\n", memo_blocks_order_name(b.schedule.order),
+               1e3 * simulated[order], 1e3 * measured[order], measured[order] / simulated[order],
+               busy, measured_busy);
+        n_bad += fabs(measured[order] / simulated[order] - 1) > 0.1;
+        for (i = 0; i < order; i++)
+            n_bad += (simulated[i] > 1.02 * simulated[order]) && measured[i] <= measured[order];
+    }
+    return n_bad;
+}
+
+int main(int argc, char** argv) {
+    double unit_s = 1e-3 * (argc > 1 ? atof(argv[1]) : 10);
+    int n_bad;
+    if (!(unit_s > 0 && unit_s < 10)) {
+        fprintf(stderr, "usage: %s [MILLISECONDS]\n", argv[0]);
+        return 2;
+    }
+    n_bad = report(unit_s, 2, 0);
+    n_bad += report(unit_s, 5, 0);
+    n_bad += report(unit_s, 5, 1);
+    printf("\nwithin 10 %% of the simulation and in its order: %s (%d exceptions)\n",
+           n_bad ? "no" : "yes", n_bad);
+    return 0;
+}

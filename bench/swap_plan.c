@@ -1,0 +1,297 @@
+/* bench/swap_plan.c - does the swap planner predict what happens, and choose well?  A chain of layers
+ * whose computation sleeps and whose copies are throttled, so that overlap can be measured on any
+ * machine with two cores.
+ *
+ *   cc -O2 -I. -DMEMO_LP_SOLVE bench/swap_plan.c -llpsolve55 -lcolamd -ldl -lpthread -lm
+ *   ./a.out [REPETITIONS]
+ *
+ * For two lengths, two bandwidths and three capacities: the device is profiled, rows are planned, and
+ * the plan is run, as are all fixed plans of a grid that fit: five alphas, and every choice of kept,
+ * swapped or recomputed for whole tensors.  Prints the step predicted and measured (medians of the
+ * same run, all plans in turn), and the best of the grid.  Fails where the prediction is off by more
+ * than 10 %, or the plan takes 3 % more than the best of the grid. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define N_LAYERS        5
+#define N_TENSORS       4
+#define N_PLANS_MAX     40
+#define REPETITIONS_MAX 31
+
+static memo_error error;
+
+static void check(memo_status status) {
+    if (!status) return;
+    fprintf(stderr, "bench/swap_plan: %s\n", error.message);
+    exit(1);
+}
+
+static int compare_doubles(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+static double median(double* values, int n) {
+    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    return values[n / 2];
+}
+
+/* Input, attention, its q, k and v, and the MLP's: sizes as in a GPT layer, times as of one whose
+ * attention grows with the square of the length. */
+static const memo_swap_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_SWAP_WHOLE, 0},
+                                                    {"qkv", 192, MEMO_SWAP_SPLIT, 1},
+                                                    {"attention", 64, MEMO_SWAP_WHOLE, 1},
+                                                    {"mlp", 512, MEMO_SWAP_SPLIT, 0}};
+#define LAYER_ROW_BYTES (64 + 192 + 64 + 512)
+
+/* What the trainer knows: where to enqueue, and how long its work takes. */
+typedef struct trainer {
+    memo_device* host;
+    memo_stream compute;
+    int64_t n_rows;
+    double forward_s, backward_s, recompute_s[N_TENSORS]; /* of all rows; below 0: cannot be */
+} trainer;
+
+static void trainer_set_length(trainer* t, int64_t n_rows) {
+    double length = (double)n_rows / 512, attention_s = 0.003 * length * length;
+    t->n_rows = n_rows;
+    t->forward_s = 0.007 * length + attention_s;
+    t->backward_s = 2 * t->forward_s;
+    t->recompute_s[0] = -1;
+    t->recompute_s[1] = 0.0015 * length;
+    t->recompute_s[2] = attention_s;
+    t->recompute_s[3] = 0.003 * length;
+}
+
+static memo_status trainer_forward(void* user, memo_error* e) {
+    trainer* t = (trainer*)user;
+    return memo_host_device_sleep(t->host, t->compute, t->forward_s, e);
+}
+static memo_status trainer_backward(void* user, memo_error* e) {
+    trainer* t = (trainer*)user;
+    return memo_host_device_sleep(t->host, t->compute, t->backward_s, e);
+}
+static memo_status trainer_recompute(void* user, int32_t tensor, memo_error* e) {
+    trainer* t = (trainer*)user;
+    if (t->recompute_s[tensor] < 0)
+        return memo_error_set(e, MEMO_STATUS_UNSUPPORTED, "not recomputed");
+    return memo_host_device_sleep(t->host, t->compute, t->recompute_s[tensor], e);
+}
+
+static void step(trainer* t, memo_swap* swap) {
+    int32_t layer, k;
+    for (layer = 0; layer < N_LAYERS; layer++) {
+        check(memo_swap_forward_begin(swap, layer, &error));
+        check(trainer_forward(t, &error));
+        check(memo_swap_forward_end(swap, layer, &error));
+    }
+    for (layer = N_LAYERS - 1; layer >= 0; layer--) {
+        double recompute_s = 0;
+        check(memo_swap_backward_begin(swap, layer, &error));
+        for (k = 0; k < N_TENSORS; k++) {
+            int64_t begin, end;
+            memo_swap_recompute_rows(swap, layer, k, &begin, &end);
+            recompute_s += t->recompute_s[k] * (double)(end - begin) / (double)t->n_rows;
+        }
+        if (recompute_s > 0)
+            check(memo_host_device_sleep(t->host, t->compute, recompute_s, &error));
+        check(trainer_backward(t, &error));
+        check(memo_swap_backward_end(swap, layer, &error));
+    }
+}
+
+/* One step of a plan, after one that warms up. */
+static double measure(trainer* t, const memo_swap_desc* desc) {
+    const memo_device* device = t->host;
+    memo_swap* swap;
+    memo_event begin, end;
+    double elapsed_s;
+    check(memo_swap_create(desc, &swap, &error));
+    check(device->event_create(device->context, &begin, &error));
+    check(device->event_create(device->context, &end, &error));
+    step(t, swap);
+    check(device->stream_synchronize(device->context, t->compute, &error));
+    check(device->event_record(device->context, begin, t->compute, &error));
+    step(t, swap);
+    check(device->event_record(device->context, end, t->compute, &error));
+    check(device->stream_synchronize(device->context, t->compute, &error));
+    check(device->event_elapsed(device->context, begin, end, &elapsed_s, &error));
+    device->event_destroy(device->context, begin, NULL);
+    device->event_destroy(device->context, end, NULL);
+    memo_swap_destroy(swap);
+    return elapsed_s;
+}
+
+/* ---- the plans of a point ---------------------------------------------------------------------- */
+
+typedef struct fixed_plan {
+    char name[48];
+    memo_swap_desc desc;
+    memo_swap_rows rows[N_LAYERS * N_TENSORS];
+    double steps_s[REPETITIONS_MAX];
+} fixed_plan;
+
+static int fits(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
+    memo_swap_sizes sizes;
+    check(memo_swap_get_sizes(desc, &sizes, &error));
+    return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
+}
+
+/* Five alphas; the input swapped and each other tensor whole in one place. */
+static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes,
+                     fixed_plan* plans) {
+    static const char* const words[] = {"keep", "swap", "recompute"};
+    int n = 0, k, layer, t;
+    for (k = 0; k < 5; k++) {
+        fixed_plan* plan = &plans[n];
+        plan->desc = *desc;
+        plan->desc.alpha = k / 4.0;
+        snprintf(plan->name, sizeof plan->name, "alpha %.2f", k / 4.0);
+        n += fits(&plan->desc, device_bytes, host_bytes);
+    }
+    for (k = 0; k < 27; k++) {
+        fixed_plan* plan = &plans[n];
+        int places[N_TENSORS];
+        places[0] = 1;
+        places[1] = k % 3;
+        places[2] = k / 3 % 3;
+        places[3] = k / 9;
+        plan->desc = *desc;
+        plan->desc.rows = plan->rows;
+        for (layer = 0; layer < N_LAYERS; layer++) {
+            for (t = 0; t < N_TENSORS; t++) {
+                memo_swap_rows* rows = &plan->rows[layer * N_TENSORS + t];
+                rows->kept = places[t] == 0 ? desc->n_rows : 0;
+                rows->swapped = places[t] == 1 ? desc->n_rows : 0;
+            }
+        }
+        snprintf(plan->name, sizeof plan->name, "%s %s %s", words[places[1]], words[places[2]],
+                 words[places[3]]);
+        n += fits(&plan->desc, device_bytes, host_bytes);
+    }
+    return n;
+}
+
+typedef struct outcome {
+    double worst_prediction, worst_choice;
+} outcome;
+
+static void run_point(trainer* t, const memo_profile* profile, const char* what,
+                      int64_t device_bytes, int64_t host_bytes, int repetitions, outcome* worst) {
+    static fixed_plan plans[N_PLANS_MAX];
+    memo_swap_desc desc = memo_swap_desc_default();
+    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
+    memo_swap_cost costs[N_TENSORS];
+    memo_swap_plan* plan;
+    double chosen_s, best_s = 0, off;
+    int n, i, k, best = 0;
+    desc.device = t->host;
+    desc.compute_stream = t->compute;
+    desc.tensors = tensors;
+    desc.n_tensors = N_TENSORS;
+    desc.n_layers = N_LAYERS;
+    desc.n_rows = t->n_rows;
+    desc.tile_rows = 32;
+    memset(costs, 0, sizeof costs);
+    costs[2].is_whole = 1;
+    plan_desc.swap = &desc;
+    plan_desc.costs = costs;
+    plan_desc.device_bytes = device_bytes;
+    plan_desc.host_bytes = host_bytes;
+    check(memo_swap_plan_use_profile(&plan_desc, costs, profile, &error));
+    check(memo_plan_swap(&plan_desc, &plan, &error));
+    n = make_grid(&desc, device_bytes, host_bytes, plans);
+    plans[n].desc = desc;
+    memo_swap_plan_apply(plan, &plans[n].desc);
+    for (k = 0; k < repetitions; k++)
+        for (i = 0; i <= n; i++) plans[i].steps_s[k] = measure(t, &plans[i].desc);
+    chosen_s = median(plans[n].steps_s, repetitions);
+    for (i = 0; i < n; i++) {
+        double step_s = median(plans[i].steps_s, repetitions);
+        if (i > 0 && step_s >= best_s) continue;
+        best_s = step_s;
+        best = i;
+    }
+    printf("%5lld %5.2f %-12s %4.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
+           (long long)t->n_rows,
+           (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s /
+               plan_desc.forward_s,
+           what, (double)device_bytes / 1024, (double)host_bytes / 1024, plan->step_s * 1e3,
+           chosen_s * 1e3, chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
+           n ? plans[best].name : "none fits", plan->reason);
+    fflush(stdout);
+    off = fabs(chosen_s / plan->step_s - 1);
+    if (off > worst->worst_prediction) worst->worst_prediction = off;
+    if (n && chosen_s / best_s - 1 > worst->worst_choice)
+        worst->worst_choice = chosen_s / best_s - 1;
+    memo_swap_plan_destroy(plan);
+}
+
+/* A device with copies of a whole layer that take copy_over_forward forwards at length 512. */
+static void run_device(int64_t n_rows, double copy_over_forward, int repetitions, outcome* worst) {
+    static const struct {
+        const char* what;
+        double device_layers, host_layers; /* capacities, in whole layers */
+    } capacities[] = {
+        {"little of both", 1.6, 1.2}, {"little host", 2.6, 1.2}, {"enough host", 1.9, 3}};
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_profile_desc profile_desc = memo_profile_desc_default();
+    memo_profile profile;
+    trainer t;
+    double layer_bytes = (double)n_rows * LAYER_ROW_BYTES;
+    size_t i;
+    memset(&t, 0, sizeof t);
+    trainer_set_length(&t, 512);
+    host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s =
+        512.0 * LAYER_ROW_BYTES / (copy_over_forward * t.forward_s);
+    trainer_set_length(&t, n_rows);
+    check(memo_host_device_create(&host_desc, &t.host, &error));
+    check(t.host->stream_create(t.host->context, "compute", 0, &t.compute, &error));
+    profile_desc.device = t.host;
+    profile_desc.compute_stream = t.compute;
+    profile_desc.forward = trainer_forward;
+    profile_desc.backward = trainer_backward;
+    profile_desc.recompute = trainer_recompute;
+    profile_desc.user = &t;
+    profile_desc.tensors = tensors;
+    profile_desc.n_tensors = N_TENSORS;
+    profile_desc.n_rows = n_rows;
+    profile_desc.largest_copy_bytes = 256 * 1024;
+    profile_desc.n_repetitions = repetitions;
+    check(memo_profile_measure(&profile_desc, &profile, &error));
+    for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
+        run_point(&t, &profile, capacities[i].what,
+                  (int64_t)(capacities[i].device_layers * layer_bytes),
+                  (int64_t)(capacities[i].host_layers * layer_bytes), repetitions, worst);
+    t.host->stream_destroy(t.host->context, t.compute, NULL);
+    memo_host_device_destroy(t.host);
+}
+
+int main(int argc, char** argv) {
+    static const int64_t lengths[] = {512, 1024};
+    static const double copies[] = {0.7, 1.6};
+    int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k;
+    outcome worst;
+    memset(&worst, 0, sizeof worst);
+    if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
+        fprintf(stderr, "bench/swap_plan: repetitions must be 1 to %d\n", REPETITIONS_MAX);
+        return 2;
+    }
+    printf(
+        "Swap planner, host device: %d layers of %d bytes a row, medians of %d.\ncopy: moving a "
+        "whole layer, in forwards.  Capacities in KiB.  grid: the best fixed plan measured beside "
+        "it; its words: qkv, attention, mlp.\n\n",
+        N_LAYERS, LAYER_ROW_BYTES, repetitions);
+    printf("%5s %5s %-12s %4s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
+           "host", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
+    for (i = 0; i < 2; i++)
+        for (k = 0; k < 2; k++) run_device(lengths[i], copies[k], repetitions, &worst);
+    printf("\nprediction off by %.1f %% at most (10 allowed); plan behind the best of the grid by "
+           "%.1f %% at most (3 allowed)\n",
+           100 * worst.worst_prediction, 100 * worst.worst_choice);
+    return worst.worst_prediction > 0.1 || worst.worst_choice > 0.03;
+}
