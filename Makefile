@@ -35,7 +35,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Scripts build things of their own; once is enough.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh *parts/*.inc examples/*.[ch] tests/*.[ch] tests/*/*.c bench/*.[ch])
+FORMATTED := $(wildcard *.h *.cuh *parts/*.inc examples/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
 
 # What needs no compiler must not ask for one.
 NO_SETUP := help clean format format-check install uninstall setup
@@ -149,10 +149,25 @@ valgrind: ## the tests under valgrind, leaks are errors
 	@$(call need,valgrind,valgrind)
 	@$(MAKE) --no-print-directory VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test
 
-test-cuda: ## compile memo_cuda.cuh with nvcc
+# On a machine without a GPU the programs build, and their tests count as skipped.
+CUDA_ARCH  ?= native
+CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))
+# Calls that must not happen inside a step are intercepted by the linker.
+CUDA_WRAPS  = $(addprefix -Xlinker --wrap=,$(shell grep -o '^SYMBOL.cuda[A-Za-z]*' tests/cuda/test_step.cu | cut -c8-))
+
+build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) $(wildcard parts/*) Makefile
+	@mkdir -p $(@D)
+	@echo "  NVCC  $@"
+	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $< -o $@
+
+test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests where there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
+	-@$(MAKE) --no-print-directory -k $(CUDA_TESTS)
 	@MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
-	@echo "make $@: memo_cuda.cuh has no CUDA device yet, so there is nothing to run on a GPU."
+	@sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
+
+bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks; writes bench/results
+	@sh bench/device.sh
 
 # Open MPI refuses root and more ranks than processors unless told otherwise; others know no such options.
 MPIRUN = mpirun $(shell mpirun --version 2>/dev/null | grep -q 'Open MPI' && echo --allow-run-as-root --oversubscribe)
@@ -232,4 +247,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench test asan ubsan asan-ubsan tsan valgrind \
-	test-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help
+	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help

@@ -276,7 +276,7 @@ MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char*
 #endif
 #include "sp_parts/2_mesh.inc"
 #include "sp_parts/3_layout.inc"
-#include "sp_parts/0_row_kernels.inc"
+#include "sp_parts/0_queue.inc"
 #include "sp_parts/4_attention.inc"
 #include "sp_parts/5_ulysses.inc"
 #include "sp_parts/6_ring.inc"

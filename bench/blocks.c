@@ -1,6 +1,6 @@
 /* blocks.c - what the overlapped schedules promise against what they take: computation that sleeps, links with a rate.
  *
- *   build/bench/blocks [MS]     milliseconds of a unit of time (default 10)
+ *   build/bench/blocks [MS]     milliseconds of a unit of time (default 5)
  *
  * Ranks are threads.  Each computation is an operation of the host device that takes its time and no processor; each
  * all-reduce takes its bytes over the link's rate.  So the figures are those of the schedule and of the engine that
@@ -19,7 +19,7 @@
 #define N_RANKS  2
 #define N_BLOCKS 4
 #define N_PARTS  2
-#define N_RUNS   5
+#define N_RUNS   3
 #define COUNT    (64 << 10) /* of a message */
 
 typedef struct bench {
@@ -285,7 +285,7 @@ static int report(double unit_s, double collective, int has_weights) {
 }
 
 int main(int argc, char** argv) {
-    double unit_s = 1e-3 * (argc > 1 ? atof(argv[1]) : 10);
+    double unit_s = 1e-3 * (argc > 1 ? atof(argv[1]) : 5);
     int n_bad;
     if (!(unit_s > 0 && unit_s < 10)) {
         fprintf(stderr, "usage: %s [MILLISECONDS]\n", argv[0]);

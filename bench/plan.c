@@ -165,7 +165,7 @@ typedef struct outcome {
     char engine[16];
 } outcome;
 
-static outcome solve(memo_plan* plan, memo_plan_engine engine, int64_t capacity, double limit,
+static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capacity, double limit,
                      uint64_t seed) {
     memo_plan_desc desc = memo_plan_desc_default();
     memo_error error;
@@ -235,8 +235,8 @@ static void print_traces(int repeats) {
                 for (r = 0; r < repeats && r < 64; r++) {
                     if (memo_plan_from_trace(is_body ? body : trace, alignment, &plan, &error))
                         fail(names[k], &error);
-                    greedy_s[r] = solve(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0).seconds;
-                    result = solve(plan, MEMO_PLAN_ENGINE_AUTO, 0, 10, (uint64_t)r);
+                    greedy_s[r] = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0).seconds;
+                    result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, 10, (uint64_t)r);
                     auto_s[r] = result.seconds;
                     if (r + 1 < repeats) memo_plan_destroy(plan);
                 }
@@ -276,7 +276,7 @@ static void print_minimalloc(int seeds, double limit) {
             continue;
         }
         for (seed = 0; seed < seeds && seed < 100; seed++) {
-            outcome result = solve(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
+            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
             seconds[seed] = result.seconds;
             n_met += result.is_met;
         }
@@ -311,7 +311,7 @@ static void print_minimise(double limit) {
         snprintf(path, sizeof path, "../shared/minimalloc/%c.1048576.csv", *letter);
         plan = read_csv(path);
         if (!plan) continue;
-        result = solve(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, 0);
+        result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, 0);
         printf("| %c | %lld | %lld | %.3f | %s | %.3f |\n", *letter, (long long)result.bound_bytes,
                (long long)result.peak_bytes,
                100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
@@ -338,8 +338,8 @@ static void print_tight(int seeds, double limit) {
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             memo_plan* plan =
                 cut_rectangle(counts[k], 1000, 1000 * (uint64_t)counts[k] + (uint64_t)seed);
-            outcome greedy = solve(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
-            outcome result = solve(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
+            outcome greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
+            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
             greedy_gap += (double)greedy.peak_bytes / 10 - 100;
             seconds[seed] = result.seconds;
             n_met += result.peak_bytes == 1000;
@@ -381,8 +381,8 @@ static void print_growth(double limit) {
     for (k = 0; k < 3; k++) {
         for (c = 0; c < 5; c++) {
             memo_plan* plan = generate(shapes[k], counts[c]);
-            outcome greedy = solve(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
-            outcome result = solve(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
+            outcome greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
+            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
             printf("| %s | %lld | %lld | %lld | %.3f | %s | %.3f | %.3f |\n", shapes[k],
                    (long long)counts[c], (long long)result.bound_bytes,
                    (long long)result.peak_bytes,

@@ -216,7 +216,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
         best_s = step_s;
         best = i;
     }
-    printf("%5lld %5.2f %-12s %4.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
+    printf("%5lld %5.2f %-14s %4.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
            (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s /
                plan_desc.forward_s,
@@ -286,7 +286,7 @@ int main(int argc, char** argv) {
         "whole layer, in forwards.  Capacities in KiB.  grid: the best fixed plan measured beside "
         "it; its words: qkv, attention, mlp.\n\n",
         N_LAYERS, LAYER_ROW_BYTES, repetitions);
-    printf("%5s %5s %-12s %4s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
+    printf("%5s %5s %-14s %4s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
            "host", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
     for (i = 0; i < 2; i++)
         for (k = 0; k < 2; k++) run_device(lengths[i], copies[k], repetitions, &worst);

@@ -11,7 +11,7 @@
  *     memo_parallel_list_destroy(list);
  *
  * A cost model, not a measurement: products and attention at a stated rate, collectives at a stated bandwidth.  With
- * S tokens of a sequence, h hidden size, G query heads of a key/value head, P parameters (P_local of a rank), T, U and R
+ * S tokens of a sequence, h hidden size, G query heads of a key/value head, P parameters (P_local of a rank), T, U, R
  * the tensor, ulysses and ring degrees, and each term over the ranks that share it:
  *
  *   products           6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)

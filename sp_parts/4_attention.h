@@ -4,12 +4,6 @@
  * positions against keys at known positions, under a mask that is stated in positions.  Supplied is an exact one for
  * the host device. */
 
-#if defined(__CUDACC__)
-#define MEMO_SP_INLINE static inline __host__ __device__
-#else
-#define MEMO_SP_INLINE static inline
-#endif
-
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
     MEMO_MASK_FULL
@@ -68,23 +62,6 @@ typedef struct memo_attention {
     memo_attention_function forward, backward;
     void* user;
 } memo_attention;
-
-/* One row of one head: out (n) and *lse over some keys become those over these and the block's keys.  In fp32, and
- * exact where the two are far apart: nothing overflows, -inf (no key seen) included. */
-MEMO_SP_INLINE void memo_attention_merge_row(float* out, float* lse, const float* block_out,
-                                             float block_lse, int64_t n) {
-    float a = *lse, b = block_lse, weight;
-    int64_t i;
-    if (b == -INFINITY) return;
-    if (a == -INFINITY) {
-        for (i = 0; i < n; i++) out[i] = block_out[i];
-        *lse = b;
-        return;
-    }
-    weight = 1.0f / (1.0f + expf(a - b));
-    for (i = 0; i < n; i++) out[i] += weight * (block_out[i] - out[i]);
-    *lse = (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
-}
 
 #ifndef MEMO_NO_HOST_DEVICE
 

@@ -91,6 +91,26 @@ MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t lay
 MEMO_API const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks,
                                                        int32_t is_backward);
 
+/* --- degrees that differ from block to block ---
+ *
+ * Of a world's ranks, `degree` side by side share the blocks of that degree, and the rows of a batch: a larger degree has fewer
+ * groups, with more rows each.  A run of blocks of one degree is one memo_blocks.  Where a larger degree follows,
+ * each part's rows are gathered (across->all_gather, forward) and their gradients cut (backward); where a smaller
+ * one follows, the other way round.  Cut: the rows of this rank begin at across->rank * n_rows / across->size. */
+typedef struct memo_degree_comms {
+    int32_t degree;
+    memo_comm* tensor; /* the ranks that share a block */
+    memo_comm* data; /* those with the same share of it: gradients of weights are summed over it */
+    memo_comm*
+        across; /* those that exchange rows with the degree that follows; NULL: none follows, or the same */
+} memo_degree_comms;
+
+/* next_degree 0: none.  All ranks of world call it and wait for each other.  Errors: INVALID_ARGUMENT (degrees that do not
+ * divide the world or each other), those of split. */
+MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
+                                              memo_degree_comms* comms, memo_error* error);
+MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
+
 /* --- layers of a split model ---
  *
  * Column-parallel: each rank has some of the outputs; the input is whole.  Row-parallel: each has some of the inputs and

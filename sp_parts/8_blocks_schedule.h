@@ -58,9 +58,10 @@ MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 /* Appended to schedule: streams "compute" and "comm" (new where it has none of that name), what runs on them in the order of one pass over all blocks, and
  * the bytes it touches, one for each tensor (block inputs, activations, partial sums, gradients, of each part), so that
  * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a, W1a (weights) of block 1, part a; cF1a and so on are
- * the collectives behind them, G1a a gather; "end a" is where the trainer takes over.
+ * the collectives behind them, G1a a gather; end-a is where the trainer takes over.
  * Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; a time that is negative or no
- * number; more than 1000 parts), OUT_OF_HOST_MEMORY. */
+ * number; more than 1000 parts), OUT_OF_HOST_MEMORY (the schedule then holds a
+ * part of the pass). */
 MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
                                                   memo_schedule* schedule, memo_error* error);
 MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
@@ -69,12 +70,18 @@ MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_de
 /* What splitting costs, from a profile. */
 typedef struct memo_blocks_overhead {
     double operation_s;  /* of each computation, whatever its size: launch, idle tail */
-    double collective_s; /* latency of each collective */
+    double collective_s; /* of each collective: see memo_blocks_latency */
 } memo_blocks_overhead;
 
-/* In how many parts, of 1, 2, 4, ... up to max_parts, forward and backward together take the least time.  desc->times
- * are those of the whole batch (n_blocks); a part takes the overhead and its share of the rest.  Of equal times the
- * fewest parts.  desc->n_parts is not read.  makespan_s may be NULL.  Errors: as above. */
+/* What a collective of no bytes would take, from n measured ones: where the least-squares line meets 0; never below 0.
+ * Fewer than two sizes: 0. */
+MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s,
+                                    int32_t n);
+
+/* In how many parts, of 1, 2, 4, ... up to max_parts, forward and backward together take the least time; 1 where messages
+ * are too small to gain.  desc->times are those of the whole batch (n_blocks); a part takes the overhead and its
+ * share of the rest.  Of equal times the fewest parts.  desc->n_parts is not read.  makespan_s may be NULL.  Errors:
+ * as above. */
 MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
                                             const memo_blocks_overhead* overhead, int32_t max_parts,
                                             int32_t* n_parts, double* makespan_s,

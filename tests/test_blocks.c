@@ -306,6 +306,299 @@ static void gradients_are_right(void) {
     free_job(j);
 }
 
+/* ---- degrees that change between blocks ----
+ *
+ * Two stages of two MLP blocks, each of its own degree, dropout keyed by the row of the whole batch.  The loss is a
+ * weighted sum of the output; gradients are summed over the data-parallel ranks and compared with those of one rank. */
+
+#define MIXED_GRADIENTS (4 * 2 * HIDDEN * WIDTH)
+
+typedef struct mixed_stage {
+    memo_degree_comms comms;
+    memo_blocks* blocks;
+    memo_linear up[2], down[2];
+    memo_share width;
+    int first_block, n_rows; /* of a part */
+    int row[2][ROWS];        /* of the batch, of each part */
+    float weights[2][2][HIDDEN * WIDTH], gradients[2][2][HIDDEN * WIDTH];
+    float h[2][2][ROWS * HIDDEN]; /* of a block and part, as all that follows */
+    float out[2][ROWS * HIDDEN], d[2][ROWS * HIDDEN], dy[2][ROWS * HIDDEN];
+    float y[2][ROWS * HIDDEN], g[2][ROWS * HIDDEN];
+    float act[2][ROWS * WIDTH], d_act[2][ROWS * WIDTH];
+} mixed_stage;
+
+typedef struct mixed_job {
+    int degrees[2];
+    memo_blocks_order order;
+    float gradients[8][MIXED_GRADIENTS]; /* of each rank, at the places of the whole */
+    char has[8][MIXED_GRADIENTS];
+} mixed_job;
+
+typedef struct mixed_work {
+    mixed_stage* stage;
+    memo_block_call call;
+    int step; /* which of the pieces below */
+} mixed_work;
+
+enum { MIXED_ENTER, MIXED_ACTIVATE, MIXED_RETURN, MIXED_DERIVE, MIXED_LEAVE, MIXED_LEAVE_BACKWARD };
+
+static void mixed_residual(const mixed_stage* m, int block, int s, float* to) {
+    int r, i;
+    for (r = 0; r < m->n_rows; r++)
+        for (i = 0; i < HIDDEN; i++)
+            to[r * HIDDEN + i] =
+                m->h[block][s][r * HIDDEN + i] +
+                model_keep(m->first_block + block, m->row[s][r], i) * m->y[s][r * HIDDEN + i];
+}
+
+static memo_status mixed_piece(void* args, memo_error* e) {
+    const mixed_work* w = (const mixed_work*)args;
+    mixed_stage* m = w->stage;
+    int s = w->call.part, block = w->call.block, r, i;
+    int64_t j, n = (int64_t)m->n_rows * m->width.count;
+    (void)e;
+    switch (w->step) {
+    case MIXED_ENTER:
+        if (!w->call.is_input_saved) mixed_residual(m, block - 1, s, m->h[block][s]);
+        break;
+    case MIXED_ACTIVATE:
+        for (j = 0; j < n; j++) m->act[s][j] = tanhf(m->act[s][j]);
+        break;
+    case MIXED_RETURN:
+        for (r = 0; r < m->n_rows; r++)
+            for (i = 0; i < HIDDEN; i++) {
+                if (block == 0) m->d[s][r * HIDDEN + i] += m->g[s][r * HIDDEN + i];
+                m->dy[s][r * HIDDEN + i] =
+                    model_keep(m->first_block + block, m->row[s][r], i) * m->d[s][r * HIDDEN + i];
+            }
+        break;
+    case MIXED_DERIVE:
+        for (j = 0; j < n; j++) m->d_act[s][j] *= 1 - m->act[s][j] * m->act[s][j];
+        break;
+    case MIXED_LEAVE: mixed_residual(m, 1, s, m->out[s]); break;
+    default:
+        for (j = 0; j < (int64_t)m->n_rows * HIDDEN; j++) m->d[s][j] += m->g[s][j];
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status mixed_launch(mixed_stage* m, const memo_block_call* call, int step,
+                                memo_error* e) {
+    mixed_work work;
+    work.stage = m;
+    work.call = *call;
+    work.step = step;
+    return memo_host_device_launch((memo_device*)m->up[0].functions.context, call->stream,
+                                   mixed_piece, &work, sizeof work, e);
+}
+
+static memo_status mixed_recompute(void* context, const memo_block_call* call, memo_error* e) {
+    mixed_stage* m = (mixed_stage*)context;
+    int s = call->part, k = call->block;
+    if (mixed_launch(m, call, MIXED_ENTER, e) ||
+        memo_linear_forward(&m->up[k], call->stream, m->h[k][s], m->act[s], m->n_rows, e) ||
+        mixed_launch(m, call, MIXED_ACTIVATE, e))
+        return e->status;
+    if (!call->has_output) return MEMO_STATUS_OK;
+    return memo_linear_forward(&m->down[k], call->stream, m->act[s], m->y[s], m->n_rows, e);
+}
+static memo_status mixed_backward(void* context, const memo_block_call* call, memo_error* e) {
+    mixed_stage* m = (mixed_stage*)context;
+    int s = call->part, k = call->block;
+    if (mixed_launch(m, call, MIXED_RETURN, e) ||
+        memo_linear_backward(&m->down[k], call->stream, m->dy[s], m->d_act[s], m->n_rows, e) ||
+        mixed_launch(m, call, MIXED_DERIVE, e))
+        return e->status;
+    return memo_linear_backward(&m->up[k], call->stream, m->d_act[s], m->g[s], m->n_rows, e);
+}
+static memo_status mixed_weights(void* context, const memo_block_call* call, memo_error* e) {
+    mixed_stage* m = (mixed_stage*)context;
+    int s = call->part, k = call->block;
+    if (memo_linear_weights(&m->down[k], call->stream, m->act[s], m->dy[s], m->n_rows, e))
+        return e->status;
+    return memo_linear_weights(&m->up[k], call->stream, m->h[k][s], m->d_act[s], m->n_rows, e);
+}
+static memo_status mixed_leave(void* context, const memo_block_call* call, memo_error* e) {
+    return mixed_launch((mixed_stage*)context, call, MIXED_LEAVE, e);
+}
+static memo_status mixed_leave_backward(void* context, const memo_block_call* call, memo_error* e) {
+    return mixed_launch((mixed_stage*)context, call, MIXED_LEAVE_BACKWARD, e);
+}
+
+/* Where weight j of a rank's share lies in the whole: up (WIDTH, HIDDEN), then down (HIDDEN, WIDTH). */
+static int mixed_place(const mixed_stage* m, int block, int is_down, int j) {
+    int at = (m->first_block + block) * 2 * HIDDEN * WIDTH + is_down * HIDDEN * WIDTH;
+    int count = (int)m->width.count, begin = (int)m->width.begin;
+    return is_down ? at + j / count * WIDTH + begin + j % count : at + begin * HIDDEN + j;
+}
+
+static memo_status mixed_make(mixed_stage* m, thread_rank* rank, const mixed_job* mix, int k,
+                              memo_error* e) {
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_block_buffers buffers[2];
+    int size = rank->comm->size, degree = mix->degrees[k], s, r, b, j;
+    int low = mix->degrees[0] < mix->degrees[1] ? mix->degrees[0] : mix->degrees[1];
+    int n_groups = degree / low, part = ROWS * low / size / 2; /* rows of a part of the smaller */
+    if (memo_degree_comms_create(rank->comm, degree, k == 0 ? mix->degrees[1] : 0, &m->comms, e))
+        return e->status;
+    m->first_block = 2 * k;
+    m->n_rows = n_groups * part;
+    m->width = memo_share_of(WIDTH, degree, m->comms.tensor->rank);
+    for (s = 0; s < 2; s++) /* part s of the larger: part s of each smaller group in it */
+        for (r = 0; r < m->n_rows; r++)
+            m->row[s][r] =
+                (rank->comm->rank / degree * n_groups + r / part) * 2 * part + s * part + r % part;
+    for (b = 0; b < 2; b++) {
+        memo_linear *up = &m->up[b], *down = &m->down[b];
+        up->functions = down->functions = memo_host_linear_functions(rank->device);
+        up->split = MEMO_LINEAR_COLUMN;
+        down->split = MEMO_LINEAR_ROW;
+        up->n_in = down->n_out = HIDDEN;
+        up->n_out = down->n_in = m->width.count;
+        up->weights = m->weights[b][0];
+        down->weights = m->weights[b][1];
+        up->d_weights = m->gradients[b][0];
+        down->d_weights = m->gradients[b][1];
+        for (j = 0; j < HIDDEN * (int)m->width.count; j++) {
+            m->weights[b][0][j] = model_value(77, mixed_place(m, b, 0, j));
+            m->weights[b][1][j] = model_value(77, mixed_place(m, b, 1, j));
+        }
+    }
+    memset(buffers, 0, sizeof buffers);
+    for (s = 0; s < 2; s++) {
+        buffers[s].output = m->y[s];
+        buffers[s].gradient = m->g[s];
+        buffers[s].count = (int64_t)m->n_rows * HIDDEN;
+    }
+    desc.device = rank->device;
+    desc.compute_stream = rank->stream;
+    desc.comm = m->comms.tensor;
+    desc.schedule.order = mix->order;
+    desc.schedule.n_blocks = 2;
+    desc.schedule.blocks_per_layer = 1;
+    desc.buffers = buffers;
+    desc.functions.context = m;
+    desc.functions.forward = desc.functions.recompute = mixed_recompute;
+    desc.functions.backward = mixed_backward;
+    desc.functions.weights = mixed_weights;
+    desc.functions.forward_end = mixed_leave;
+    desc.functions.backward_end = mixed_leave_backward;
+    return memo_blocks_create(&desc, &m->blocks, e);
+}
+
+/* The rows of one stage for the other: gathered where that has more, cut where it has fewer. */
+static memo_status mixed_exchange(thread_rank* rank, memo_comm* across, float* from, int n_from,
+                                  float* to, int n_to, memo_error* e) {
+    const memo_device* d = rank->device;
+    int64_t count = (int64_t)(n_from < n_to ? n_from : n_to) * HIDDEN;
+    if (n_from < n_to)
+        return across->all_gather(across, rank->stream, from, to, count, MEMO_TYPE_F32, e);
+    if (n_from > n_to) from += across->rank * count;
+    return d->copy(d->context, rank->stream, MEMO_COPY_ON_DEVICE, to, from,
+                   count * (int64_t)sizeof(float), e);
+}
+
+static memo_status mixed_run(mixed_stage* m, thread_rank* rank, mixed_job* mix, memo_error* e) {
+    memo_comm* across = m[0].comms.across;
+    int s, r, i, k, b, w;
+    for (s = 0; s < 2; s++)
+        for (r = 0; r < m[0].n_rows; r++)
+            for (i = 0; i < HIDDEN; i++)
+                m[0].h[0][s][r * HIDDEN + i] = model_value(78, m[0].row[s][r] * HIDDEN + i);
+    for (s = 0; s < 2; s++)
+        for (r = 0; r < m[1].n_rows; r++)
+            for (i = 0; i < HIDDEN; i++)
+                m[1].d[s][r * HIDDEN + i] = model_value(79, m[1].row[s][r] * HIDDEN + i);
+    if (memo_blocks_forward(m[0].blocks, e)) return e->status;
+    for (s = 0; s < 2; s++)
+        if (mixed_exchange(rank, across, m[0].out[s], m[0].n_rows, m[1].h[0][s], m[1].n_rows, e))
+            return e->status;
+    if (memo_blocks_forward(m[1].blocks, e) || memo_blocks_backward(m[1].blocks, e))
+        return e->status;
+    for (s = 0; s < 2; s++)
+        if (mixed_exchange(rank, across, m[1].d[s], m[1].n_rows, m[0].d[s], m[0].n_rows, e))
+            return e->status;
+    if (memo_blocks_backward(m[0].blocks, e)) return e->status;
+    for (k = 0; k < 2; k++)
+        for (b = 0; b < 2; b++)
+            for (w = 0; w < 2; w++)
+                if (m[k].comms.data->all_reduce(m[k].comms.data, rank->stream, m[k].gradients[b][w],
+                                                m[k].gradients[b][w], HIDDEN * m[k].width.count,
+                                                MEMO_TYPE_F32, MEMO_REDUCTION_SUM, e))
+                    return e->status;
+    if (rank->device->stream_synchronize(rank->device->context, rank->stream, e)) return e->status;
+    for (k = 0; k < 2; k++)
+        for (b = 0; b < 2; b++)
+            for (w = 0; w < 2; w++)
+                for (i = 0; i < HIDDEN * (int)m[k].width.count; i++) {
+                    int at = mixed_place(&m[k], b, w, i);
+                    mix->gradients[rank->comm->rank][at] = m[k].gradients[b][w][i];
+                    mix->has[rank->comm->rank][at] = 1;
+                }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status mixed_rank(thread_rank* rank, memo_error* e) {
+    mixed_job* mix = (mixed_job*)rank->user;
+    mixed_stage* m = (mixed_stage*)calloc(2, sizeof *m);
+    memo_status status;
+    int k;
+    if (!m) abort();
+    status = mixed_make(&m[0], rank, mix, 0, e);
+    if (!status) status = mixed_make(&m[1], rank, mix, 1, e);
+    if (!status) status = mixed_run(m, rank, mix, e);
+    for (k = 0; k < 2; k++) {
+        memo_blocks_destroy(m[k].blocks);
+        memo_degree_comms_destroy(&m[k].comms);
+    }
+    free(m);
+    return status;
+}
+
+static void mixed_degrees(void) {
+    static const int cases[][3] = {{2, 1, 2}, {4, 2, 4}, {4, 4, 2}, {4, 1, 4},
+                                   {8, 2, 8}, {8, 4, 1}, {4, 2, 2}};
+    mixed_job* whole = (mixed_job*)calloc(1, sizeof *whole);
+    size_t c;
+    int order, r, i;
+    if (!whole) abort();
+    whole->degrees[0] = whole->degrees[1] = 1;
+    CHECK_OK(thread_ranks_run(1, mixed_rank, whole, &error));
+    for (c = 0; c < sizeof cases / sizeof *cases; c++) {
+        mixed_job* first = NULL;
+        for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+            mixed_job* mix = (mixed_job*)calloc(1, sizeof *mix);
+            double worst = 0;
+            int n_compared = 0;
+            if (!mix) abort();
+            mix->order = (memo_blocks_order)order;
+            mix->degrees[0] = cases[c][1];
+            mix->degrees[1] = cases[c][2];
+            CHECK_OK(thread_ranks_run(cases[c][0], mixed_rank, mix, &error));
+            for (r = 0; r < cases[c][0]; r++)
+                for (i = 0; i < MIXED_GRADIENTS; i++) {
+                    double difference;
+                    if (!mix->has[r][i]) continue;
+                    difference =
+                        fabs((double)mix->gradients[r][i] - (double)whole->gradients[0][i]);
+                    worst = difference > worst ? difference : worst;
+                    n_compared++;
+                }
+            CHECK_CASE(worst < 2e-5, "%d ranks, degrees %d and %d: %g", cases[c][0], cases[c][1],
+                       cases[c][2], worst); /* sums of 32 rows, of order 10 */
+            CHECK(n_compared == cases[c][0] * (MIXED_GRADIENTS / 2 / cases[c][1] +
+                                               MIXED_GRADIENTS / 2 / cases[c][2]));
+            if (first) CHECK(!memcmp(first->gradients, mix->gradients, sizeof mix->gradients));
+            if (!first)
+                first = mix;
+            else
+                free(mix);
+        }
+        free(first);
+    }
+    free(whole);
+}
+
 /* ---- what is left out ---- */
 
 static void calls(void) {
@@ -425,5 +718,6 @@ int main(int argc, char** argv) {
     TEST(orders_agree_scattered);
     TEST(orders_agree_scattered_sequence);
     TEST(equals_the_unsplit_model);
+    TEST(mixed_degrees);
     return memo_test_end();
 }

@@ -1,8 +1,26 @@
 /* Chapter 8 of memo_sp.h, the schedules: the published test vector, closed forms, bounds and recurrences against the
  * simulation of random cases, order of the schedules, races. */
+#include <stddef.h>
+
+static void* counted_malloc(size_t size_bytes);
+static void counted_free(void* address);
+#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
+#define MEMO_FREE(address)      counted_free(address)
 #define MEMO_IMPLEMENTATION
 #include "sp_parts/8_blocks_schedule_alone.h"
 #include "memo_test.h"
+
+static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
+static void* counted_malloc(size_t size_bytes) {
+    void* result = NULL;
+    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
+    n_live += result != NULL;
+    return result;
+}
+static void counted_free(void* address) {
+    n_live -= address != NULL;
+    free(address);
+}
 
 static memo_error error;
 
@@ -481,6 +499,16 @@ static void best_parts(void) {
           MEMO_STATUS_INVALID_ARGUMENT);
 }
 
+static void latency(void) {
+    static const int64_t bytes[] = {0, 1000, 2000, 4000}, same[] = {1000, 1000};
+    static const double measured[] = {1e-3, 2e-3, 3e-3, 5e-3}, steep[] = {0, 1, 4, 16};
+    CHECK(is_close(memo_blocks_latency(bytes, measured, 4), 1e-3));
+    CHECK(is_close(memo_blocks_latency(bytes + 1, measured + 1, 2), 1e-3));
+    CHECK(memo_blocks_latency(bytes, steep, 4) == 0);
+    CHECK(memo_blocks_latency(same, measured, 2) == 0);
+    CHECK(memo_blocks_latency(bytes, measured, 1) == 0);
+}
+
 static void refusals(void) {
     problem p;
     memo_schedule* schedule;
@@ -512,6 +540,28 @@ static void refusals(void) {
     CHECK(!strcmp(memo_blocks_order_name((memo_blocks_order)none), "no order"));
 }
 
+static void without_memory(void) {
+    memo_blocks_overhead overhead = {0.1, 0.1};
+    problem p;
+    int k, done;
+    set_problem(&p, 4, 2);
+    p.desc.times = p.times;
+    for (k = 0, done = 0; !done; k++) {
+        int32_t n_parts;
+        memo_status status;
+        memo_blocks_schedule_desc desc = p.desc;
+        desc.order = (memo_blocks_order)(k % 4);
+        fail_at = k;
+        status = memo_blocks_best_parts(&desc, &overhead, 4, &n_parts, NULL, &error);
+        done = fail_at > 0;
+        fail_at = -1;
+        CHECK(status == (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));
+        CHECK(n_live == 0);
+        if (status && status != MEMO_STATUS_OUT_OF_HOST_MEMORY) break;
+    }
+    CHECK(k > 10);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(test_vector);
@@ -524,6 +574,8 @@ int main(int argc, char** argv) {
     TEST(no_races);
     TEST(each_wait_counts);
     TEST(best_parts);
+    TEST(latency);
     TEST(refusals);
+    TEST(without_memory);
     return memo_test_end();
 }

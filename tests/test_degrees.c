@@ -1,10 +1,28 @@
 /* The planner of degrees: both engines against every plan there is, sizes and times, its cost against the simulated
  * schedule, files. */
+#include <stddef.h>
+
+static void* counted_malloc(size_t size_bytes);
+static void counted_free(void* address);
+#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
+#define MEMO_FREE(address)      counted_free(address)
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "plan_parts/degrees_alone.h"
 #include "sp_parts/8_blocks_schedule_alone.h"
 #include "memo_test.h"
+
+static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
+static void* counted_malloc(size_t size_bytes) {
+    void* result = NULL;
+    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
+    n_live += result != NULL;
+    return result;
+}
+static void counted_free(void* address) {
+    n_live -= address != NULL;
+    free(address);
+}
 
 static memo_error error;
 
@@ -224,7 +242,13 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double limit_s) {
 }
 
 static void blocks_48_degrees_3(void) { solve_sizes(24, 3, 1); }
-static void blocks_128_degrees_4(void) { solve_sizes(64, 4, 10); }
+static void blocks_128_degrees_4(void) {
+#ifdef MEMO_TEST_VALGRIND
+    SKIP("minutes under valgrind");
+#else
+    solve_sizes(64, 4, 10);
+#endif
+}
 
 /* Without pinned ends the last block takes another degree for nothing. */
 static void boundary_is_pinned(void) {
@@ -424,6 +448,49 @@ static void profile_files(void) {
     remove(path);
 }
 
+/* Damage anywhere is an error or another profile, never a crash or a leak. */
+static void damaged_profiles(void) {
+    int n, n_read = 0;
+    for (n = 0; n < CASES(20000); n++) {
+        static const char bytes[] = "0123456789 -\n#abcdegklmnoprsty";
+        char text[sizeof profile];
+        memo_degrees_problem* problem;
+        int k, changes = (int)memo_test_int(1, 4);
+        int64_t length = (int64_t)sizeof profile - 1;
+        memcpy(text, profile, sizeof profile);
+        for (k = 0; k < changes; k++)
+            text[memo_test_int(0, length - 1)] = bytes[memo_test_int(0, (int64_t)sizeof bytes - 2)];
+        if (memo_test_int(0, 9) == 0) length = memo_test_int(0, length);
+        if (memo_degrees_problem_parse(text, length, "p", &problem, &error)) {
+            CHECK(error.status == MEMO_STATUS_FORMAT || error.status == MEMO_STATUS_VERSION);
+        } else {
+            n_read++;
+            memo_degrees_problem_destroy(problem);
+        }
+    }
+    CHECK(n_read > 0 && n_live == 0);
+}
+
+static void without_memory(void) {
+    int k, done, engine;
+    for (engine = FIRST_ENGINE; engine <= MEMO_DEGREES_ENGINE_LABELS; engine++)
+        for (k = 0, done = 0; !done && k < 1000; k++) {
+            memo_degrees_problem* problem = NULL;
+            memo_degrees_plan* plan = NULL;
+            memo_status status;
+            fail_at = k;
+            status = parse(profile, &problem);
+            if (!status)
+                status = memo_degrees_solve(problem, (memo_degrees_engine)engine, 0, &plan, &error);
+            done = fail_at > 0;
+            fail_at = -1;
+            CHECK(status == (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));
+            memo_degrees_plan_destroy(plan);
+            memo_degrees_problem_destroy(problem);
+            CHECK(n_live == 0);
+        }
+}
+
 static void degree_files(void) {
     static const int32_t degrees[] = {2, 2, 4, 8};
     static const char* const bad[] = {"block 1 2\n",
@@ -507,6 +574,8 @@ int main(int argc, char** argv) {
     TEST(boundary_is_pinned);
     TEST(ranks_like_the_simulation);
     TEST(profile_files);
+    TEST(damaged_profiles);
+    TEST(without_memory);
     TEST(degree_files);
     TEST(refusals);
     return memo_test_end();

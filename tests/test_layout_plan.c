@@ -547,6 +547,43 @@ static void memory_shrinks_with_every_degree(void) {
     CHECK_CASE(n > 300, "%d", n);
 }
 
+static void parameters_are_counted(void) {
+    memo_parallel_model m = llama3_8b();
+    /* As published, less 65 norms. */
+    CHECK(near(memo_parallel_parameters(&m), 8030261248.0 - 65 * 4096));
+    CHECK(near(memo_parallel_layer_parameters(&m), 2.5 * 4096 * 4096 + 3.0 * 4096 * 14336));
+    m.is_tied = 1;
+    CHECK(near(memo_parallel_parameters(&m),
+               32 * memo_parallel_layer_parameters(&m) + 128256.0 * 4096));
+    m.head_size = 64;
+    m.n_ffn_matrices = 2;
+    CHECK(near(memo_parallel_layer_parameters(&m), 1.25 * 4096 * 4096 + 2.0 * 4096 * 14336));
+    m.n_parameters = 7;
+    CHECK(near(memo_parallel_parameters(&m), 7));
+}
+
+/* The first of four stages holds four micro-batches of its eight layers, or as many as there are. */
+static void pipelines_hold_their_micro_batches(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 4, 4096, 8);
+    memo_parallel_layout l = make_layout(1, 4, 1, 1, 1, 0);
+    memo_parallel_prediction p;
+    double unit = 4096 * 34.0 * 4096, row = 2.0 * 4096, whole = row * 8192, others = row * 61440;
+    CHECK(near(predict(&d, &l).memory.activations_bytes, unit * 8 * 4));
+    d.global_batch = 3;
+    CHECK(near(predict(&d, &l).memory.activations_bytes, unit * 8 * 3));
+    l.activations = MEMO_PARALLEL_RECOMPUTE;
+    CHECK(near(predict(&d, &l).memory.activations_bytes, unit + row * 4096 * 8 * 3));
+    l.activations = MEMO_PARALLEL_SWAP;
+    d.global_batch = 8;
+    d.cluster.host_bytes_per_s = 1e15;
+    d.cluster.host_bytes = (int64_t)(4 * 4 * 6 * (whole + 0.25 * others));
+    p = predict(&d, &l);
+    CHECK_CASE(fabs(p.alpha - 0.25) < 1.0 / 2048, "%.6f", p.alpha);
+    CHECK(p.memory.host_bytes <= (double)d.cluster.host_bytes / 4);
+    CHECK(near(p.memory.host_bytes, 4 * 6 * (whole + p.alpha * others)));
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], 8 * 6 * (whole + p.alpha * others)));
+}
+
 static void memory_shrinks_with_the_zero_stage(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     double last = 1e30;
@@ -633,6 +670,27 @@ static void swapping_is_memos(void) {
     CHECK(p.alpha <= 0 && !p.fits);
 }
 
+/* q, k and v of the recomputed rows travel again, the output does not. */
+static void swapping_sends_to_heads_again(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
+    memo_parallel_prediction kept = predict(&d, &l), p;
+    memo_parallel_attention a;
+    memo_error error;
+    double weights = memo_parallel_layer_parameters(&d.model), again, forward;
+    l.activations = MEMO_PARALLEL_SWAP;
+    d.cluster.host_bytes_per_s = 3e9;
+    p = predict(&d, &l);
+    CHECK(p.alpha < 1);
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    again = (1 - p.alpha) * 31;
+    forward = kept.sent_bytes[MEMO_PARALLEL_ULYSSES] / 64;
+    CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], (64 + again * 48 / 80) * forward));
+    CHECK(
+        near(p.time.recompute_s, again * (2 * (weights - 4096.0 * 14336) * 8192 / (0.75 * 312e12) +
+                                          a.all_to_all_s * 48 / 80)));
+}
+
 static void swapping_without_stalls_beats_recomputation(void) {
     int round, n = 0;
     for (round = 0; round < 300; round++) {
@@ -682,6 +740,50 @@ static void terms_are_those_of_their_formulas(void) {
     CHECK(p.leaves_node[MEMO_PARALLEL_GRADIENTS] && p.leaves_node[MEMO_PARALLEL_PIPELINE]);
     CHECK(!p.leaves_node[MEMO_PARALLEL_TENSOR] && !p.leaves_node[MEMO_PARALLEL_ULYSSES] &&
           !p.leaves_node[MEMO_PARALLEL_RING]);
+}
+
+static void attention_is_that_of_its_formulas(void) {
+    memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
+    memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
+    memo_parallel_attention a, b;
+    memo_error error;
+    double S = 65536, elements = S / 4 * 16 * 128, kv = 2 * 2 * S / 4 * 4 * 128;
+    double sent = 2 * S / 8 * 128 * 80 / 2;
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &b, &error));
+    CHECK(near(a.compute_s, 2 * S * elements / (0.6 * 312e12)));
+    CHECK(near(b.compute_s, 5 * S * elements / (0.55 * 312e12)));
+    /* Hops hide, but for the one home of dK and dV in fp32. */
+    CHECK(a.hops_s <= 0 && near(b.hops_s, 2 * kv / 150e9 + 20e-6));
+    CHECK(near(a.blocks_s, 4 * (20e-6 + 30 * elements / 1.5e12)) && near(b.blocks_s, a.blocks_s));
+    CHECK(near(a.all_to_all_s, sent / 150e9 + 4 * 20e-6) && near(b.all_to_all_s, a.all_to_all_s));
+    l = make_layout(1, 1, 1, 8, 1, 1);
+    sent = 2 * S / 8 * 128 * 80 * 7 / 8;
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    CHECK(near(a.all_to_all_s, sent / 150e9 + 4 * 20e-6) && a.hops_s <= 0 && a.blocks_s <= 0);
+    /* Over PCIe the seven flows share the link. */
+    d.cluster.is_shared_bus = 1;
+    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    CHECK(near(a.all_to_all_s, 7 * sent / 150e9 + 4 * 20e-6));
+}
+
+/* Groups of three do not tile nodes of eight. */
+static void groups_that_straddle_nodes_use_the_nic(void) {
+    memo_parallel_desc d = make_case(make_model(4, 1536, 1536, 12, 6, 0), 24, 8192, 8);
+    memo_parallel_layout l = make_layout(8, 1, 3, 1, 1, 1);
+    memo_parallel_prediction p = predict(&d, &l);
+    double bytes = 2 * 8192.0 * 1536 * 2 / 3;
+    CHECK(p.leaves_node[MEMO_PARALLEL_TENSOR]);
+    CHECK(near(p.time.tensor_s, 4 * 8 * (bytes / 20e9 + 20e-6)));
+    d.cluster.gpus_per_node = 12;
+    p = predict(&d, &l);
+    CHECK(!p.leaves_node[MEMO_PARALLEL_TENSOR] && p.leaves_node[MEMO_PARALLEL_GRADIENTS]);
+    CHECK(near(p.time.tensor_s, 4 * 8 * (bytes / 150e9 + 20e-6)));
+    d.cluster.gpus_per_node = 8;
+    d.cluster.n_gpus = 6;
+    l = make_layout(2, 1, 3, 1, 1, 1);
+    p = predict(&d, &l);
+    CHECK(!p.leaves_node[MEMO_PARALLEL_TENSOR] && !p.leaves_node[MEMO_PARALLEL_GRADIENTS]);
 }
 
 /* A ring whose hops are longer than its blocks waits for the difference. */
@@ -1001,11 +1103,16 @@ int main(int argc, char** argv) {
     TEST(memory_is_the_papers);
     TEST(memory_is_the_sum_of_its_parts);
     TEST(memory_shrinks_with_every_degree);
+    TEST(parameters_are_counted);
+    TEST(pipelines_hold_their_micro_batches);
     TEST(memory_shrinks_with_the_zero_stage);
     TEST(longest_is_that_of_a_walk);
     TEST(swapping_is_memos);
+    TEST(swapping_sends_to_heads_again);
     TEST(swapping_without_stalls_beats_recomputation);
     TEST(terms_are_those_of_their_formulas);
+    TEST(attention_is_that_of_its_formulas);
+    TEST(groups_that_straddle_nodes_use_the_nic);
     TEST(hops_hide_behind_blocks);
     TEST(extreme_cases_stay_finite);
     TEST(tip_1_the_best_of_both_is_a_mixture);

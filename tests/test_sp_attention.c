@@ -232,7 +232,7 @@ static double error_of(const attention_case* c, const whole* w, int t) {
         sum += (x - r) * (x - r);
         norm += r * r;
     }
-    return norm > 0 ? sqrt(sum / norm) : sqrt(sum);
+    return norm > 0 ? sqrt(sum / norm) : sqrt(sum / (double)w->n[t]);
 }
 
 /* ---- the ranks ---- */
@@ -930,32 +930,47 @@ static void saturated_scores_are_finite(void) {
     }
 }
 
+/* out and lse become those of both parts, as memo_row_merge does it for rows of 2 numbers. */
+static void merge_2(float* out, float* lse, const float* part, float part_lse) {
+    memo_merge_desc merge;
+    memo_error error;
+    memset(&merge, 0, sizeof merge);
+    merge.out = out;
+    merge.lse = lse;
+    merge.part_out = part;
+    merge.part_lse = &part_lse;
+    merge.n_rows = 1;
+    merge.n_columns = 2;
+    CHECK_OK(memo_row_merge(&merge, &error));
+}
+
 static void merging_is_exact_and_never_overflows(void) {
     static const float lses[] = {0, 1, -1, 50, -50, 88, 89, 1e4f, -1e4f, 3e4f, 1e30f, -1e30f};
-    float inf = (float)HUGE_VAL;
+    const float part[2] = {-2, 5}, inf = (float)HUGE_VAL;
+    float out[2] = {3, -1}, lse;
     size_t i, j;
     for (i = 0; i < sizeof lses / sizeof *lses; i++)
         for (j = 0; j < sizeof lses / sizeof *lses; j++) {
-            float out[2] = {3, -1}, lse = lses[i];
-            const float block[2] = {-2, 5};
             double a = lses[i], b = lses[j], high = a > b ? a : b;
             double wa = exp(a - high), wb = exp(b - high), sum = high + log(wa + wb);
-            memo_attention_merge_row(out, &lse, block, lses[j], 2);
+            out[0] = 3;
+            out[1] = -1;
+            lse = lses[i];
+            merge_2(out, &lse, part, lses[j]);
             CHECK(fabs(out[0] - (3 * wa - 2 * wb) / (wa + wb)) <= 1e-6 * 4);
             CHECK(fabs(out[1] - (-1 * wa + 5 * wb) / (wa + wb)) <= 1e-6 * 6);
             CHECK(fabs(lse - sum) <= 1e-6 * (1 + fabs(sum)));
         }
-    {
-        float out[2] = {3, -1}, lse = 7;
-        const float block[2] = {-2, 5};
-        memo_attention_merge_row(out, &lse, block, -inf, 2); /* sees nothing: no change */
-        CHECK(out[0] == 3 && out[1] == -1 && lse == 7);
-        lse = -inf;
-        memo_attention_merge_row(out, &lse, block, -inf, 2);
-        CHECK(out[0] == 3 && lse == -inf);
-        memo_attention_merge_row(out, &lse, block, 4, 2);
-        CHECK(out[0] == -2 && out[1] == 5 && lse == 4);
-    }
+    out[0] = 3;
+    out[1] = -1;
+    lse = 7;
+    merge_2(out, &lse, part, -inf); /* sees nothing: no change */
+    CHECK(out[0] == 3 && out[1] == -1 && lse == 7);
+    lse = -inf;
+    merge_2(out, &lse, part, -inf);
+    CHECK(out[0] == 3 && lse == -inf);
+    merge_2(out, &lse, part, 4);
+    CHECK(out[0] == -2 && out[1] == 5 && lse == 4);
 }
 
 static void masks_are_intervals(void) {

@@ -1,5 +1,6 @@
 /* fake_cuda.cpp - see fake_cuda.h.  Where CUDA would refuse, so does this: copies that cross the border of two
- * registered ranges, pitches beyond the limit, elapsed times of events never recorded, ranges registered twice. */
+ * registered ranges, pitches beyond the limit, elapsed times of events never recorded, ranges registered twice, captures
+ * that wait for what is outside of them, synchronise, or leave a stream unjoined. */
 #include "fake_cuda.h"
 
 #include <cuda.h>
@@ -10,6 +11,8 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <vector>
 
 enum { MOST = 4096, N_PROCESSORS = 132 };
 static const size_t DEVICE_BYTES = (size_t)8 << 30;
@@ -79,12 +82,13 @@ static ranges device_memory, host_memory, registered, reserved, mapped;
 static size_t device_bytes;
 static int n_streams, n_events, n_pages, max_pitch = 2147483647;
 static unsigned grid;
+static int n_graphs;
 
 int fake_n_registered(void) { return registered.n; }
 int fake_n_host_allocs(void) { return host_memory.n; }
 int fake_n_objects(void) {
     return device_memory.n + host_memory.n + registered.n + reserved.n + mapped.n + n_streams +
-           n_events + n_pages;
+           n_events + n_pages + n_graphs;
 }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
 unsigned fake_grid(void) { return grid; }
@@ -99,13 +103,49 @@ static bool is_copyable(const char* begin, size_t n_bytes) {
     return true;
 }
 
+/* --- capture ---
+ *
+ * A stream that captures keeps what it is told for the graph instead of doing it.  One that waits for an event
+ * recorded by such a stream captures too, and must be joined: at the end, the first stream must have waited for all
+ * that the others were told. */
+
+enum { MOST_STREAMS = 64 };
+typedef std::vector<int64_t> seen; /* of each stream, how many operations come before */
+
 struct fake_stream {
-    int priority;
+    int priority, number;
+    bool is_capturing;
+    seen before;
 };
 struct fake_event {
-    bool is_recorded;
+    bool is_recorded, is_captured;
     struct timespec time;
+    seen before;
 };
+typedef std::vector<std::function<void()>> fake_graph;
+
+static fake_stream* streams[MOST_STREAMS];
+static fake_graph capture;
+
+static bool is_capturing(cudaStream_t stream) {
+    return stream && ((fake_stream*)stream)->is_capturing;
+}
+
+/* Does it now, or when the graph is launched. */
+static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
+    if (is_capturing(stream)) {
+        fake_stream* s = (fake_stream*)stream;
+        s->before[(size_t)s->number]++;
+        capture.push_back(operation);
+    } else {
+        operation();
+    }
+    return cudaSuccess;
+}
+
+void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
+    (void)enqueue(stream, operation);
+}
 
 extern "C" {
 
@@ -126,6 +166,8 @@ const char* cudaGetErrorName(cudaError_t code) {
     case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
     case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
+    case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     default: return "cudaErrorUnknown";
     }
@@ -169,12 +211,17 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 
 /* --- memory --- */
 
+/* As CUDA: large allocations take whole granules of 2 MiB. */
+static size_t taken_bytes(size_t n_bytes) {
+    const size_t granule = (size_t)2 << 20;
+    return n_bytes < granule / 2 ? n_bytes : (n_bytes + granule - 1) / granule * granule;
+}
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     FAIL_IF_DUE("cudaMalloc");
     if (n_bytes > DEVICE_BYTES - device_bytes || posix_memalign(address, 256, n_bytes))
         return refuse(cudaErrorMemoryAllocation);
     memset(*address, 0, n_bytes);
-    device_bytes += n_bytes;
+    device_bytes += taken_bytes(n_bytes);
     device_memory.add(*address, n_bytes);
     return cudaSuccess;
 }
@@ -183,7 +230,7 @@ cudaError_t cudaFree(void* address) {
     FAIL_IF_DUE("cudaFree");
     if (!address) return cudaSuccess;
     if (!device_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
-    device_bytes -= taken.n_bytes;
+    device_bytes -= taken_bytes(taken.n_bytes);
     free(address);
     return cudaSuccess;
 }
@@ -218,38 +265,42 @@ cudaError_t cudaHostUnregister(void* address) {
     return registered.take(address, &taken) ? cudaSuccess : refuse(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemcpyAsync");
     if (!is_copyable((char*)to, n_bytes) || !is_copyable((const char*)from, n_bytes))
         return refuse(cudaErrorInvalidValue);
-    memmove(to, from, n_bytes);
-    return cudaSuccess;
+    return enqueue(stream, [=] { memmove(to, from, n_bytes); });
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t) {
+                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemcpy2DAsync");
     if (to_pitch > (size_t)max_pitch || from_pitch > (size_t)max_pitch || width > to_pitch ||
         width > from_pitch || !is_copyable((char*)to, (height - 1) * to_pitch + width) ||
         !is_copyable((const char*)from, (height - 1) * from_pitch + width))
         return refuse(cudaErrorInvalidValue);
-    for (size_t i = 0; i < height; i++)
-        memmove((char*)to + i * to_pitch, (const char*)from + i * from_pitch, width);
-    return cudaSuccess;
+    return enqueue(stream, [=] {
+        for (size_t i = 0; i < height; i++)
+            memmove((char*)to + i * to_pitch, (const char*)from + i * from_pitch, width);
+    });
 }
-cudaError_t cudaMemsetAsync(void* address, int value, size_t n_bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* address, int value, size_t n_bytes, cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemsetAsync");
-    memset(address, value, n_bytes);
-    return cudaSuccess;
+    return enqueue(stream, [=] { memset(address, value, n_bytes); });
 }
 
 /* --- streams and events --- */
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
     FAIL_IF_DUE("cudaStreamCreateWithPriority");
-    fake_stream* made = (fake_stream*)calloc(1, sizeof(fake_stream));
-    made->priority = priority;
+    int number = 0;
+    while (number < MOST_STREAMS && streams[number]) number++;
+    if (number == MOST_STREAMS) abort();
+    streams[number] = new fake_stream();
+    streams[number]->priority = priority;
+    streams[number]->number = number;
+    streams[number]->before.assign(MOST_STREAMS, 0);
     n_streams++;
-    *stream = (cudaStream_t)made;
+    *stream = (cudaStream_t)streams[number];
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
@@ -261,47 +312,104 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    free((void*)stream);
+    streams[((fake_stream*)stream)->number] = NULL;
+    delete (fake_stream*)stream;
     n_streams--;
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     FAIL_IF_DUE("cudaStreamSynchronize");
-    return cudaSuccess;
+    return is_capturing(stream) ? refuse(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
-cudaError_t cudaStreamQuery(cudaStream_t) {
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
     FAIL_IF_DUE("cudaStreamQuery");
+    if (is_capturing(stream)) return refuse(cudaErrorStreamCaptureUnsupported);
     return cudaErrorNotReady; /* no error, and cudaGetLastError does not see it */
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
+    fake_stream* stream = (fake_stream*)handle;
+    const fake_event* event = (const fake_event*)event_handle;
     FAIL_IF_DUE("cudaStreamWaitEvent");
+    if (!event->is_captured)
+        return event->is_recorded && stream->is_capturing ? refuse(cudaErrorStreamCaptureIsolation)
+                                                          : cudaSuccess;
+    stream->is_capturing = true;
+    for (size_t k = 0; k < MOST_STREAMS; k++)
+        if (stream->before[k] < event->before[k]) stream->before[k] = event->before[k];
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     FAIL_IF_DUE("cudaEventCreateWithFlags");
-    *event = (cudaEvent_t)calloc(1, sizeof(fake_event));
+    *event = (cudaEvent_t) new fake_event();
     n_events++;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    free((void*)event);
+    delete (fake_event*)event;
     n_events--;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
+    fake_event* event = (fake_event*)handle;
     FAIL_IF_DUE("cudaEventRecord");
-    ((fake_event*)event)->is_recorded = true;
-    clock_gettime(CLOCK_MONOTONIC, &((fake_event*)event)->time);
+    event->is_captured = is_capturing(stream);
+    event->is_recorded = !event->is_captured;
+    if (event->is_captured) event->before = ((fake_stream*)stream)->before;
+    clock_gettime(CLOCK_MONOTONIC, &event->time);
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t) {
+cudaError_t cudaEventQuery(cudaEvent_t event) {
     FAIL_IF_DUE("cudaEventQuery");
-    return cudaSuccess;
+    return ((fake_event*)event)->is_captured ? refuse(cudaErrorCapturedEvent) : cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     FAIL_IF_DUE("cudaEventSynchronize");
+    return ((fake_event*)event)->is_captured ? refuse(cudaErrorCapturedEvent) : cudaSuccess;
+}
+
+/* --- graphs --- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    ((fake_stream*)stream)->is_capturing = true;
     return cudaSuccess;
 }
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+    fake_stream* first = (fake_stream*)handle;
+    bool is_joined = true;
+    for (fake_stream* stream : streams) {
+        if (!stream || !stream->is_capturing) continue;
+        size_t number = (size_t)stream->number;
+        is_joined &= stream->before[number] <= first->before[number];
+        stream->is_capturing = false;
+    }
+    *graph = NULL;
+    if (is_joined) {
+        *graph = (cudaGraph_t) new fake_graph(capture);
+        n_graphs++;
+    }
+    capture.clear();
+    return is_joined ? cudaSuccess : refuse(cudaErrorStreamCaptureUnjoined);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+    *exec = (cudaGraphExec_t) new fake_graph(*(fake_graph*)graph);
+    n_graphs++;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+    for (const auto& operation : *(fake_graph*)exec) operation();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    delete (fake_graph*)exec;
+    n_graphs--;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete (fake_graph*)graph;
+    n_graphs--;
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
     const fake_event *begin = (fake_event*)begin_handle, *end = (fake_event*)end_handle;
     if (!begin->is_recorded || !end->is_recorded) return refuse(cudaErrorInvalidResourceHandle);
@@ -413,6 +521,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 /* --- what nvcc puts around kernels --- */
 
 static dim3 pushed_grid, pushed_block;
+static struct CUstream_st* pushed_stream;
 void** __cudaRegisterFatBinary(void*) {
     static void* handle;
     return &handle;
@@ -422,25 +531,28 @@ void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 0; }
 void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {}
-unsigned __cudaPushCallConfiguration(dim3 blocks, dim3 threads, size_t, struct CUstream_st*) {
+unsigned __cudaPushCallConfiguration(dim3 blocks, dim3 threads, size_t,
+                                     struct CUstream_st* stream) {
     pushed_grid = blocks;
     pushed_block = threads;
+    pushed_stream = stream;
     return 0;
 }
 cudaError_t __cudaPopCallConfiguration(dim3* blocks, dim3* threads, size_t* shared, void* stream) {
     *blocks = pushed_grid;
     *threads = pushed_block;
     *shared = 0;
-    *(void**)stream = NULL;
+    *(struct CUstream_st**)stream = pushed_stream;
     return cudaSuccess;
 }
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
     *kernel = (cudaKernel_t)function;
     return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 blocks, dim3, void**, size_t, cudaStream_t) {
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 blocks, dim3, void**, size_t,
+                               cudaStream_t stream) {
     FAIL_IF_DUE("kernel");
     grid = blocks.x;
-    return cudaSuccess;
+    return enqueue(stream, [] {});
 }
 }

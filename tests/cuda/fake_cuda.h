@@ -1,9 +1,11 @@
 /* fake_cuda.h - a CUDA runtime without a GPU, for test_device.cu: device memory is host memory, streams do
- * everything at once, and any call can be told to fail.  Kernels are counted, not run. */
+ * everything at once or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
+ * through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
 #include <cuda_runtime.h>
+#include <functional>
 
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
@@ -13,5 +15,7 @@ int fake_n_host_allocs(void);
 int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
 void fake_set_max_pitch(int n_bytes);
 unsigned fake_grid(void); /* blocks of the latest kernel */
+/* What a kernel would do; when the graph is launched, where stream is captured. */
+void fake_enqueue(cudaStream_t stream, std::function<void()> operation);
 
 #endif

@@ -65,6 +65,52 @@ static void waits_and_times_events(void) {
     memo_cuda_device_destroy(device);
 }
 
+/* A copy on a stream forked by an event: the capture stands only where the stream is joined again. */
+static void captures_forked_streams_that_are_joined(void) {
+    NEED_DEVICE(device);
+    memo_stream stream, other;
+    memo_event forked, joined;
+    void *memory, *host;
+    int is_joined;
+    CHECK_OK(device->stream_create(device->context, "one", 0, &stream, &error));
+    CHECK_OK(device->stream_create(device->context, "other", 0, &other, &error));
+    CHECK_OK(device->event_create(device->context, &forked, &error));
+    CHECK_OK(device->event_create(device->context, &joined, &error));
+    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
+    CHECK_OK(device->host_alloc(device->context, 4096, &host, &error));
+    for (is_joined = 0; is_joined < 2; is_joined++) {
+        cudaGraph_t graph = NULL;
+        cudaError_t expected = is_joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+        CHECK(cudaStreamBeginCapture(memo_cuda_stream(stream), cudaStreamCaptureModeGlobal) ==
+              cudaSuccess);
+        CHECK_OK(device->fill(device->context, stream, memory, 5, 4096, &error));
+        CHECK_OK(device->event_record(device->context, forked, stream, &error));
+        CHECK_OK(device->event_wait(device->context, forked, other, &error));
+        CHECK_OK(
+            device->copy(device->context, other, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
+        CHECK_OK(device->event_record(device->context, joined, other, &error));
+        if (is_joined) CHECK_OK(device->event_wait(device->context, joined, stream, &error));
+        CHECK(cudaStreamEndCapture(memo_cuda_stream(stream), &graph) == expected);
+        (void)cudaGetLastError();
+        CHECK((graph != NULL) == is_joined);
+        if (graph) {
+            cudaGraphExec_t exec = NULL;
+            memset(host, 0, 4096);
+            CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+            CHECK(cudaGraphLaunch(exec, memo_cuda_stream(stream)) == cudaSuccess);
+            CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+            CHECK(((char*)host)[0] == 5 && ((char*)host)[4095] == 5);
+            CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
+            CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+        }
+    }
+    CHECK_OK(device->event_destroy(device->context, forked, &error));
+    CHECK_OK(device->event_destroy(device->context, joined, &error));
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(device->stream_destroy(device->context, other, &error));
+    memo_cuda_device_destroy(device);
+}
+
 /* --- memory and copies --- */
 
 static void copies_rows_each_way(void) {
@@ -511,6 +557,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(creates_streams_of_each_priority);
     TEST(waits_and_times_events);
+    TEST(captures_forked_streams_that_are_joined);
     TEST(copies_rows_each_way);
     TEST(copies_across_chunks_of_pinned_memory);
     TEST(errors_name_call_and_place);

@@ -1,11 +1,11 @@
-/* 06_ulysses_threads.c - attention over four ranks, threads of this process, each with a quarter of the tokens.
+/* 10_ulysses_threads.c - attention over four ranks, threads of this process, each with a quarter of the tokens.
  *
  * Around attention, all to all gives each rank all tokens of a quarter of the heads; 8 query heads share 2 key heads,
  * fewer than there are ranks.  q and k are 0, so attention is the mean of v over all tokens up to one's own; v is the
  * token's position.
  *
  * Build:
- *     cc -std=c99 -O2 -I. examples/06_ulysses_threads.c -o 06_ulysses_threads -lpthread -lm
+ *     cc -std=c99 -O2 -I. examples/10_ulysses_threads.c -o 10_ulysses_threads -lpthread -lm
  * Expected output:
  *     rank 0 holds 63 tokens, works on 252 tokens of 2 heads, and sends 72576 bytes
  *     the output of token 200 is 100.0; all are right
@@ -75,7 +75,7 @@ int main(void) {
     int n_wrong = 0;
     for (int i = 0; i < N_TOKENS * KV_ROW; i++) v[i / KV_ROW][i % KV_ROW] = (float)(i / KV_ROW);
     if (thread_ranks_run(N_RANKS, attend, NULL, &error)) {
-        fprintf(stderr, "06_ulysses_threads: %s\n", error.message);
+        fprintf(stderr, "10_ulysses_threads: %s\n", error.message);
         return 1;
     }
     for (int i = 0; i < N_TOKENS * Q_ROW; i++)

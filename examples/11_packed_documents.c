@@ -1,11 +1,11 @@
-/* 07_packed_documents.c - five documents in one sequence, over a ring of three ranks.
+/* 11_packed_documents.c - five documents in one sequence, over a ring of three ranks.
  *
  * No document need divide by anything: borders are a matter of the mask.  Positions count within each document, and no
  * label crosses a border.  q and k are 0, so attention is the mean of v over the document up to one's own token; v is
  * the token's place in the sequence.
  *
  * Build:
- *     cc -std=c99 -O2 -I. examples/07_packed_documents.c -o 07_packed_documents -lpthread -lm
+ *     cc -std=c99 -O2 -I. examples/11_packed_documents.c -o 11_packed_documents -lpthread -lm
  * Expected output:
  *     195 labels of all ranks: the loss is the sum over them, divided by this
  *     zigzag, ring 3 x ulysses 1: 200 tokens, 4 of padding, 68 a rank
@@ -85,7 +85,7 @@ int main(void) {
     for (int i = 0; i < N_TOKENS * ROW; i++) v[i / ROW][i % ROW] = (float)(i / ROW);
     if (memo_layout_make(&layout_desc, &layout, &error) ||
         thread_ranks_run(N_RANKS, attend, NULL, &error)) {
-        fprintf(stderr, "07_packed_documents: %s\n", error.message);
+        fprintf(stderr, "11_packed_documents: %s\n", error.message);
         return 1;
     }
     memo_layout_print(&layout, text, sizeof text);
