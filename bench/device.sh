@@ -112,9 +112,9 @@ done
 
 if command -v compute-sanitizer >/dev/null 2>&1; then
     for tool in memcheck racecheck synccheck; do
-        stage "$tool-kernels" 60 $unskipped compute-sanitizer --tool $tool --error-exitcode 9 \
+        stage "$tool-kernels" 40 $unskipped compute-sanitizer --tool $tool --error-exitcode 9 \
             "$folder/test_kernels" as_on_the_host
-        stage "$tool-swap" 60 $unskipped compute-sanitizer --tool $tool --error-exitcode 9 \
+        stage "$tool-swap" 40 $unskipped compute-sanitizer --tool $tool --error-exitcode 9 \
             "$folder/test_step" swapping
     done
 else
@@ -153,9 +153,9 @@ bench() {
     stage "$bench_name" "$bench_seconds" sh -c 'out=$1; shift; exec "$@" >"$out"' sh "$folder/$bench_name.md" \
         "$folder/$bench_name" "$@"
 }
+bench cuda_chain 300 --tokens "${TOKENS:-65536}" --out "$folder"
 bench cuda_kernels 60 30
 bench cuda_memory 120 16
-bench cuda_chain 300 --tokens "${TOKENS:-65536}" --out "$folder"
 
 # ---- the file ----
 

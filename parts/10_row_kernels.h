@@ -38,8 +38,9 @@ typedef enum memo_type {
  *
  * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even, when stored.  Every
  * product that is added to something is an explicit fma, so that host and GPU agree bit for bit; only exp
- * and log1p of the merge may differ, by 4 units in the last place of weight and LSE.  A NaN stays one, with
- * whatever payload.  Arrays are aligned to their element; aligned to 16 bytes they are faster.
+ * and log1p of the merge may differ: by 4 units in the last place of the weight, and for the LSE of its larger
+ * term.  A NaN stays one, with whatever payload.  Arrays are aligned to their element; aligned to 16 bytes
+ * they are faster.
  *
  * Strides count elements (gather and scatter: bytes), from the beginning of a row to that of the next; 0
  * means that rows lie side by side.  Outputs overlap inputs only where they are the same array with the

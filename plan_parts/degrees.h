@@ -1,8 +1,8 @@
 /* ---- tensor-parallel degrees ------------------------------------------------------------------------
  *
  * A degree for every block (attention, MLP, ...) that costs the least time within a device's memory (Oases paper,
- * section 4; the overlapped schedule with fine-grained recomputation).  A small degree communicates less, a large one
- * holds less.  With F, X forward and recomputation + backward, C, CB the collectives behind them, of one of
+ * section 4; the overlapped schedule with fine-grained recomputation).  A small degree communicates less, a large
+ * one holds less.  With F, X forward and recomputation + backward, C, CB the collectives behind them, of one of
  * two sub-batches:
  *
  *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also C + X
@@ -46,8 +46,8 @@ MEMO_API memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t
                                                  memo_error* error);
 MEMO_API void memo_degrees_problem_destroy(memo_degrees_problem* problem);
 
-/* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch * d * sequence /
- * (2 n_gpus) tokens of a sub-batch in a group of d:
+/* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch * d * sequence
+ * / (2 n_gpus) tokens of a sub-batch in a group of d:
  *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations, / (d * flops_per_s); half the
  *                pairs of a causal mask
  *   R, B         F without its last product (attention 2 t h^2, MLP 8 t h^2), 2 F
@@ -95,8 +95,8 @@ MEMO_API memo_status memo_degrees_problem_parse(const char* text, int64_t n_byte
 MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
                                                 const char* path, memo_error* error);
 
-/* Time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.  Errors: INVALID_ARGUMENT naming the
- * block. */
+/* Time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.  Errors: INVALID_ARGUMENT naming
+ * the block. */
 MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
                                            const int32_t* block_degrees, double* step_s,
                                            int64_t* memory_bytes, memo_error* error);
@@ -117,16 +117,16 @@ typedef struct memo_degrees_plan {
     char engine[16];
 } memo_degrees_plan;
 
-/* time_limit_s 0: 10.  Of equal plans any.  Errors: INVALID_ARGUMENT (a negative cost; the boundary's degree is none of
- * degrees), INFEASIBLE (how much memory the smallest plan needs), UNSUPPORTED (the integer program without
+/* time_limit_s 0: 10.  Of equal plans any.  Errors: INVALID_ARGUMENT (a negative cost; the boundary's degree is
+ * none of degrees), INFEASIBLE (how much memory the smallest plan needs), UNSUPPORTED (the integer program without
  * lp_solve), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem,
                                         memo_degrees_engine engine, double time_limit_s,
                                         memo_degrees_plan** plan, memo_error* error);
 MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
 
-/* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with a checksum; the frame
- * may be left out.  *block_degrees is freed with memo_degrees_free.  Errors: as above. */
+/* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with a checksum;
+ * the frame may be left out.  *block_degrees is freed with memo_degrees_free.  Errors: as above. */
 MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
                                         const char* path, memo_error* error);
 MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,

@@ -39,6 +39,7 @@ typedef struct blocks_model {
     void* memory[96];
     int n_memory;
     int n_calls[4];
+    int32_t is_kept[N_BLOCKS]; /* inputs that recomputation will find */
 } blocks_model;
 
 static float* model_floats(blocks_model* m, int64_t n) {
@@ -271,6 +272,20 @@ static memo_status model_leave_backward(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* What recomputation has to bring back. */
+static memo_status model_forget(void* args, memo_error* error) {
+    blocks_model* m = ((const model_work*)args)->m;
+    int64_t w = m->heads.count * HEAD, j;
+    int i;
+    (void)error;
+    for (i = 0; i < N_BLOCKS; i++)
+        for (j = 0; j < ROWS * HIDDEN && !m->is_kept[i]; j++) m->h[i][j] = NAN;
+    for (j = 0; j < ROWS * HIDDEN; j++) m->x[0][j] = m->x[1][j] = m->y[j] = m->g[j] = NAN;
+    for (j = 0; j < ROWS * w; j++) m->q[j] = m->k[j] = m->v[j] = m->o[j] = NAN;
+    for (j = 0; j < ROWS * m->width.count; j++) m->up[j] = m->act[j] = NAN;
+    return MEMO_STATUS_OK;
+}
+
 static memo_status model_norm_all(void* args, memo_error* error) {
     blocks_model* m = ((const model_work*)args)->m;
     int64_t r;
@@ -327,6 +342,7 @@ static memo_status model_compute(blocks_model* m, const memo_block_call* call, i
 static memo_status model_forward(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
     m->n_calls[0]++;
+    m->is_kept[call->block] = call->keeps_input;
     return model_compute(m, call, 1, error);
 }
 
@@ -566,8 +582,8 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     call.stream = stream;
     if (memo_host_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
                                     HIDDEN, m->h[0], error) ||
-        model_pass(m, blocks, 0, error) || model_gather(m, m->out, error) ||
-        model_launch(m, &call, model_norm_all, error) ||
+        model_pass(m, blocks, 0, error) || model_launch(m, &call, model_forget, error) ||
+        model_gather(m, m->out, error) || model_launch(m, &call, model_norm_all, error) ||
         memo_linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         memo_host_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY,
                                 m->labels, ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||

@@ -205,13 +205,18 @@ static void orders_agree_scattered_sequence(void) { same_bits(1, 1); }
 
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
 
-/* Where entry k of a rank's gradients lies in those of the unsplit model. */
-static void compare_unsplit(const job* whole, const job* split, int T, const char* what) {
+/* Keeps the larger; what is no number is the largest. */
+static void keep_worst(double* worst, double a, double b) {
+    double difference = fabs(a - b);
+    if (!(difference <= *worst)) *worst = difference == difference ? difference : INFINITY;
+}
+
+/* The largest difference of losses and gradients, each in its place in the unsplit model. */
+static double compare_unsplit(const job* whole, const job* split, int T, const char* what) {
     int r, layer, k;
     double worst = 0;
     for (r = 0; r < ROWS; r++) {
-        double e = fabs((double)whole->losses[r] - (double)split->losses[r]);
-        worst = e > worst ? e : worst;
+        keep_worst(&worst, (double)whole->losses[r], (double)split->losses[r]);
     }
     for (r = 0; r < T; r++) {
         int64_t at = 0, base = 0, o, i;
@@ -235,28 +240,28 @@ static void compare_unsplit(const job* whole, const job* split, int T, const cha
                     for (i = 0; i < (is_row ? s.count : n_in); i++) {
                         int64_t from =
                             base + (is_row ? o * n_in + s.begin + i : (s.begin + o) * n_in + i);
-                        double e = fabs((double)g[at++] - (double)w[from]);
-                        worst = e > worst ? e : worst;
+                        keep_worst(&worst, (double)g[at++], (double)w[from]);
                     }
                 base += n_out * n_in;
                 if (layer == N_LAYERS) continue;
                 for (o = 0; o < (is_row ? n_out : s.count); o++) {
-                    double e = fabs((double)g[at++] - (double)w[base + (is_row ? 0 : s.begin) + o]);
-                    worst = e > worst ? e : worst;
+                    keep_worst(&worst, (double)g[at++],
+                               (double)w[base + (is_row ? 0 : s.begin) + o]);
                 }
                 base += n_out;
             }
         for (o = 0; o < vocabulary.count * HIDDEN; o++) {
-            double e = fabs((double)g[at++] - (double)w[base + vocabulary.begin * HIDDEN + o]);
-            worst = e > worst ? e : worst;
+            keep_worst(&worst, (double)g[at++], (double)w[base + vocabulary.begin * HIDDEN + o]);
         }
         CHECK(at == split->n_gradients[r]);
     }
     CHECK_CASE(worst < 3e-6, "%s: %g", what, worst); /* values are of order 1 */
+    return worst;
 }
 
 static void equals_the_unsplit_model(void) {
     int T, n_parts, kind;
+    double worst = 0;
     for (kind = 0; kind < 3; kind++) {
         model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
         job* whole;
@@ -272,11 +277,12 @@ static void equals_the_unsplit_model(void) {
                 split = run_job(T, &setup);
                 snprintf(what, sizeof what, "T = %d, %d parts%s%s", T, n_parts,
                          kind == 1 ? ", scattered" : "", kind == 2 ? " of a sequence" : "");
-                compare_unsplit(whole, split, T, what);
+                keep_worst(&worst, compare_unsplit(whole, split, T, what), 0);
                 free_job(split);
             }
         free_job(whole);
     }
+    printf("# largest difference from the unsplit model: %.2g\n", worst);
 }
 
 /* The gradients are gradients: central differences of the loss. */
@@ -577,11 +583,9 @@ static void mixed_degrees(void) {
             CHECK_OK(thread_ranks_run(cases[c][0], mixed_rank, mix, &error));
             for (r = 0; r < cases[c][0]; r++)
                 for (i = 0; i < MIXED_GRADIENTS; i++) {
-                    double difference;
                     if (!mix->has[r][i]) continue;
-                    difference =
-                        fabs((double)mix->gradients[r][i] - (double)whole->gradients[0][i]);
-                    worst = difference > worst ? difference : worst;
+                    keep_worst(&worst, (double)mix->gradients[r][i],
+                               (double)whole->gradients[0][i]);
                     n_compared++;
                 }
             CHECK_CASE(worst < 2e-5, "%d ranks, degrees %d and %d: %g", cases[c][0], cases[c][1],

@@ -35,7 +35,7 @@ compiles() { # SOURCE
 }
 
 test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device
-test_is "a step with swaps neither allocates nor synchronises" on_the_fake test_step $wraps
+test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 for source in tests/cuda/test_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu) continue ;; esac

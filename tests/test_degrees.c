@@ -482,7 +482,7 @@ static void without_memory(void) {
             status = parse(profile, &problem);
             if (!status)
                 status = memo_degrees_solve(problem, (memo_degrees_engine)engine, 0, &plan, &error);
-            done = fail_at > 0;
+            done = fail_at >= 0;
             fail_at = -1;
             CHECK(status == (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));
             memo_degrees_plan_destroy(plan);

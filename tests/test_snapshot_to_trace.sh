@@ -36,7 +36,8 @@ is_trace() { # LINES
 refuses() { # PATTERN ARGUMENTS...
     pattern=$1
     shift
-    run 2 "$@" && grep -q -e "$pattern" "$folder/err" && [ "$(wc -l <"$folder/err")" -eq 1 ] && [ ! -s "$folder/out" ]
+    run 2 "$@" && grep -q -e "$pattern" "$folder/err" || return 1
+    [ "$(wc -l <"$folder/err")" -eq 1 ] && [ ! -s "$folder/out" ]
 }
 
 make_snapshots() {
@@ -156,7 +157,8 @@ output_file() {
     run 0 "$folder/plain.pickle" --output - && cmp "$folder/out" "$folder/step.trace" || return 1
     run 2 "$folder/empty.pickle" -o "$folder/step.trace" && grep -q '^malloc 2 700$' "$folder/step.trace" || return 1
     refuses 'no/where: No such file' "$folder/plain.pickle" -o "$folder/no/where" || return 1
-    mkdir -p "$folder/a_folder" && refuses 'a_folder: Is a directory' "$folder/plain.pickle" -o "$folder/a_folder" || return 1
+    mkdir -p "$folder/a_folder" || return 1
+    refuses 'a_folder: Is a directory' "$folder/plain.pickle" -o "$folder/a_folder" || return 1
     run 0 "$folder/plain.pickle" -o /dev/null && [ -c /dev/null ] || return 1
     [ -z "$(find "$folder" -name 'step.trace.*' -o -name 'a_folder.*')" ]
 }
@@ -178,7 +180,8 @@ one_kind_of_free() {
 }
 
 blocks_from_before() {
-    run 0 "$folder/before.pickle" && is_trace "malloc 0 12\n" && grep -q '; 4 blocks from before are not' "$folder/out" &&
+    run 0 "$folder/before.pickle" && is_trace "malloc 0 12\n" &&
+        grep -q '; 4 blocks from before are not' "$folder/out" &&
         run 0 "$folder/before.pickle" --resident && is_trace "malloc 0 11\nmalloc 1 13 transient 1
 malloc 2 400 persistent\nmalloc 3 33 persistent\nfree 0 11\nmalloc 4 12\nfree 1 13\n" &&
         run 0 "$folder/before.pickle" --resident --free requested && is_trace "malloc 0 11\nmalloc 1 13 transient 1
@@ -194,9 +197,11 @@ mark step 1 end\n" || return 1
 free 1 200\nmark step 0 end\nmark step 1 begin\n" || return 1
     run 0 "$folder/marks.pickle" --to-mark "layer 0 forward end" && is_trace "malloc 0 100\nmark step 0 begin
 malloc 1 200\nmark layer 0 forward begin\nmalloc 2 300\nmark layer 0 forward end\n" || return 1
-    run 0 "$folder/marks_in_history.pickle" && is_trace "mark a b  begin\nmalloc 0 5\nmark a b  end\n" || return 1
+    run 0 "$folder/marks_in_history.pickle" && is_trace "mark a b  begin
+malloc 0 5\nmark a b  end\n" || return 1
     refuses 'no mark `step 7 begin`; there are: step 0 begin; ' "$folder/marks.pickle" --from-mark "step 7 begin" &&
-        refuses 'no mark `step 0 end` behind' "$folder/marks.pickle" --from-mark "step 1 begin" --to-mark "step 0 end" &&
+        refuses 'no mark `step 0 end` behind' "$folder/marks.pickle" --from-mark "step 1 begin" \
+            --to-mark "step 0 end" &&
         refuses 'there are: none' "$folder/plain.pickle" --to-mark x &&
         refuses 'no block' "$folder/marks.pickle" --from-mark "step 1 end"
 }
@@ -229,14 +234,16 @@ damaged() {
         refuses 'not a whole pickle' "$file" || return 1
     done
     refuses 'not a whole pickle' README.md && refuses 'no device_traces' "$folder/other.pickle" &&
-        refuses 'a size is no number' "$folder/bad_size.pickle" && refuses 'a size is no number' "$folder/text_size.pickle" &&
+        refuses 'a size is no number' "$folder/bad_size.pickle" &&
+        refuses 'a size is no number' "$folder/text_size.pickle" &&
         refuses "damaged.*'addr'" "$folder/no_address.pickle" && refuses 'damaged' "$folder/no_entries.pickle" &&
         refuses 'No such file' "$folder/no_such_file" && refuses 'Is a directory' "$folder"
 }
 
 options() {
     refuses 'required: snapshot' && refuses 'unrecognized.*--resid;' "$folder/plain.pickle" --resid &&
-        refuses 'invalid choice' "$folder/plain.pickle" --free never && refuses 'invalid int' "$folder/plain.pickle" --device x &&
+        refuses 'invalid choice' "$folder/plain.pickle" --free never &&
+        refuses 'invalid int' "$folder/plain.pickle" --device x &&
         run 0 --help && grep -q '_record_memory_history' "$folder/out" && grep -q 'plan_trace step.trace' "$folder/out"
 }
 

@@ -349,7 +349,8 @@ static memo_status dropping_copy(void* context, memo_stream stream, memo_copy_ki
     return d->inner->copy(d->inner->context, stream, kind, to, from, n, e);
 }
 
-/* Runs complete micro-batches with wait `dropped` hidden (-1: none) and compares what was recorded with what memo_swap_generate promises.  *n_waits: those the engine made. */
+/* Runs complete micro-batches with wait `dropped` hidden (-1: none) and compares what was recorded
+ * with what memo_swap_generate promises.  *n_waits: those the engine made. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
     memo_device* host = new_host(0);

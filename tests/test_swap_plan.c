@@ -1,5 +1,10 @@
 /* The swap planner: against brute force over every choice of tiles, against a program with a start
  * time for each operation, against the engine; profiles and their file. */
+#include <stddef.h>
+
+static void* scarce_malloc(size_t size_bytes);
+#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
+#define MEMO_FREE(address)      free(address)
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
@@ -8,6 +13,13 @@
 #include "swap_chain.h"
 
 static memo_error error;
+
+static int64_t mallocs_left = -1; /* -1: no limit */
+static void* scarce_malloc(size_t size_bytes) {
+    if (mallocs_left == 0) return NULL;
+    if (mallocs_left > 0) mallocs_left--;
+    return malloc(size_bytes);
+}
 
 /* --- a small problem --- */
 
@@ -597,6 +609,48 @@ static void reasons_are_named(void) {
     CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
 }
 
+/* What is left of device memory goes to single layers, the last ones first. */
+static void leftover_memory_is_used(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    simple_problem(&p);
+    p.swap.tile_rows = 16;
+    p.desc.host_bytes = 1; /* nothing swapped */
+    p.desc.device_bytes = 65536 + 16384 * 2 + 4096;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    /* Two tiles are kept: both in layer 4, since layer 5 recomputes nothing.  Every layer keeping one
+     * would take five. */
+    CHECK(plan->rows && plan->rows[4].kept == 32 && plan->rows[3].kept == 0 &&
+          plan->rows[0].kept == 0);
+    CHECK_CASE(fabs(plan->step_s - (18 + 0.5 * (5 - 0.5))) < 1e-12, "%.12g", plan->step_s);
+    CHECK(plan->step_s < brute_force(&p) && plan->program_s < plan->step_s);
+    check_plan(&p, plan, 0);
+    memo_swap_plan_destroy(plan);
+}
+
+static void out_of_host_memory_is_a_status(void) {
+    int64_t k;
+    int done = 0, n_failed = 0;
+    for (k = 0; !done && k < 100000; k += k < 200 ? 1 : 37) {
+        memo_swap_plan* plan = NULL;
+        memo_status status;
+        problem p;
+        simple_problem(&p);
+        p.desc.host_bytes = 4 * 48 * 1024;
+        p.desc.device_bytes = 2 * 65536;
+        mallocs_left = k;
+        status = memo_plan_swap(&p.desc, &plan, &error);
+        done = mallocs_left > 0;
+        mallocs_left = -1;
+        CHECK_CASE(status == MEMO_STATUS_OK ||
+                       (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && plan == NULL),
+                   "malloc %lld: %s", (long long)k, error.message);
+        n_failed += status != MEMO_STATUS_OK;
+        memo_swap_plan_destroy(plan);
+    }
+    CHECK(done && n_failed > 20);
+}
+
 static void alpha_only_is_the_papers_alpha(void) {
     problem p;
     memo_swap_plan* plan = NULL;
@@ -910,6 +964,8 @@ int main(int argc, char** argv) {
     TEST(random_plans_are_near_the_best);
     TEST(large_stacks_are_planned_quickly);
     TEST(reasons_are_named);
+    TEST(leftover_memory_is_used);
+    TEST(out_of_host_memory_is_a_status);
     TEST(alpha_only_is_the_papers_alpha);
     TEST(bad_descs_are_refused);
     TEST(plans_run_in_the_memory_they_were_made_for);

@@ -78,7 +78,7 @@ def read_timeline(snapshot, device):
 
 
 def size_of(entry, key="size"):
-    if not isinstance(entry[key], int) or not 0 <= entry[key] <= 1 << 62:
+    if type(entry[key]) is not int or not 0 <= entry[key] <= 1 << 62:
         raise Refused(f"damaged: a {key} is no number of bytes")
     return entry[key]
 
@@ -209,9 +209,10 @@ def main():
         reason = str(error)
     except OSError as error:
         reason = error.strerror
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = f"damaged, an entry is not as PyTorch writes it ({type(error).__name__}: {error})"
-    print(f"snapshot_to_trace: {place}: {' '.join(reason.split())}", file=sys.stderr)
+    reason = "".join(c if c.isprintable() else " " for c in reason)  # parts of it came from the file
+    print(f"snapshot_to_trace: {place}: {reason}", file=sys.stderr)
     return 2
 
 

@@ -1,0 +1,619 @@
+/* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that shares no code, and
+ * what one rank does in a case, over any memo_comm.  Who includes it runs the ranks: world_run.
+ *
+ * Include after memo_sp.h and memo_test.h. */
+#ifndef SP_ATTENTION_CASES_H
+#define SP_ATTENTION_CASES_H
+
+static long long malloc_count; /* of memo's own, where the includer counts them */
+
+#define MAX_DOCUMENTS 16
+
+typedef struct attention_case {
+    int32_t ring, ulysses, ring_is_inner;
+    memo_layout_kind layout;
+    memo_mask_kind mask;
+    int64_t window;
+    int64_t document_begins[MAX_DOCUMENTS + 1];
+    int64_t n_documents; /* 0: one, without a list */
+    int64_t n_tokens;
+    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    memo_type type;
+    int32_t sends_again;
+    double spread;                   /* of q and k; 0: 1 */
+    double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
+    double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
+} attention_case;
+
+static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, int32_t n_q_heads,
+                              int32_t n_kv_heads, int32_t head_size) {
+    attention_case c;
+    memset(&c, 0, sizeof c);
+    c.ring = ring;
+    c.ulysses = ulysses;
+    c.n_tokens = n_tokens;
+    c.n_batch = 1;
+    c.n_q_heads = n_q_heads;
+    c.n_kv_heads = n_kv_heads;
+    c.head_size = head_size;
+    return c;
+}
+
+static const char* case_text(const attention_case* c) {
+    static char text[256];
+    snprintf(text, sizeof text,
+             "ring %d ulysses %d%s %s %s window %d documents %d, batch %d tokens %d heads %d/%d of "
+             "%d, %s%s",
+             c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
+             memo_layout_name(c->layout), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
+             (int)c->window, (int)c->n_documents, c->n_batch, (int)c->n_tokens, c->n_q_heads,
+             c->n_kv_heads, c->head_size, memo_type_name(c->type),
+             c->sends_again ? ", sends again" : "");
+    return text;
+}
+
+/* ---- whole tensors: (batch, tokens, heads, head_size), as floats and in the case's type ---- */
+
+enum { Q, K, V, OUT, D_OUT, D_Q, D_K, D_V, N_TENSORS };
+
+typedef struct whole {
+    int64_t n[N_TENSORS]; /* elements */
+    int32_t n_heads[N_TENSORS];
+    char* typed[N_TENSORS];
+    double* reference[N_TENSORS];
+} whole;
+
+static uint16_t test_bf16(float x) { /* to the nearest, ties to even */
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+static uint16_t test_f16(double x) { /* of numbers below 65504, subnormal ones to 0 */
+    int exponent;
+    double m = frexp(fabs(x), &exponent); /* in [0.5, 1) */
+    long bits = lrint(m * 2048);          /* 1024 .. 2048, ties to even */
+    if (x == 0 || exponent < -13) return 0;
+    bits += (exponent + 13L) * 1024; /* the leading one counts as 1 of the exponent */
+    return (uint16_t)(bits | (x < 0 ? 0x8000 : 0));
+}
+static double f16_value(uint16_t half) {
+    double m = half & 0x3ff;
+    int exponent = (half >> 10) & 31;
+    double x = exponent ? ldexp(1024 + m, exponent - 25) : ldexp(m, -24);
+    return half & 0x8000 ? -x : x;
+}
+static double typed_at(const char* typed, int64_t i, memo_type type) {
+    float value;
+    uint32_t bits;
+    if (type == MEMO_TYPE_F32) {
+        memcpy(&value, typed + 4 * i, 4);
+        return value;
+    }
+    if (type == MEMO_TYPE_F16) return f16_value(((const uint16_t*)(const void*)typed)[i]);
+    bits = (uint32_t)((const uint16_t*)(const void*)typed)[i] << 16;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+static void typed_set(char* typed, int64_t i, memo_type type, double x) {
+    float value = (float)x;
+    if (type == MEMO_TYPE_F32)
+        memcpy(typed + 4 * i, &value, 4);
+    else if (type == MEMO_TYPE_F16)
+        ((uint16_t*)(void*)typed)[i] = test_f16(x);
+    else
+        ((uint16_t*)(void*)typed)[i] = test_bf16(value);
+}
+
+static double test_normal(void) { /* nearly */
+    double sum = -6;
+    int i;
+    for (i = 0; i < 12; i++) sum += memo_test_real();
+    return sum;
+}
+
+static void whole_create(whole* w, const attention_case* c) {
+    int t;
+    int64_t i;
+    for (t = 0; t < N_TENSORS; t++) {
+        int is_kv = t == K || t == V || t == D_K || t == D_V;
+        double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
+        w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
+        w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * c->head_size;
+        w->typed[t] = (char*)calloc((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
+        w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
+        if (t != Q && t != K && t != V && t != D_OUT) continue;
+        for (i = 0; i < w->n[t]; i++) {
+            double x = spread * test_normal();
+            int64_t position = i / (w->n_heads[t] * c->head_size) % c->n_tokens;
+            if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
+                x = t == Q ? 1 : c->step * (double)(position / 24);
+            typed_set(w->typed[t], i, c->type, x);
+            w->reference[t][i] = typed_at(w->typed[t], i, c->type);
+        }
+    }
+}
+static void whole_destroy(whole* w) {
+    int t;
+    for (t = 0; t < N_TENSORS; t++) {
+        free(w->typed[t]);
+        free(w->reference[t]);
+    }
+}
+
+/* ---- the reference ---- */
+
+static int is_visible(const attention_case* c, int64_t query, int64_t key) {
+    int64_t distance = query > key ? query - key : key - query, i;
+    if (c->mask == MEMO_MASK_CAUSAL && key > query) return 0;
+    if (c->window && distance >= c->window) return 0;
+    for (i = 1; i < c->n_documents; i++) /* a border between the two */
+        if ((query < c->document_begins[i]) != (key < c->document_begins[i])) return 0;
+    return 1;
+}
+
+static void reference_run(const attention_case* c, whole* w) {
+    int64_t n = c->n_tokens, d = c->head_size, i, j, e, b, h;
+    int64_t group = c->n_q_heads / c->n_kv_heads;
+    double scale = 1 / sqrt((double)d);
+    double* p = (double*)malloc((size_t)n * sizeof(double));
+#define ROW(t, row, head) (w->reference[t] + (((b * n + (row)) * w->n_heads[t] + (head)) * d))
+    for (b = 0; b < c->n_batch; b++)
+        for (h = 0; h < c->n_q_heads; h++)
+            for (i = 0; i < n; i++) {
+                const double *q = ROW(Q, i, h), *d_out = ROW(D_OUT, i, h);
+                double *out = ROW(OUT, i, h), *d_q = ROW(D_Q, i, h);
+                double largest = -HUGE_VAL, sum = 0, dot = 0;
+                for (j = 0; j < n; j++) {
+                    const double* k = ROW(K, j, h / group);
+                    p[j] = -HUGE_VAL;
+                    if (!is_visible(c, i, j)) continue;
+                    p[j] = 0;
+                    for (e = 0; e < d; e++) p[j] += q[e] * k[e];
+                    p[j] *= scale;
+                    if (p[j] > largest) largest = p[j];
+                }
+                for (j = 0; j < n; j++) {
+                    p[j] = p[j] > -HUGE_VAL ? exp(p[j] - largest) : 0;
+                    sum += p[j];
+                }
+                for (j = 0; j < n; j++) {
+                    const double* v = ROW(V, j, h / group);
+                    p[j] /= sum;
+                    for (e = 0; e < d; e++) out[e] += p[j] * v[e];
+                }
+                for (e = 0; e < d; e++) dot += out[e] * d_out[e];
+                for (j = 0; j < n; j++) {
+                    const double *k = ROW(K, j, h / group), *v = ROW(V, j, h / group);
+                    double *d_k = ROW(D_K, j, h / group), *d_v = ROW(D_V, j, h / group);
+                    double d_p = 0, d_s;
+                    if (p[j] == 0) continue;
+                    for (e = 0; e < d; e++) d_p += d_out[e] * v[e];
+                    d_s = scale * p[j] * (d_p - dot);
+                    for (e = 0; e < d; e++) {
+                        d_q[e] += d_s * k[e];
+                        d_k[e] += d_s * q[e];
+                        d_v[e] += p[j] * d_out[e];
+                    }
+                }
+            }
+#undef ROW
+    free(p);
+}
+
+/* Relative RMS error of a tensor; huge where a value is not finite. */
+static double error_of(const attention_case* c, const whole* w, int t) {
+    double sum = 0, norm = 0;
+    int64_t i;
+    for (i = 0; i < w->n[t]; i++) {
+        double x = typed_at(w->typed[t], i, c->type), r = w->reference[t][i];
+        if (!(x > -1e30 && x < 1e30)) return HUGE_VAL;
+        sum += (x - r) * (x - r);
+        norm += r * r;
+    }
+    return norm > 0 ? sqrt(sum / norm) : sqrt(sum / (double)w->n[t]);
+}
+
+/* ---- the ranks ---- */
+
+typedef struct run_result {
+    int64_t n_scores; /* of this rank, forward and backward together */
+    int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
+    memo_sp_attention_sizes sizes;
+    double elapsed_s;    /* of all calls */
+    long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
+    memo_status status;
+} run_result;
+
+typedef struct world {
+    const attention_case* c;
+    whole* w;
+    memo_comm* comms[16];
+    memo_device* devices[16];
+    run_result results[16];
+    int32_t n_repeats;
+    int32_t has_two_layers; /* another layer comes in between */
+    int32_t failing_rank;   /* whose local attention fails; -1: none */
+    int32_t recorded_rank;  /* whose schedule is checked; -1: none */
+    int32_t is_alone;       /* in this process: the other ranks are in others */
+    pthread_barrier_t barrier;
+} world;
+
+typedef struct rank_args {
+    world* all;
+    int32_t rank;
+} rank_args;
+
+static memo_status failing_attention(void* user, memo_stream stream,
+                                     const memo_attention_block* block, memo_error* error) {
+    (void)user;
+    (void)stream;
+    (void)block;
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "no attention on this rank");
+}
+
+static double test_now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+typedef struct sleeper {
+    memo_device* device;
+    double s_per_score;
+} sleeper;
+
+static memo_status sleeping_attention(void* user, memo_stream stream,
+                                      const memo_attention_block* block, memo_error* error) {
+    const sleeper* s = (const sleeper*)user;
+    int64_t n = memo_mask_count(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
+                                block->n_k_runs);
+    return memo_host_device_sleep(s->device, stream,
+                                  (double)(n * block->n_q_heads) * s->s_per_score, error);
+}
+
+/* What a trainer does on the compute stream around attention: it makes tensors before, and uses them after. */
+static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_schedule* schedule,
+                               void* to, const void* from, int64_t n_bytes, memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range read, written;
+    if (!schedule)
+        return device->copy(device->context, stream, MEMO_COPY_ON_DEVICE, to, from, n_bytes, error);
+    read.begin = (uint64_t)(uintptr_t)from;
+    written.begin = (uint64_t)(uintptr_t)to;
+    read.end = read.begin + (uint64_t)n_bytes;
+    written.end = written.begin + (uint64_t)n_bytes;
+    op.name = "on device"; /* as a recorder calls it; stream 0 is compute */
+    op.reads = &read;
+    op.writes = &written;
+    op.n_reads = op.n_writes = 1;
+    return memo_schedule_run(schedule, &op, error);
+}
+
+typedef struct step_buffers {
+    char *made, *used; /* as large as any tensor */
+    int64_t q_bytes, kv_bytes;
+} step_buffers;
+
+/* A step on the device, or, where schedule is given, what it would be. */
+static memo_status attention_step(memo_device* device, memo_stream stream, memo_schedule* schedule,
+                                  memo_sp_attention* attention, const memo_sp_attention_tensors* t,
+                                  const memo_mask* mask, const step_buffers* b, int is_backward,
+                                  memo_error* error) {
+    memo_status status;
+    if (!is_backward) {
+        /* The tensors' contents are there already: what is copied onto them is themselves, by a detour. */
+        if (copy_tensor(device, stream, schedule, b->made, t->k, b->kv_bytes, error) ||
+            copy_tensor(device, stream, schedule, (void*)(uintptr_t)t->k, b->made, b->kv_bytes,
+                        error) ||
+            copy_tensor(device, stream, schedule, b->made, t->v, b->kv_bytes, error) ||
+            copy_tensor(device, stream, schedule, (void*)(uintptr_t)t->v, b->made, b->kv_bytes,
+                        error))
+            return error->status;
+    }
+    if (schedule)
+        status = memo_sp_attention_schedule(attention, t, mask, is_backward, NULL, schedule, error);
+    else
+        status = (is_backward ? memo_sp_attention_backward
+                              : memo_sp_attention_forward)(attention, t, mask, error);
+    if (status) return status;
+    if (!is_backward)
+        return copy_tensor(device, stream, schedule, b->used, t->out, b->q_bytes, error);
+    status = copy_tensor(device, stream, schedule, b->used, t->d_k, b->kv_bytes, error);
+    return status ? status
+                  : copy_tensor(device, stream, schedule, b->used, t->d_v, b->kv_bytes, error);
+}
+
+/* What one rank recorded, against what it was to do. */
+static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention,
+                           const memo_sp_attention_tensors* tensors, const memo_mask* mask,
+                           const step_buffers* buffers, const attention_case* c,
+                           int32_t n_repeats) {
+    memo_schedule *promised = NULL, *recorded = NULL;
+    memo_check* check = NULL;
+    memo_error error;
+    int32_t stream, k;
+    CHECK_OK(memo_schedule_create(&promised, &error));
+    CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
+    CHECK_OK(memo_schedule_sync(promised, stream, &error)); /* a recorder resumes with these */
+    if (c->ring > 1) {
+        CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
+        CHECK_OK(memo_schedule_sync(promised, stream, &error));
+    }
+    for (k = 0; k < 2 * n_repeats; k++)
+        CHECK_OK(
+            attention_step(NULL, NULL, promised, attention, tensors, mask, buffers, k % 2, &error));
+    CHECK_OK(memo_recorder_schedule(recorder, &recorded, &error));
+    CHECK_CASE(!memo_schedule_compare(promised, recorded, &error), "%s: %s", case_text(c),
+               error.message);
+    CHECK_OK(memo_schedule_check(recorded, &check, &error));
+    CHECK_CASE(check->n_races == 0, "%s: %d races, the first between ops %d (%s) and %d (%s)",
+               case_text(c), (int)check->n_races, (int)check->races[0].first,
+               memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
+               memo_schedule_op_name(recorded, check->races[0].second));
+    CHECK(check->n_unrecorded_waits == 0);
+    /* A rank that skips steps may wait at the start and the end of a pass for what it has not used. */
+    CHECK_CASE(check->n_redundant_waits <=
+                   (c->window || c->layout == MEMO_LAYOUT_PLAIN ? 4 * n_repeats : 0),
+               "%s: %d of %d waits, the first is op %d", case_text(c),
+               (int)check->n_redundant_waits, (int)check->n_waits, (int)check->redundant_waits[0]);
+    memo_check_destroy(check);
+    memo_schedule_destroy(promised);
+}
+
+static void wait_for_all(world* all) {
+    if (!all->is_alone) pthread_barrier_wait(&all->barrier);
+}
+
+static memo_status rank_steps(world* all, int32_t rank, memo_device* device, memo_stream stream,
+                              memo_recorder* recorder, memo_mesh* mesh, memo_error* error) {
+    const attention_case* c = all->c;
+    run_result* result = &all->results[rank];
+    int64_t row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type), share_bytes;
+    memo_host_attention state;
+    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_tensors tensors, other;
+    memo_sp_attention* attention = NULL;
+    memo_mask mask = memo_mask_default();
+    memo_layout layout;
+    memo_status status;
+    sleeper sleeping;
+    char *share[N_TENSORS], *other_share[N_TENSORS];
+    void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
+    step_buffers buffers;
+    int32_t k;
+    int t;
+    state.device = all->devices[rank];
+    state.n_scores = 0;
+    layout_desc.kind = c->layout;
+    layout_desc.ring = c->ring;
+    layout_desc.ulysses = c->ulysses;
+    layout_desc.n_tokens = c->n_tokens;
+    status = memo_layout_make(&layout_desc, &layout, error);
+    if (status) return status;
+    desc.device = device;
+    desc.stream = stream;
+    desc.ring = mesh->ring;
+    desc.ulysses = mesh->ulysses;
+    desc.layout = layout;
+    desc.n_batch = c->n_batch;
+    desc.n_q_heads = c->n_q_heads;
+    desc.n_kv_heads = c->n_kv_heads;
+    desc.head_size = c->head_size;
+    desc.type = c->type;
+    desc.sends_again = c->sends_again;
+    desc.attention = memo_host_attention_functions(&state);
+    if (rank == all->failing_rank) desc.attention.forward = failing_attention;
+    if (c->s_per_score > 0) {
+        sleeping.device = all->devices[rank];
+        sleeping.s_per_score = c->s_per_score;
+        desc.attention.forward = desc.attention.backward = sleeping_attention;
+        desc.attention.user = &sleeping;
+    }
+    status = memo_sp_attention_get_sizes(&desc, &result->sizes, error);
+    if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    if (status) return status;
+    for (t = 0; t < N_TENSORS; t++) {
+        row_bytes[t] = all->w->n_heads[t] * c->head_size * element_bytes;
+        share_bytes = c->n_batch * layout.local_tokens * row_bytes[t];
+        share[t] = (char*)malloc((size_t)share_bytes);
+        other_share[t] = (char*)malloc((size_t)share_bytes);
+        memset(share[t], 0x7f, (size_t)share_bytes);
+        if (t == Q || t == K || t == V || t == D_OUT)
+            memo_layout_scatter(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t],
+                                all->w->typed[t], share[t]);
+    }
+    buffers.q_bytes = c->n_batch * layout.local_tokens * row_bytes[Q];
+    buffers.kv_bytes = c->n_batch * layout.local_tokens * row_bytes[K];
+    buffers.made = (char*)malloc((size_t)buffers.q_bytes);
+    buffers.used = (char*)malloc((size_t)buffers.q_bytes);
+    lse = malloc((size_t)result->sizes.lse_bytes + 1);
+    saved = malloc((size_t)result->sizes.saved_bytes + 1);
+    other_lse = malloc((size_t)result->sizes.lse_bytes + 1);
+    other_saved = malloc((size_t)result->sizes.saved_bytes + 1);
+    memset(&tensors, 0, sizeof tensors);
+    tensors.q = share[Q];
+    tensors.k = share[K];
+    tensors.v = share[V];
+    tensors.out = share[OUT];
+    tensors.lse = (float*)lse;
+    tensors.saved = saved;
+    tensors.d_out = share[D_OUT];
+    tensors.d_q = share[D_Q];
+    tensors.d_k = share[D_K];
+    tensors.d_v = share[D_V];
+    /* The other layer has the same numbers in other roles. */
+    other.q = share[D_OUT];
+    other.k = share[V];
+    other.v = share[K];
+    other.out = other_share[OUT];
+    other.lse = (float*)other_lse;
+    other.saved = other_saved;
+    other.d_out = share[Q];
+    other.d_q = other_share[D_Q];
+    other.d_k = other_share[D_K];
+    other.d_v = other_share[D_V];
+    mask.kind = c->mask;
+    mask.window = c->window;
+    if (c->n_documents) {
+        mask.document_begins = c->document_begins;
+        mask.n_documents = c->n_documents;
+    }
+    if (recorder) memo_recorder_resume(recorder);
+    wait_for_all(all); /* nobody creates any more */
+    result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
+    result->elapsed_s = -test_now_s();
+    for (k = 0; k < all->n_repeats && !status; k++) {
+        int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
+        status =
+            attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 0, error);
+        result->ring_forward_bytes = mesh->ring->sent_bytes - ring_bytes;
+        result->ulysses_forward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
+        if (all->has_two_layers && !status)
+            status = memo_sp_attention_forward(attention, &other, &mask, error);
+        if (all->has_two_layers && !status)
+            status = memo_sp_attention_backward(attention, &other, &mask, error);
+        ring_bytes = mesh->ring->sent_bytes;
+        ulysses_bytes = mesh->ulysses->sent_bytes;
+        if (!status)
+            status = attention_step(device, stream, NULL, attention, &tensors, &mask, &buffers, 1,
+                                    error);
+        result->ring_backward_bytes = mesh->ring->sent_bytes - ring_bytes;
+        result->ulysses_backward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
+    }
+    if (recorder) memo_recorder_pause(recorder);
+    if (status && rank == all->failing_rank) mesh->world->abort(mesh->world);
+    if (status)
+        (void)device->stream_synchronize(device->context, stream, NULL);
+    else
+        status = device->stream_synchronize(device->context, stream, error);
+    result->elapsed_s += test_now_s();
+    wait_for_all(all);
+    result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
+    result->n_scores = state.n_scores;
+    if (!status && recorder)
+        check_schedule(recorder, attention, &tensors, &mask, &buffers, c, all->n_repeats);
+    for (t = 0; t < N_TENSORS; t++) {
+        if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
+            memo_layout_gather(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],
+                               all->w->typed[t]);
+        if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
+            /* Padding has output and gradient 0. */
+            int64_t b, row, i, n_wrong = 0;
+            for (b = 0; b < c->n_batch; b++)
+                for (row = 0; row < layout.local_tokens; row++)
+                    if (memo_layout_position(&layout, mesh->sequence_rank, row) >= c->n_tokens)
+                        for (i = 0; i < row_bytes[t]; i++)
+                            n_wrong +=
+                                share[t][(b * layout.local_tokens + row) * row_bytes[t] + i] != 0;
+            if (n_wrong)
+                status =
+                    memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
+        }
+        /* Rows of ranks in other processes are 0 here. */
+        if (!status && all->is_alone && (t == OUT || t == D_Q || t == D_K || t == D_V))
+            status =
+                mesh->world->all_reduce(mesh->world, stream, all->w->typed[t], all->w->typed[t],
+                                        all->w->n[t], c->type, MEMO_REDUCTION_SUM, error);
+        if (!status && all->is_alone)
+            status = device->stream_synchronize(device->context, stream, error);
+        free(share[t]);
+        free(other_share[t]);
+    }
+    memo_sp_attention_destroy(attention);
+    free(lse);
+    free(saved);
+    free(other_lse);
+    free(other_saved);
+    free(buffers.made);
+    free(buffers.used);
+    return status;
+}
+
+static void* rank_main(void* argument) {
+    const rank_args* args = (const rank_args*)argument;
+    world* all = args->all;
+    int32_t rank = args->rank;
+    memo_mesh_desc mesh_desc = memo_mesh_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_device* device = all->devices[rank];
+    memo_mesh* mesh = NULL;
+    memo_stream stream;
+    memo_error error;
+    memo_status status = MEMO_STATUS_OK;
+    mesh_desc.ring = all->c->ring;
+    mesh_desc.ulysses = all->c->ulysses;
+    mesh_desc.ring_is_inner = all->c->ring_is_inner;
+    if (rank == all->recorded_rank) {
+        recorder_desc.device = device;
+        status = memo_recorder_create(&recorder_desc, &recorder, &error);
+        if (recorder) {
+            device = memo_recorder_device(recorder);
+            memo_recorder_pause(recorder);
+        }
+    }
+    if (!status) status = device->stream_create(device->context, "compute", 0, &stream, &error);
+    if (!status) status = memo_mesh_create(all->comms[rank], &mesh_desc, &mesh, &error);
+    if (!status) status = rank_steps(all, rank, device, stream, recorder, mesh, &error);
+    if (status && all->failing_rank < 0) printf("# rank %d: %s\n", (int)rank, error.message);
+    all->results[rank].status = status;
+    memo_mesh_destroy(mesh);
+    memo_recorder_destroy(recorder);
+    all->comms[rank]->destroy(all->comms[rank]);
+    return NULL;
+}
+
+/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 where all succeeded. */
+static int world_run(world* all);
+
+static void world_init(world* all, const attention_case* c, whole* w) {
+    memset(all, 0, sizeof *all);
+    all->c = c;
+    all->w = w;
+    all->n_repeats = 1;
+    all->failing_rank = all->recorded_rank = -1;
+}
+
+static const char* const tensor_names[N_TENSORS] = {"q",     "k",   "v",   "out",
+                                                    "d_out", "d_q", "d_k", "d_v"};
+
+/* The worst errors seen by a test. */
+static double worst_forward, worst_gradient;
+
+static void expect_right(const attention_case* c, double forward_bound, double gradient_bound,
+                         world* all) {
+    static world scratch;
+    whole w;
+    int t;
+    whole_create(&w, c);
+    reference_run(c, &w);
+    if (!all) all = &scratch;
+    if (all == &scratch) world_init(all, c, &w);
+    all->c = c;
+    all->w = &w;
+    CHECK_CASE(world_run(all), "%s", case_text(c));
+    if (c->step > 0) /* a sum of d_s that is 0, times 1e5: fp32 knows nothing of it */
+        for (t = 0; t < w.n[D_Q]; t += c->head_size) {
+            typed_set(w.typed[D_Q], t, c->type, 0);
+            w.reference[D_Q][t] = 0;
+        }
+    for (t = OUT; t < N_TENSORS; t++) {
+        double error = t == D_OUT ? 0 : error_of(c, &w, t);
+        double bound = t == OUT ? forward_bound : gradient_bound;
+        double* worst = t == OUT ? &worst_forward : &worst_gradient;
+        CHECK_CASE(error <= bound, "%s: %s is off by %.3g", case_text(c), tensor_names[t], error);
+        if (error > *worst) *worst = error;
+    }
+    whole_destroy(&w);
+}
+
+static void expect_exact(const attention_case* c) { expect_right(c, 2e-6, 5e-6, NULL); }
+
+static void report_worst(void) {
+    printf("# worst relative RMS error: output %.2g, gradients %.2g\n", worst_forward,
+           worst_gradient);
+    worst_forward = worst_gradient = 0;
+}
+
+#endif

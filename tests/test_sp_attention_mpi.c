@@ -1,0 +1,104 @@
+/* Attention over ring x ulysses ranks on MPI (examples/comm_mpi.h): one process a rank.  make test-mpi runs it:
+ *
+ *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_sp_attention_mpi.c -o test_sp_attention_mpi -lpthread -lm
+ *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_sp_attention_mpi [NAME] [--seed N]
+ *
+ * Every rank runs every test, with the same inputs; rank 0 prints.  Compiled without MPI it skips. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+#include "memo_test.h"
+
+#if defined(__has_include)
+#if !__has_include(<mpi.h>)
+#define WITHOUT_MPI
+#endif
+#endif
+
+#ifdef WITHOUT_MPI
+static void attention_over_mpi(void) {
+    SKIP("mpi.h was not found: make test-mpi builds it with mpicc");
+}
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(attention_over_mpi);
+    return memo_test_end();
+}
+#else
+#include "comm_mpi.h"
+#include "sp_attention_cases.h"
+
+static int n_ranks, my_rank;
+
+static int world_run(world* all) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    rank_args args;
+    memo_error error;
+    CHECK_OK(memo_host_device_create(&desc, &all->devices[my_rank], &error));
+    CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, all->devices[my_rank], 60, 0, &all->comms[my_rank],
+                             &error));
+    all->is_alone = 1;
+    args.all = all;
+    args.rank = my_rank;
+    rank_main(&args);
+    memo_host_device_destroy(all->devices[my_rank]);
+    return !all->results[my_rank].status;
+}
+
+/* A failure anywhere is one of the test. */
+static void count_failures(void) {
+    int failures = memo_test.failures, all = 0;
+    MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    memo_test.failures = all;
+    report_worst();
+}
+
+static void every_way_to_split_the_ranks_is_exact(void) {
+    int32_t ring;
+    int layout, k = 0;
+    for (ring = 1; ring <= n_ranks; ring++) {
+        if (n_ranks % ring) continue;
+        for (layout = 0; layout < 3; layout++, k++) {
+            attention_case c = case_of(ring, n_ranks / ring, 77, 8, k % 2 ? 2 : 8, 32);
+            c.layout = (memo_layout_kind)layout;
+            c.mask = k % 3 == 1 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+            c.window = k % 4 == 2 ? 9 : 0;
+            c.n_batch = 1 + k % 2;
+            c.sends_again = k % 2;
+            c.ring_is_inner = k % 2;
+            expect_exact(&c);
+        }
+    }
+    count_failures();
+}
+
+static void packed_documents_and_16_bit_types_are_right(void) {
+    static const int64_t begins[] = {0, 5, 5, 60, 77};
+    int type;
+    for (type = 0; type < 2; type++) {
+        attention_case c =
+            case_of(n_ranks % 2 ? n_ranks : n_ranks / 2, n_ranks % 2 ? 1 : 2, 77, 6, 3, 32);
+        c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        memcpy(c.document_begins, begins, sizeof begins);
+        c.n_documents = 4;
+        expect_right(&c, type ? 2e-3 : 2e-6, type ? 3e-3 : 5e-6, NULL);
+    }
+    count_failures();
+}
+
+int main(int argc, char** argv) {
+    int provided, result;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    if (n_ranks > 16 || (my_rank && !freopen("/dev/null", "w", stdout)))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    memo_test_begin(argc, argv);
+    TEST(every_way_to_split_the_ranks_is_exact);
+    TEST(packed_documents_and_16_bit_types_are_right);
+    result = memo_test_end();
+    fflush(stdout);
+    MPI_Finalize();
+    return result;
+}
+#endif
