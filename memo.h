@@ -55,7 +55,8 @@
  * Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
- *           8 recorder | 9 swap engine | then the implementation, in the same order.
+ *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, in the same
+ *           order.
  *
  * OPTIONS (define before the implementation)
  *     MEMO_STATIC              all functions are static
@@ -80,8 +81,10 @@
 #endif
 #endif
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__GNUC__) || defined(__clang__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
@@ -89,6 +92,13 @@
 #else
 #define MEMO_PRINTF(position, first)
 #define MEMO_UNUSED
+#endif
+
+/* Functions that host code and kernels share (chapter 10). */
+#if defined(__CUDACC__)
+#define MEMO_INLINE static inline __host__ __device__
+#else
+#define MEMO_INLINE static inline
 #endif
 
 #ifdef MEMO_STATIC
@@ -359,6 +369,23 @@ typedef enum memo_copy_kind {
 
 struct memo_op_desc; /* chapter 7 */
 
+/* Types of numbers. */
+typedef enum memo_type {
+    MEMO_TYPE_F32 = 0,
+    MEMO_TYPE_F64,
+    MEMO_TYPE_BF16,
+    MEMO_TYPE_F16,
+    MEMO_TYPE_I32,
+    MEMO_TYPE_I64,
+    MEMO_TYPE_U8
+} memo_type;
+
+struct memo_rows_desc; /* chapter 10 */
+struct memo_merge_desc;
+struct memo_add_desc;
+struct memo_row_sums_desc;
+struct memo_cast_desc;
+
 typedef struct memo_device {
     int64_t struct_bytes; /* sizeof(memo_device) of the code that filled the table */
     const char* name;
@@ -411,6 +438,22 @@ typedef struct memo_device {
      * read and written, duration if known.  NULL unless somebody listens (chapter 8). */
     memo_status (*annotate)(void* context, memo_stream stream, const struct memo_op_desc* op,
                             memo_error* error);
+
+    /* Row kernels (chapter 10), enqueued on stream; NULL where the device has none.  The desc is
+     * read before the call returns, arrays when the stream gets there.  Errors: INVALID_ARGUMENT,
+     * the device's. */
+    memo_status (*gather_rows)(void* context, memo_stream stream, const struct memo_rows_desc* rows,
+                               memo_error* error);
+    memo_status (*scatter_rows)(void* context, memo_stream stream,
+                                const struct memo_rows_desc* rows, memo_error* error);
+    memo_status (*merge)(void* context, memo_stream stream, const struct memo_merge_desc* merge,
+                         memo_error* error);
+    memo_status (*add)(void* context, memo_stream stream, const struct memo_add_desc* add,
+                       memo_error* error);
+    memo_status (*row_sums)(void* context, memo_stream stream,
+                            const struct memo_row_sums_desc* sums, memo_error* error);
+    memo_status (*cast)(void* context, memo_stream stream, const struct memo_cast_desc* cast,
+                        memo_error* error);
 } memo_device;
 
 /* ---- 5 arena: replays a plan --------------------------------------------------------------------
@@ -477,9 +520,9 @@ MEMO_API void memo_arena_abandon(memo_arena* arena);
 /* stream: which stream uses it first, as in the trace (0 where there is one). */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
-/* In replay the address may be planned again at once: what is enqueued later on the same stream comes
- * after.  Recording on a device, and where a request fell back, the memory goes back to the device:
- * synchronise before (chapter 4). */
+/* In replay the address may be planned again at once: what is enqueued later on the same stream
+ * comes after.  Recording on a device, and where a request fell back, the memory goes back to the
+ * device: synchronise before (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
 /* Kept in the trace when recording; cost nothing in replay. */
@@ -860,7 +903,7 @@ typedef struct memo_swap_view {
     int64_t row_bytes;
 } memo_swap_view;
 
-static inline void* memo_swap_row(const memo_swap_view* view, int64_t row) {
+MEMO_INLINE void* memo_swap_row(const memo_swap_view* view, int64_t row) {
     return row < view->split_row ? view->first + row * view->row_bytes
                                  : view->rest + (row - view->split_row) * view->row_bytes;
 }
@@ -928,13 +971,516 @@ MEMO_API memo_swap_times memo_swap_times_default(void);
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
+/* ---- 10 row kernels: the arithmetic between copies
+ * -------------------------------------------------
+ *
+ * What long-context training does to rows besides multiplying matrices: collect and spread them,
+ * merge partial attention, add, sum products, change types.  Each kernel is a loop over an inline
+ * function of this chapter.  The loops of memo_row_* run at once on the calling thread; those of
+ * memo_cuda.cuh run on a GPU; a device with row kernels enqueues them (chapter 4).
+ *
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even, when stored.
+ * Every product that is added to something is an explicit fma, so that host and GPU agree bit for
+ * bit; only exp and log1p of the merge may differ: by 4 units in the last place of the weight, and
+ * for the LSE of its larger term.  A NaN stays one, with whatever payload.  Arrays are aligned to
+ * their element; aligned to 16 bytes they are faster.
+ *
+ * Strides count elements (gather and scatter: bytes), from the beginning of a row to that of the
+ * next; 0 means that rows lie side by side.  Outputs overlap inputs only where they are the same
+ * array with the same strides and element size. */
+
+/* Bytes of an element; 0 where the row kernels do not take the type. */
+MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+    return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
+}
+
+/* --- one number --- */
+
+MEMO_INLINE uint32_t memo_f32_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
+    return memo_f32_from_bits((uint32_t)bits << 16);
+}
+MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
+    uint32_t bits = memo_f32_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
+    if (magnitude >= 0x7c00) /* infinity and NaN */
+        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+    /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
+    return memo_f32_from_bits(sign | memo_f32_bits((float)magnitude * 5.9604644775390625e-8f));
+#endif
+}
+MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
+    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0x7fff;
+#if defined(__CUDA_ARCH__)
+    uint16_t rounded;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+    return rounded;
+#else
+    {
+        uint32_t sign = bits >> 16 & 0x8000;
+        if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more */
+        if (magnitude <= 0x33000000u) return (uint16_t)sign;            /* 2^-25 and less */
+        if (magnitude < 0x38800000u) { /* the result counts units of 2^-24 */
+            uint32_t shift = 126 - (magnitude >> 23), one = (magnitude & 0x7fffffu) | 0x800000u;
+            uint32_t odd = (one >> shift) & 1;
+            return (uint16_t)(sign | (one + (1u << (shift - 1)) - 1 + odd) >> shift);
+        }
+        magnitude += 0xfff + ((magnitude >> 13) & 1);
+        return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
+    }
+#endif
+}
+
+/* --- a few numbers: what a thread takes at a time ---
+ *
+ * Eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that neighbouring
+ * threads write neighbouring 16 bytes there too. */
+
+#define MEMO_ROW_GROUP 8
+
+#if defined(__CUDA_ARCH__)
+#define MEMOI_UNROLL _Pragma("unroll")
+#else
+#define MEMOI_UNROLL
+#endif
+
+typedef struct memo_row_block {
+    uint32_t words[4];
+} memo_row_block;
+
+MEMO_INLINE memo_row_block memoi_block_load(const void* from) {
+    memo_row_block block;
+#if defined(__CUDA_ARCH__)
+    uint4 v = *(const uint4*)from;
+    block.words[0] = v.x;
+    block.words[1] = v.y;
+    block.words[2] = v.z;
+    block.words[3] = v.w;
+#else
+    memcpy(&block, from, sizeof block);
+#endif
+    return block;
+}
+MEMO_INLINE void memoi_block_store(void* to, memo_row_block block) {
+#if defined(__CUDA_ARCH__)
+    *(uint4*)to = make_uint4(block.words[0], block.words[1], block.words[2], block.words[3]);
+#else
+    memcpy(to, &block, sizeof block);
+#endif
+}
+/* The first two words of a block. */
+MEMO_INLINE memo_row_block memoi_block_load_half(const void* from) {
+    memo_row_block block;
+#if defined(__CUDA_ARCH__)
+    uint2 v = *(const uint2*)from;
+    block.words[0] = v.x;
+    block.words[1] = v.y;
+#else
+    memcpy(&block, from, 8);
+#endif
+    block.words[2] = block.words[3] = 0;
+    return block;
+}
+MEMO_INLINE void memoi_block_store_half(void* to, memo_row_block block) {
+#if defined(__CUDA_ARCH__)
+    *(uint2*)to = make_uint2(block.words[0], block.words[1]);
+#else
+    memcpy(to, &block, 8);
+#endif
+}
+
+MEMO_INLINE int memoi_is_block_aligned(const void* address) {
+    return ((uintptr_t)address & 15) == 0;
+}
+
+/* How n elements of a type lie: 2 or more words of a block in one access, or (0) element by
+ * element. */
+MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int64_t n) {
+    int is_f32 = type == MEMO_TYPE_F32;
+    if (n >= 8 && memoi_is_block_aligned(address)) return is_f32 ? 8 : 4;
+    if (n == 4 && ((uintptr_t)address & (is_f32 ? 15 : 7)) == 0) return is_f32 ? 4 : 2;
+    return 0;
+}
+
+/* Words of a 16-bit type to numbers, and back. */
+MEMO_INLINE void memoi_block_widen(float* to, memo_row_block block, memo_type type) {
+    int k;
+    MEMOI_UNROLL
+    for (k = 0; k < 4; k++) {
+        uint32_t word = block.words[k];
+        if (type == MEMO_TYPE_BF16) {
+            to[2 * k] = memo_f32_from_bits(word << 16);
+            to[2 * k + 1] = memo_f32_from_bits(word & 0xffff0000u);
+        } else {
+            to[2 * k] = memo_f32_from_f16((uint16_t)(word & 0xffff));
+            to[2 * k + 1] = memo_f32_from_f16((uint16_t)(word >> 16));
+        }
+    }
+}
+MEMO_INLINE memo_row_block memoi_block_narrow(const float* from, memo_type type) {
+    memo_row_block block;
+    int k;
+    MEMOI_UNROLL
+    for (k = 0; k < 4; k++) {
+        if (type == MEMO_TYPE_BF16)
+            block.words[k] = memo_bf16_from_f32(from[2 * k]) |
+                             (uint32_t)memo_bf16_from_f32(from[2 * k + 1]) << 16;
+        else
+            block.words[k] =
+                memo_f16_from_f32(from[2 * k]) | (uint32_t)memo_f16_from_f32(from[2 * k + 1]) << 16;
+    }
+    return block;
+}
+
+/* Up to 8 numbers; what lies behind n is 0. */
+MEMO_INLINE void memoi_group_load(float* to, const void* from, memo_type type, int64_t n) {
+    int words = memoi_row_words(from, type, n), k;
+    if (words && type != MEMO_TYPE_F32) {
+        memoi_block_widen(to, words == 4 ? memoi_block_load(from) : memoi_block_load_half(from),
+                          type);
+        return;
+    }
+    if (words) {
+        memo_row_block first = memoi_block_load(from), second;
+        for (k = 0; k < 4; k++) second.words[k] = 0;
+        if (words == 8) second = memoi_block_load((const char*)from + 16);
+        MEMOI_UNROLL
+        for (k = 0; k < 4; k++) {
+            to[k] = memo_f32_from_bits(first.words[k]);
+            to[k + 4] = memo_f32_from_bits(second.words[k]);
+        }
+        return;
+    }
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++) {
+        if (k >= n)
+            to[k] = 0;
+        else if (type == MEMO_TYPE_F32)
+            to[k] = ((const float*)from)[k];
+        else if (type == MEMO_TYPE_BF16)
+            to[k] = memo_f32_from_bf16(((const uint16_t*)from)[k]);
+        else
+            to[k] = memo_f32_from_f16(((const uint16_t*)from)[k]);
+    }
+}
+
+/* The first n of them, at most 8; from holds 8. */
+MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int64_t n) {
+    int words = memoi_row_words(to, type, n), k;
+    if (words && type != MEMO_TYPE_F32) {
+        memo_row_block block = memoi_block_narrow(from, type);
+        if (words == 4)
+            memoi_block_store(to, block);
+        else
+            memoi_block_store_half(to, block);
+        return;
+    }
+    if (words) {
+        memo_row_block first, second;
+        MEMOI_UNROLL
+        for (k = 0; k < 4; k++) {
+            first.words[k] = memo_f32_bits(from[k]);
+            second.words[k] = memo_f32_bits(from[k + 4]);
+        }
+        memoi_block_store(to, first);
+        if (words == 8) memoi_block_store((char*)to + 16, second);
+        return;
+    }
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++) {
+        if (k >= n) continue;
+        if (type == MEMO_TYPE_F32)
+            ((float*)to)[k] = from[k];
+        else if (type == MEMO_TYPE_BF16)
+            ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
+        else
+            ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
+    }
+}
+
+/* Numbers an item takes of a row, as a power of two. */
+MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
+MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
+    return (n + ((int64_t)1 << shift) - 1) >> shift;
+}
+MEMO_INLINE int64_t memoi_row_rest(int64_t n, int64_t first, int shift) {
+    return n - first < (int64_t)1 << shift ? n - first : (int64_t)1 << shift;
+}
+
+/* Item counts rows of n_each items: which row, and which of its items. */
+MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
+    int64_t row;
+    if (((uint64_t)item | (uint64_t)n_each) >> 32)
+        row = item / n_each;
+    else
+        row = (int64_t)((uint32_t)item / (uint32_t)n_each);
+    *rest = item - row * n_each;
+    return row;
+}
+MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
+    return n / n_each + (n % n_each != 0);
+}
+
+/* --- gather and scatter ---
+ *
+ * gather:  to[i] = from[index[i]], or zeros where index[i] lies outside of [0, n_indexed_rows);
+ * scatter: to[index[i]] = from[i], or nothing where it lies outside; an index that comes twice gets
+ * either row. */
+typedef struct memo_rows_desc {
+    void* to;
+    const void* from;
+    const int64_t* index;   /* (n_rows), where the kernel runs: device memory for CUDA */
+    int64_t n_rows;         /* of the side without index */
+    int64_t n_indexed_rows; /* of the other side */
+    int64_t row_bytes;
+    int64_t to_stride_bytes, from_stride_bytes;
+} memo_rows_desc;
+
+#define MEMO_ROW_BLOCK_BYTES 16
+/* Items of a gather or scatter: blocks of 16 bytes, the last of a row may be short. */
+MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
+    return rows->n_rows * memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES);
+}
+
+MEMO_INLINE void memoi_block_move(char* to, const char* from, int64_t n_bytes) {
+    memo_row_block block;
+    int k;
+    for (k = 0; k < 4; k++) block.words[k] = 0;
+    if (n_bytes >= MEMO_ROW_BLOCK_BYTES && memoi_is_block_aligned(to) &&
+        (!from || memoi_is_block_aligned(from))) {
+        memoi_block_store(to, from ? memoi_block_load(from) : block);
+        return;
+    }
+    if (n_bytes > MEMO_ROW_BLOCK_BYTES) n_bytes = MEMO_ROW_BLOCK_BYTES;
+    for (k = 0; k < n_bytes; k++) to[k] = (char)(from ? from[k] : 0);
+}
+
+MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
+    int64_t block, row, source;
+    row = memoi_row_of(item, memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES), &block);
+    source = rows->index[row];
+    block *= MEMO_ROW_BLOCK_BYTES;
+    memoi_block_move((char*)rows->to + row * rows->to_stride_bytes + block,
+                     source >= 0 && source < rows->n_indexed_rows
+                         ? (const char*)rows->from + source * rows->from_stride_bytes + block
+                         : (const char*)0,
+                     rows->row_bytes - block);
+}
+
+MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
+    int64_t block, row, target;
+    row = memoi_row_of(item, memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES), &block);
+    target = rows->index[row];
+    block *= MEMO_ROW_BLOCK_BYTES;
+    if (target < 0 || target >= rows->n_indexed_rows) return;
+    memoi_block_move((char*)rows->to + target * rows->to_stride_bytes + block,
+                     (const char*)rows->from + row * rows->from_stride_bytes + block,
+                     rows->row_bytes - block);
+}
+
+/* --- rows that several threads share: lane l of 8 takes items l, l + 8, ... of a row --- */
+
+#define MEMO_ROW_LANES 8
+
+/* --- merge of partial attention ---
+ *
+ * out and lse over some keys, part_out and part_lse over others, become those over all:
+ *   w = 1 / (1 + exp(a - b)),  O += w (O_b - O),  LSE = max(a, b) + log1p(exp(-|a - b|)).
+ * LSE -inf: no key seen, whatever O holds there. */
+typedef struct memo_merge_desc {
+    float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
+    float* lse;           /* (n_batches, n_rows) */
+    const void* part_out; /* as out */
+    const float* part_lse;
+    memo_type part_type; /* of part_out */
+    int64_t n_batches;   /* 0: 1 */
+    int64_t n_rows, n_columns;
+    int64_t batch_stride_rows, part_batch_stride_rows; /* 0: n_rows */
+} memo_merge_desc;
+
+MEMO_INLINE float memo_merge_weight(float a, float b) {
+    if (b == -INFINITY) return 0;
+    if (a == -INFINITY) return 1;
+    return 1.0f / (1.0f + expf(a - b));
+}
+MEMO_INLINE float memo_merge_lse(float a, float b) {
+    if (b == -INFINITY) return a;
+    if (a == -INFINITY) return b;
+    return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
+}
+
+/* Row counts through the batches. */
+MEMO_INLINE void memoi_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
+                                   int64_t* part_place) {
+    int64_t rest = row, batch = 0;
+    if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
+    *place = batch * merge->batch_stride_rows + rest;
+    *part_place = batch * merge->part_batch_stride_rows + rest;
+}
+
+/* What one lane does to a row; weight is that of the row. */
+MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
+                                 float weight) {
+    const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    int64_t place, part_place, column;
+    if (weight == 0) return;
+    memoi_merge_place(merge, row, &place, &part_place);
+    for (column = (int64_t)lane << shift; column < merge->n_columns;
+         column += (int64_t)MEMO_ROW_LANES << shift) {
+        float* to = merge->out + place * merge->n_columns + column;
+        const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
+                                                              memo_row_type_bytes(merge->part_type);
+        int64_t n = memoi_row_rest(merge->n_columns, column, shift);
+        float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
+        int k;
+        memoi_group_load(other, part, merge->part_type, n);
+        if (weight != 1) {
+            memoi_group_load(out, to, MEMO_TYPE_F32, n);
+            MEMOI_UNROLL
+            for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+        }
+        memoi_group_store(to, other, MEMO_TYPE_F32, n);
+    }
+}
+
+/* --- add: to = a + b --- */
+typedef struct memo_add_desc {
+    void* to;          /* (n_rows, n_columns) */
+    const void *a, *b; /* likewise; a may be to */
+    memo_type to_type, a_type, b_type;
+    int64_t n_rows; /* 0: 1 */
+    int64_t n_columns;
+    int64_t to_stride, a_stride, b_stride;
+} memo_add_desc;
+
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+    return add->n_rows * memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type));
+}
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    const int shift = memoi_row_shift(add->to_type);
+    float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
+    int64_t row = 0, column = item, n;
+    int k;
+    if (add->n_rows > 1) row = memoi_row_of(item, memoi_n_shifted(add->n_columns, shift), &column);
+    column <<= shift;
+    n = memoi_row_rest(add->n_columns, column, shift);
+    memoi_group_load(
+        a, (const char*)add->a + (row * add->a_stride + column) * memo_row_type_bytes(add->a_type),
+        add->a_type, n);
+    memoi_group_load(
+        b, (const char*)add->b + (row * add->b_stride + column) * memo_row_type_bytes(add->b_type),
+        add->b_type, n);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
+    memoi_group_store((char*)add->to +
+                          (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
+                      a, add->to_type, n);
+}
+
+/* --- row sums: sums[row] = sum over columns of a * b; with a = dO, b = O the D of attention's
+ * backward ---
+ *
+ * Each lane adds in order, by fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
+typedef struct memo_row_sums_desc {
+    float* sums;       /* (n_rows) */
+    const void *a, *b; /* (n_rows, n_columns) */
+    memo_type a_type, b_type;
+    int64_t n_rows, n_columns;
+    int64_t a_stride, b_stride;
+} memo_row_sums_desc;
+
+MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
+    float sum = 0;
+    int64_t column;
+    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < sums->n_columns;
+         column += MEMO_ROW_LANES * MEMO_ROW_GROUP) {
+        float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
+        int64_t n = sums->n_columns - column;
+        int k;
+        memoi_group_load(a,
+                         (const char*)sums->a +
+                             (row * sums->a_stride + column) * memo_row_type_bytes(sums->a_type),
+                         sums->a_type, n);
+        memoi_group_load(b,
+                         (const char*)sums->b +
+                             (row * sums->b_stride + column) * memo_row_type_bytes(sums->b_type),
+                         sums->b_type, n);
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    }
+    return sum;
+}
+
+/* --- cast --- */
+typedef struct memo_cast_desc {
+    void* to;
+    const void* from;
+    memo_type to_type, from_type;
+    int64_t n; /* elements */
+} memo_cast_desc;
+
+MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
+    return memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type));
+}
+MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
+    const int shift = memoi_row_shift(cast->to_type);
+    float values[MEMO_ROW_GROUP];
+    int64_t first = item << shift, n = memoi_row_rest(cast->n, first, shift);
+    memoi_group_load(values, (const char*)cast->from + first * memo_row_type_bytes(cast->from_type),
+                     cast->from_type, n);
+    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
+                      cast->to_type, n);
+}
+
+/* --- the loops on the host: at once, on the calling thread ---
+ *
+ * Errors: INVALID_ARGUMENT for a type that is not F32, BF16 or F16, a negative size, a stride
+ * shorter than a row, an address that is NULL or not aligned to its element, sums beyond 2^62. */
+MEMO_API memo_status memo_row_gather(const memo_rows_desc* rows, memo_error* error);
+MEMO_API memo_status memo_row_scatter(const memo_rows_desc* rows, memo_error* error);
+MEMO_API memo_status memo_row_merge(const memo_merge_desc* merge, memo_error* error);
+MEMO_API memo_status memo_row_add(const memo_add_desc* add, memo_error* error);
+MEMO_API memo_status memo_row_sums(const memo_row_sums_desc* sums, memo_error* error);
+MEMO_API memo_status memo_row_cast(const memo_cast_desc* cast, memo_error* error);
+
+/* For those who write the loops for another device: checks a desc as above and puts in place of
+ * each 0 what it stands for. */
+MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
+MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error);
+MEMO_API memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error);
+MEMO_API memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error);
+MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error);
+
 #ifdef __cplusplus
 }
 #endif
 
 #endif /* MEMO_H */
 
-/* ==== implementation =========================================================================== */
+/* ==== implementation
+ * =========================================================================== */
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
@@ -5194,6 +5740,8 @@ MEMOI int memoi_host_is_rate(double bytes_per_s) {
     return bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18);
 }
 
+MEMOI void memoi_host_fill_row_kernels(memo_device* table); /* chapter 10 */
+
 memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_device** device,
                                     memo_error* error) {
     memoi_host* host;
@@ -5256,6 +5804,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     table->copy_rows = memoi_host_copy_rows;
     table->fill = memoi_host_fill;
     table->status = memoi_host_status;
+    memoi_host_fill_row_kernels(table);
     *device = table;
     return MEMO_STATUS_OK;
 }
@@ -7452,6 +8001,8 @@ memo_recorder_desc memo_recorder_desc_default(void) {
     return desc;
 }
 
+MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r); /* chapter 10 */
+
 memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                  memo_error* error) {
     memo_recorder* r;
@@ -7499,6 +8050,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->fill = memoi_rec_fill;
     device->status = memoi_rec_status;
     device->annotate = memoi_rec_annotate;
+    memoi_rec_fill_row_kernels(r);
     *recorder = r;
     return MEMO_STATUS_OK;
 }
@@ -8100,15 +8652,15 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     if (!desc->device)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.device is not set");
-    if (desc->device->struct_bytes < (int64_t)sizeof(memo_device))
+    if (desc->device->struct_bytes < (int64_t)offsetof(memo_device, gather_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.device: a table of %lld bytes, %lld are needed; "
                               "set struct_bytes to sizeof(memo_device) and fill the table",
                               (long long)desc->device->struct_bytes,
-                              (long long)sizeof(memo_device));
+                              (long long)offsetof(memo_device, gather_rows));
     swap = (memo_swap*)memoi_calloc(1, sizeof *swap);
     if (!swap) return memoi_no_memory(error, "a swap engine");
-    swap->device = *desc->device;
+    memcpy(&swap->device, desc->device, offsetof(memo_device, gather_rows));
     swap->compute = desc->compute_stream;
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
@@ -8501,6 +9053,353 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     else
         *schedule = g.schedule;
     return status;
+}
+
+/* ---- 10 row kernels
+ * ------------------------------------------------------------------------------ Knows: the inline
+ * functions of its public part.  Knows nothing of CUDA, of attention or of who calls.  At the end
+ * it lends its loops to the host device and shows them to the recorder. */
+
+/* --- descs --- */
+
+MEMOI memo_status memoi_row_fail(memo_error* error, const char* desc, const char* what) {
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s", desc, what);
+}
+
+MEMOI int memoi_row_is_aligned(const void* address, int64_t element_bytes) {
+    return (uintptr_t)address % (uintptr_t)element_bytes == 0;
+}
+
+/* A matrix of one desc: its stride made explicit, and its size and address looked at. */
+MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const void* address,
+                                   int64_t n_rows, int64_t n_columns, int64_t element_bytes,
+                                   int64_t* stride, memo_error* error) {
+    if (element_bytes == 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: the type of %s must be F32, BF16 or F16", desc, name);
+    if (n_rows < 0 || n_columns < 0 || *stride < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: %lld rows of %lld, %lld apart, cannot be (%s)", desc,
+                              (long long)n_rows, (long long)n_columns, (long long)*stride, name);
+    if (*stride == 0) *stride = n_columns;
+    if (*stride < n_columns && n_rows > 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: the rows of %s are %lld long and only %lld apart", desc, name,
+                              (long long)n_columns, (long long)*stride);
+    /* Rows rounded up to whole groups of 16 bytes must be countable too. */
+    if (n_columns > MEMOI_BYTES_MAX / element_bytes - 64 ||
+        (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
+                       MEMOI_BYTES_MAX / element_bytes / n_rows))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s passes 2^62 bytes", desc,
+                              name);
+    if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s.%s: %s", desc, name,
+                              address ? "not aligned to its element" : "is NULL");
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error) {
+    static const char desc[] = "memo_rows_desc";
+    memo_status status;
+    int64_t n; /* whichever side is larger: here it is not known which one has the index */
+    if (rows->n_indexed_rows < 0 || rows->n_rows < 0)
+        return memoi_row_fail(error, desc, "n_rows or n_indexed_rows is negative");
+    n = rows->n_rows > rows->n_indexed_rows ? rows->n_rows : rows->n_indexed_rows;
+    if (!rows->n_rows) n = 0;
+    status = memoi_row_matrix(desc, "to", rows->to, n, rows->row_bytes, 1, &rows->to_stride_bytes,
+                              error);
+    if (!status)
+        status = memoi_row_matrix(desc, "from", rows->from, n, rows->row_bytes, 1,
+                                  &rows->from_stride_bytes, error);
+    if (status) return status;
+    if (rows->n_rows && !rows->index) return memoi_row_fail(error, desc, "index is NULL");
+    if (!memoi_row_is_aligned(rows->index, 8))
+        return memoi_row_fail(error, desc, "index is not aligned to 8 bytes");
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
+    static const char desc[] = "memo_merge_desc";
+    memo_status status;
+    int64_t dense = 0, rows;
+    if (merge->n_batches == 0) merge->n_batches = 1;
+    if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
+    if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
+    if (merge->n_batches < 0 || merge->n_rows < 0)
+        return memoi_row_fail(error, desc, "n_batches or n_rows is negative");
+    if (merge->n_batches > 1 &&
+        (merge->batch_stride_rows < merge->n_rows || merge->part_batch_stride_rows < merge->n_rows))
+        return memoi_row_fail(error, desc, "batches overlap: a batch stride is below n_rows");
+    rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
+                                                                    : merge->part_batch_stride_rows;
+    if (rows > MEMOI_BYTES_MAX / merge->n_batches)
+        return memoi_row_fail(error, desc, "passes 2^62 bytes");
+    rows = merge->n_rows ? rows * merge->n_batches : 0;
+    status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
+    dense = 0;
+    if (!status)
+        status = memoi_row_matrix(desc, "part_out", merge->part_out, rows, merge->n_columns,
+                                  memo_row_type_bytes(merge->part_type), &dense, error);
+    dense = 0;
+    if (!status) status = memoi_row_matrix(desc, "lse", merge->lse, rows, 1, 4, &dense, error);
+    dense = 0;
+    if (!status)
+        status = memoi_row_matrix(desc, "part_lse", merge->part_lse, rows, 1, 4, &dense, error);
+    return status;
+}
+
+memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error) {
+    static const char desc[] = "memo_add_desc";
+    memo_status status;
+    if (add->n_rows == 0) add->n_rows = 1;
+    status = memoi_row_matrix(desc, "to", add->to, add->n_rows, add->n_columns,
+                              memo_row_type_bytes(add->to_type), &add->to_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "a", add->a, add->n_rows, add->n_columns,
+                                  memo_row_type_bytes(add->a_type), &add->a_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "b", add->b, add->n_rows, add->n_columns,
+                                  memo_row_type_bytes(add->b_type), &add->b_stride, error);
+    if (status) return status;
+    if (add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
+        add->b_stride == add->n_columns) { /* one long row */
+        add->n_columns *= add->n_rows;
+        add->n_rows = 1;
+        add->to_stride = add->a_stride = add->b_stride = add->n_columns;
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* error) {
+    static const char desc[] = "memo_row_sums_desc";
+    int64_t dense = 0;
+    memo_status status =
+        memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
+                         memo_row_type_bytes(sums->a_type), &sums->a_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
+                                  memo_row_type_bytes(sums->b_type), &sums->b_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "sums", sums->sums, sums->n_rows, 1, 4, &dense, error);
+    return status;
+}
+
+memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
+    static const char desc[] = "memo_cast_desc";
+    int64_t dense = 0;
+    memo_status status = memoi_row_matrix(desc, "to", cast->to, 1, cast->n,
+                                          memo_row_type_bytes(cast->to_type), &dense, error);
+    dense = 0;
+    if (!status)
+        status = memoi_row_matrix(desc, "from", cast->from, 1, cast->n,
+                                  memo_row_type_bytes(cast->from_type), &dense, error);
+    return status;
+}
+
+/* --- the loops; descs are resolved --- */
+
+MEMOI void memoi_loop_gather(const memo_rows_desc* rows) {
+    int64_t item, n = memo_rows_items(rows);
+    for (item = 0; item < n; item++) memo_gather_item(rows, item);
+}
+MEMOI void memoi_loop_scatter(const memo_rows_desc* rows) {
+    int64_t item, n = memo_rows_items(rows);
+    for (item = 0; item < n; item++) memo_scatter_item(rows, item);
+}
+MEMOI void memoi_loop_merge(const memo_merge_desc* merge) {
+    int64_t row, n = merge->n_batches * merge->n_rows, place, part_place;
+    for (row = 0; row < n; row++) {
+        float weight, a, b;
+        int32_t lane;
+        memoi_merge_place(merge, row, &place, &part_place);
+        a = merge->lse[place];
+        b = merge->part_lse[part_place];
+        weight = memo_merge_weight(a, b);
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weight);
+        merge->lse[place] = memo_merge_lse(a, b);
+    }
+}
+MEMOI void memoi_loop_add(const memo_add_desc* add) {
+    int64_t item, n = memo_add_items(add);
+    for (item = 0; item < n; item++) memo_add_item(add, item);
+}
+MEMOI void memoi_loop_sums(const memo_row_sums_desc* sums) {
+    int64_t row;
+    for (row = 0; row < sums->n_rows; row++) {
+        float parts[MEMO_ROW_LANES];
+        int32_t lane, apart;
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++)
+            parts[lane] = memo_row_sum_lane(sums, row, lane);
+        for (apart = MEMO_ROW_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++) parts[lane] += parts[lane + apart];
+        sums->sums[row] = parts[0];
+    }
+}
+MEMOI void memoi_loop_cast(const memo_cast_desc* cast) {
+    int64_t item, n = memo_cast_items(cast);
+    for (item = 0; item < n; item++) memo_cast_item(cast, item);
+}
+
+/* Of each kernel: at once, with a desc of the user's; and as a function for a host stream, with a
+ * resolved one. */
+#define MEMOI_ROW_KERNEL(name, desc_type)                                                          \
+    memo_status memo_row_##name(const desc_type* desc, memo_error* error) {                        \
+        desc_type resolved = *desc;                                                                \
+        memo_status status = desc_type##_resolve(&resolved, error);                                \
+        if (!status) memoi_loop_##name(&resolved);                                                 \
+        return status;                                                                             \
+    }                                                                                              \
+    MEMOI memo_status memoi_run_row_##name(void* args, memo_error* error) {                        \
+        (void)error;                                                                               \
+        memoi_loop_##name((const desc_type*)args);                                                 \
+        return MEMO_STATUS_OK;                                                                     \
+    }
+
+MEMOI_ROW_KERNEL(gather, memo_rows_desc)
+MEMOI_ROW_KERNEL(scatter, memo_rows_desc)
+MEMOI_ROW_KERNEL(merge, memo_merge_desc)
+MEMOI_ROW_KERNEL(add, memo_add_desc)
+MEMOI_ROW_KERNEL(sums, memo_row_sums_desc)
+MEMOI_ROW_KERNEL(cast, memo_cast_desc)
+
+/* --- on the host device --- */
+
+#ifndef MEMO_NO_HOST_DEVICE
+
+#define MEMOI_HOST_ROW_KERNEL(entry, name, desc_type)                                              \
+    MEMOI memo_status memoi_host_##entry(void* context, memo_stream stream, const desc_type* desc, \
+                                         memo_error* error) {                                      \
+        desc_type resolved = *desc;                                                                \
+        memo_status status = desc_type##_resolve(&resolved, error);                                \
+        if (status) return status;                                                                 \
+        return memoi_host_call((memoi_host*)context, stream, memoi_run_row_##name, &resolved,      \
+                               sizeof resolved, error);                                            \
+    }
+
+MEMOI_HOST_ROW_KERNEL(gather_rows, gather, memo_rows_desc)
+MEMOI_HOST_ROW_KERNEL(scatter_rows, scatter, memo_rows_desc)
+MEMOI_HOST_ROW_KERNEL(merge, merge, memo_merge_desc)
+MEMOI_HOST_ROW_KERNEL(add, add, memo_add_desc)
+MEMOI_HOST_ROW_KERNEL(row_sums, sums, memo_row_sums_desc)
+MEMOI_HOST_ROW_KERNEL(cast, cast, memo_cast_desc)
+
+MEMOI void memoi_host_fill_row_kernels(memo_device* table) {
+    table->gather_rows = memoi_host_gather_rows;
+    table->scatter_rows = memoi_host_scatter_rows;
+    table->merge = memoi_host_merge;
+    table->add = memoi_host_add;
+    table->row_sums = memoi_host_row_sums;
+    table->cast = memoi_host_cast;
+}
+
+#endif
+
+/* --- through the recorder: RUN with the name of the entry, and what it reads and writes --- */
+
+/* Bytes from the first row to the end of the last, of elements, strides in elements. */
+MEMOI memo_range memoi_row_range(const void* address, int64_t n_rows, int64_t n_columns,
+                                 int64_t stride, int64_t element_bytes) {
+    return memoi_range_at(address,
+                          n_rows ? ((n_rows - 1) * stride + n_columns) * element_bytes : 0);
+}
+
+typedef struct memoi_row_ranges_of {
+    memo_range reads[4], writes[2];
+    int64_t n_reads, n_writes;
+} memoi_row_ranges_of;
+
+MEMOI void memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to, int64_t n_from,
+                                memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] =
+        memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1);
+    touched->reads[1] = memoi_range_at(rows->index, rows->n_rows * 8);
+    touched->n_writes = 1;
+    touched->writes[0] = memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1);
+}
+MEMOI void memoi_row_touch_gather(const memo_rows_desc* rows, memoi_row_ranges_of* touched) {
+    memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows, touched);
+}
+MEMOI void memoi_row_touch_scatter(const memo_rows_desc* rows, memoi_row_ranges_of* touched) {
+    memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows, touched);
+}
+MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_of* touched) {
+    int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
+    int64_t n_part = (merge->n_batches - 1) * merge->part_batch_stride_rows + merge->n_rows;
+    touched->n_reads = 4;
+    touched->reads[0] = memoi_range_at(merge->out, n * merge->n_columns * 4);
+    touched->reads[1] = memoi_range_at(merge->lse, n * 4);
+    touched->reads[2] = memoi_range_at(merge->part_out, n_part * merge->n_columns *
+                                                            memo_row_type_bytes(merge->part_type));
+    touched->reads[3] = memoi_range_at(merge->part_lse, n_part * 4);
+    touched->n_writes = 2;
+    touched->writes[0] = touched->reads[0];
+    touched->writes[1] = touched->reads[1];
+}
+MEMOI void memoi_row_touch_add(const memo_add_desc* add, memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] = memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
+                                        memo_row_type_bytes(add->a_type));
+    touched->reads[1] = memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
+                                        memo_row_type_bytes(add->b_type));
+    touched->n_writes = 1;
+    touched->writes[0] = memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
+                                         memo_row_type_bytes(add->to_type));
+}
+MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges_of* touched) {
+    touched->n_reads = 2;
+    touched->reads[0] = memoi_row_range(sums->a, sums->n_rows, sums->n_columns, sums->a_stride,
+                                        memo_row_type_bytes(sums->a_type));
+    touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
+                                        memo_row_type_bytes(sums->b_type));
+    touched->n_writes = 1;
+    touched->writes[0] = memoi_range_at(sums->sums, sums->n_rows * 4);
+}
+MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
+    touched->n_reads = 1;
+    touched->reads[0] = memoi_range_at(cast->from, cast->n * memo_row_type_bytes(cast->from_type));
+    touched->n_writes = 1;
+    touched->writes[0] = memoi_range_at(cast->to, cast->n * memo_row_type_bytes(cast->to_type));
+}
+
+#define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
+    MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
+                                        memo_error* error) {                                       \
+        memo_recorder* r = (memo_recorder*)context;                                                \
+        memo_op_desc op = memo_op_desc_default();                                                  \
+        memoi_row_ranges_of touched;                                                               \
+        desc_type resolved = *desc;                                                                \
+        memoi_passing passing;                                                                     \
+        memo_status status;                                                                        \
+        if (r->is_paused) return r->inner.entry(r->inner.context, stream, desc, error);            \
+        status = desc_type##_resolve(&resolved, error);                                            \
+        if (!status) status = memoi_recorder_begin(r, stream, &passing, error);                    \
+        if (status) return status;                                                                 \
+        memoi_row_touch_##kernel(&resolved, &touched);                                             \
+        op.name = shown;                                                                           \
+        op.reads = touched.reads;                                                                  \
+        op.n_reads = touched.n_reads;                                                              \
+        op.writes = touched.writes;                                                                \
+        op.n_writes = touched.n_writes;                                                            \
+        status = r->inner.entry(r->inner.context, stream, desc, error);                            \
+        return memoi_recorder_end(r, &passing, &op, status, error);                                \
+    }
+
+MEMOI_REC_ROW_KERNEL(gather_rows, gather, "gather rows", memo_rows_desc)
+MEMOI_REC_ROW_KERNEL(scatter_rows, scatter, "scatter rows", memo_rows_desc)
+MEMOI_REC_ROW_KERNEL(merge, merge, "merge", memo_merge_desc)
+MEMOI_REC_ROW_KERNEL(add, add, "add", memo_add_desc)
+MEMOI_REC_ROW_KERNEL(row_sums, sums, "row sums", memo_row_sums_desc)
+MEMOI_REC_ROW_KERNEL(cast, cast, "cast", memo_cast_desc)
+
+/* What the inner device lacks, the recorder lacks. */
+MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
+    if (r->inner.gather_rows) r->device.gather_rows = memoi_rec_gather_rows;
+    if (r->inner.scatter_rows) r->device.scatter_rows = memoi_rec_scatter_rows;
+    if (r->inner.merge) r->device.merge = memoi_rec_merge;
+    if (r->inner.add) r->device.add = memoi_rec_add;
+    if (r->inner.row_sums) r->device.row_sums = memoi_rec_row_sums;
+    if (r->inner.cast) r->device.cast = memoi_rec_cast;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

@@ -32,10 +32,6 @@
 #define MEMO_CUDA_CUH
 
 #include "memo.h"
-#ifndef MEMO_ROW_KERNELS
-#include "parts/10_row_kernels.h"
-#define MEMOI_CUDA_BRINGS_ROW_KERNELS
-#endif
 
 #include <cuda_runtime.h>
 
@@ -209,18 +205,6 @@ MEMO_API void memo_cuda_phantom_destroy(memo_cuda_phantom* phantom);
 #ifndef MEMO_MALLOC
 #define MEMO_MALLOC(size_bytes) malloc(size_bytes)
 #define MEMO_FREE(address)      free(address)
-#endif
-
-#ifdef MEMOI_CUDA_BRINGS_ROW_KERNELS
-#ifndef MEMOI
-#define MEMOI static MEMO_UNUSED
-#endif
-#ifndef MEMOI_BYTES_MAX
-#define MEMOI_BYTES_MAX ((int64_t)1 << 62)
-#endif
-extern "C" {
-#include "parts/10_row_kernels.inc"
-}
 #endif
 
 /* ---- what the chapters share ------------------------------------------------------------------------
@@ -1487,7 +1471,6 @@ MEMOI_CUDA_LAUNCH(merge, memo_merge_desc, resolved.n_batches* resolved.n_rows,
                   MEMOI_CUDA_ROWS_PER_BLOCK)
 MEMOI_CUDA_LAUNCH(row_sums, memo_row_sums_desc, resolved.n_rows, MEMOI_CUDA_ROWS_PER_BLOCK)
 
-#ifdef MEMO_DEVICE_HAS_ROW_KERNELS
 #define MEMOI_CUDA_ENTRY(name, desc_type)                                                          \
     MEMOI_CUDA memo_status memoi_cuda_entry_##name(void* context, memo_stream stream,              \
                                                    const desc_type* desc, memo_error* error) {     \
@@ -1500,7 +1483,6 @@ MEMOI_CUDA_ENTRY(merge, memo_merge_desc)
 MEMOI_CUDA_ENTRY(add, memo_add_desc)
 MEMOI_CUDA_ENTRY(row_sums, memo_row_sums_desc)
 MEMOI_CUDA_ENTRY(cast, memo_cast_desc)
-#endif
 
 /* ---- 1 device: life -------------------------------------------------------------------------------------- */
 
@@ -1585,14 +1567,12 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->copy_rows = memoi_cuda_copy_rows;
     table->fill = memoi_cuda_fill;
     table->status = memoi_cuda_status;
-#ifdef MEMO_DEVICE_HAS_ROW_KERNELS
     table->gather_rows = memoi_cuda_entry_gather_rows;
     table->scatter_rows = memoi_cuda_entry_scatter_rows;
     table->merge = memoi_cuda_entry_merge;
     table->add = memoi_cuda_entry_add;
     table->row_sums = memoi_cuda_entry_row_sums;
     table->cast = memoi_cuda_entry_cast;
-#endif
 }
 
 memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,

@@ -1,17 +1,19 @@
 /* memo_plan.h - the planners: where every tensor goes, and how many rows travel.
  *
- *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, lp_solve's mixed-integer program
- *   memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
+ *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, lp_solve's mixed-integer
+ *   program memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
  *
  * Include memo.h's implementation first.  In exactly one translation unit:
  *
  *     #define MEMO_PLAN_IMPLEMENTATION
- *     #include "memo_plan.h"            // -DMEMO_LP_SOLVE and -llpsolve55 where lp_solve 5.5 is there
+ *     #include "memo_plan.h"            // -DMEMO_LP_SOLVE and -llpsolve55 where lp_solve 5.5 is
+ *     there
  *
- * Without MEMO_LP_SOLVE the greedy planner, the search and the closed form of alpha remain; what needs
- * lp_solve returns UNSUPPORTED and says so.
+ * Without MEMO_LP_SOLVE the greedy planner, the search and the closed form of alpha remain; what
+ * needs lp_solve returns UNSUPPORTED and says so.
  *
- * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also C++11. */
+ * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
+ * C++11. */
 #ifndef MEMO_PLAN_H
 #define MEMO_PLAN_H
 
@@ -21,7 +23,8 @@
 extern "C" {
 #endif
 
-/* ---- memory: offsets ------------------------------------------------------------------------------ */
+/* ---- memory: offsets
+ * ------------------------------------------------------------------------------ */
 
 typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, the search */
@@ -41,18 +44,19 @@ typedef struct memo_plan_desc {
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
-/* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also where
- * the status is INFEASIBLE: the best found is above the capacity; the message says what is proven.
- * Where a node limit ends the search, the same seed gives the same plan; the time limit may not.
- * Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of at most
- * 8,000 that nothing separates in time; beyond, greedy's plan stands.
+/* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also
+ * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
+ * proven. Where a node limit ends the search, the same seed gives the same plan; the time limit may
+ * not. Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of
+ * at most 8,000 that nothing separates in time; beyond, greedy's plan stands.
  * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
  * settle, or with more pairs of buffers than it can take). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* ---- swap: alpha ---------------------------------------------------------------------------------- */
+/* ---- swap: alpha
+ * ---------------------------------------------------------------------------------- */
 
 /* MEMO paper, equations (1) to (3):  maximise alpha  subject to
  *     (S_input + S_attn + alpha S_others) / B <= T_layer
@@ -90,9 +94,230 @@ typedef struct memo_alpha {
 MEMO_API memo_alpha_desc memo_alpha_desc_default(void);
 MEMO_API const char* memo_alpha_limit_name(memo_alpha_limit limit);
 /* By lp_solve where it is there, else in closed form; both give the same.
- * Errors: INVALID_ARGUMENT; INFEASIBLE where even alpha = 0 passes a memory (which, and by how much). */
+ * Errors: INVALID_ARGUMENT; INFEASIBLE where even alpha = 0 passes a memory (which, and by how
+ * much). */
 MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha,
                                      memo_error* error);
+
+/* ---- layouts: data x pipeline x tensor x ulysses x ring -----------------------------------------
+ *
+ * How should these GPUs share this model?  Every legal layout with its memory, what it sends and
+ * its step time, and in words why the others are not legal:
+ *
+ *     memo_parallel_desc desc = memo_parallel_desc_default();
+ *     memo_parallel_list* list;
+ *     desc.model.n_layers = 32;  ...  desc.cluster.n_gpus = 16;  ...  desc.sequence = 65536;
+ *     memo_plan_layouts(&desc, &list, &error);
+ *     if (list->n_fitting > 0) use(&list->entries[0]);       // the fastest that fits
+ *     memo_parallel_list_destroy(list);
+ *
+ * A cost model, not a measurement: products and attention at a stated rate, collectives at a stated
+ * bandwidth.  With S tokens of a sequence, h hidden size, G query heads of a key/value head, P
+ * parameters (P_local of a rank), T, U, R the tensor, ulysses and ring degrees, and each term over
+ * the ranks that share it:
+ *
+ *   products           6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
+ *   attention          2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
+ *   five ring               every step max(block, hop); a start and a merge a block; dK and dV hop
+ *   once more, home ulysses, tensor    bytes / bandwidth + a start for each of 4 collectives a
+ *   layer and way ZeRO               bytes / bandwidth; a group with only some of a node's GPUs has
+ *   one NIC for them bubble             (pipeline - 1) micro-batches of all the above but ZeRO
+ *
+ * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
+ * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables;
+ * what a rank sends, as memo_sp.h sends it; swapping, as memo_plan_alpha has it.  Not counted:
+ * padding of lengths that do not divide, a layer's transients. */
+
+/* A decoder of identical layers: attention, MLP. */
+typedef struct memo_parallel_model {
+    int32_t n_layers, hidden;
+    int32_t ffn; /* columns of the MLP; 0: no MLP */
+    int32_t n_q_heads, n_kv_heads;
+    int32_t head_size;      /* 0: hidden / n_q_heads */
+    int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
+    int32_t is_tied;        /* embedding and classifier are one */
+    int64_t vocabulary;     /* 0: neither */
+    int64_t n_parameters;   /* 0: from the shape; decides states and gradients, not the work */
+} memo_parallel_model;
+
+typedef struct memo_parallel_cluster {
+    int32_t n_gpus, gpus_per_node;
+    int32_t is_shared_bus; /* PCIe: the n - 1 flows of an all-to-all share one link */
+    int64_t device_bytes;  /* of a GPU, that the step may use */
+    double peak_flops_per_s;
+    /* Of the peak, reached by the matrix products and by attention; 0: 0.75, 0.6, 0.55 */
+    double gemm_efficiency, attention_forward_efficiency, attention_backward_efficiency;
+    double link_bytes_per_s;          /* of one GPU inside a node, each way */
+    double nic_bytes_per_s;           /* of one GPU between nodes, each way */
+    double device_memory_bytes_per_s; /* 0: merges of ring blocks cost no time */
+    double collective_s;              /* start of a collective or hop */
+    double block_s;                   /* start of a block of ring attention */
+    double merge_bytes;      /* moved by its merge into the running output, an element; 0: 30 */
+    int64_t host_bytes;      /* pinned, of a node; 0: no swapping */
+    double host_bytes_per_s; /* of one GPU, each way; 0: no swapping */
+} memo_parallel_cluster;
+
+typedef enum memo_parallel_activations {
+    MEMO_PARALLEL_KEEP = 0,  /* all of them, on the device */
+    MEMO_PARALLEL_RECOMPUTE, /* the layers' inputs; each layer's forward runs again */
+    MEMO_PARALLEL_SWAP, /* MEMO: alpha of the rows to the host; the rest, but for attention, again */
+    MEMO_PARALLEL_N_ACTIVATIONS
+} memo_parallel_activations;
+
+typedef struct memo_parallel_layout {
+    int32_t data, pipeline, tensor, ulysses, ring; /* their product is the number of GPUs */
+    int32_t zero_stage; /* 0; 1 shards the optimizer, 2 gradients too, 3 parameters too */
+    memo_parallel_activations activations;
+} memo_parallel_layout;
+
+typedef struct memo_parallel_desc {
+    memo_parallel_model model;
+    memo_parallel_cluster cluster;
+    int64_t sequence;       /* tokens of a sequence, S */
+    int64_t global_batch;   /* sequences of a step; 0: 1 */
+    int64_t micro_batch;    /* of them at a time on each replica; 0: 1 */
+    double element_bytes;   /* of activations and working parameters; 0: 2, bf16 */
+    double gradient_bytes;  /* of a parameter's gradient; 0: 4 */
+    double optimizer_bytes; /* of a parameter; 0: 12, fp32 parameters and two moments */
+    double logit_bytes;     /* of a logit with its gradient; 0: 6 */
+    /* Of the gradients of keys and values that ring attention carries; 0: 4 */
+    double kv_gradient_bytes;
+    /* tensor x ulysses must divide the key/value heads, as in the paper; memo_sp.h deals any to
+     * any. */
+    int32_t kv_heads_must_divide;
+    /* The ring's pieces are contiguous, not zigzag: all blocks of its last rank are full. */
+    int32_t is_contiguous;
+    /* What memo_plan_layouts lists; 0: all. */
+    uint32_t zero_stages; /* bit z: stage z */
+    uint32_t activations; /* bit a: memo_parallel_activations a */
+    int32_t max_pipeline;
+} memo_parallel_desc;
+
+MEMO_API memo_parallel_desc memo_parallel_desc_default(void);
+
+/* Elements of one layer's matrices, and of the model: q, k, v, output and MLP; embedding,
+ * classifier. */
+MEMO_API double memo_parallel_layer_parameters(const memo_parallel_model* model);
+MEMO_API double memo_parallel_parameters(const memo_parallel_model* model);
+
+/* Rank of a GPU by its place in each group, the innermost first (tip 7):
+ * t + T (u + U (r + R (d + D p))). */
+MEMO_API int64_t memo_parallel_rank(const memo_parallel_layout* layout, int32_t t, int32_t u,
+                                    int32_t r, int32_t d, int32_t p);
+
+/* ZeRO shards over the ulysses x ring x data ranks that hold the same parameters. */
+MEMO_API int64_t memo_parallel_zero_group(const memo_parallel_layout* layout);
+/* 1 where sequence parallelism makes replicas, else 0 (tip 3). */
+MEMO_API int32_t memo_parallel_zero_default(const memo_parallel_layout* layout);
+
+/* May it be?  Degrees multiply to the GPUs; tensor divides the key/value heads and the MLP's
+ * columns; every rank has a query head and two pieces of the sequence; data and micro-batch divide
+ * the batch, pipeline the layers; a ZeRO stage has something to shard; swapping has a host, and
+ * layers before the last two.  Whether it fits is another question. Errors: INFEASIBLE with the
+ * reason in words; INVALID_ARGUMENT naming the field of desc. */
+MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
+                                         const memo_parallel_layout* layout, memo_error* error);
+
+/* What a rank sends.  Collectives count (n - 1) / n of what they move. */
+typedef enum memo_parallel_kind {
+    /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
+    MEMO_PARALLEL_TENSOR = 0,
+    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4).
+     * Heads that several ranks read are sent to each, and their gradients travel in fp32. */
+    MEMO_PARALLEL_ULYSSES,
+    /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
+    MEMO_PARALLEL_RING,
+    /* Reduce-scatter once a step, from stage 2 on for each micro-batch; stage 0 all-reduce. */
+    MEMO_PARALLEL_GRADIENTS,
+    /* All-gather once a step; stage 3 for each micro-batch, forward and backward; stage 0 none. */
+    MEMO_PARALLEL_PARAMETERS,
+    /* Activations between stages and their gradients, of a stage in the middle. */
+    MEMO_PARALLEL_PIPELINE,
+    /* Swapped rows, one way. */
+    MEMO_PARALLEL_HOST,
+    MEMO_PARALLEL_N_KINDS
+} memo_parallel_kind;
+MEMO_API const char* memo_parallel_kind_name(memo_parallel_kind kind); /* "ulysses"; never NULL */
+/* "keep"; never NULL */
+MEMO_API const char* memo_parallel_activations_name(memo_parallel_activations activations);
+
+/* Bytes of the GPU that holds most.  With a pipeline every stage counts 1 / pipeline of the layers
+ * and of the vocabulary, and as many micro-batches as the first. */
+typedef struct memo_parallel_memory {
+    double parameters_bytes;  /* 2 P_local, over the group at stage 3 */
+    double gathered_bytes;    /* stage 3: the layer in use and the next */
+    double gradients_bytes;   /* 4 P_local, over the group from stage 2 on */
+    double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
+    double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
+    double logits_bytes;
+    double device_bytes; /* their sum */
+    double host_bytes;   /* of this GPU's rows */
+} memo_parallel_memory;
+
+/* Seconds of a step.  What hides behind computation is not counted, except that ZeRO's collectives
+ * never hide. */
+typedef struct memo_parallel_time {
+    double gemm_s, attention_s;
+    double recompute_s;                 /* computed again, with its collectives */
+    double tensor_s, ulysses_s, ring_s; /* ring: exposed hops, starts and merges of blocks */
+    double pipeline_s, host_s, zero_s;  /* host: stalls of swapping */
+    double bubble_s;                    /* (pipeline - 1) micro-batches */
+    double step_s;                      /* their sum */
+} memo_parallel_time;
+
+typedef struct memo_parallel_prediction {
+    memo_parallel_memory memory;
+    memo_parallel_time time;
+    double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
+    int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* some group of the kind spans nodes */
+    double alpha; /* of the rows that are swapped; 0 without swapping */
+    double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
+    double mfu;   /* flops / (n_gpus * peak * step_s) */
+    int32_t fits; /* device and host */
+} memo_parallel_prediction;
+
+/* Errors: as memo_parallel_check.  A layout that does not fit is no error. */
+MEMO_API memo_status memo_parallel_predict(const memo_parallel_desc* desc,
+                                           const memo_parallel_layout* layout,
+                                           memo_parallel_prediction* prediction, memo_error* error);
+
+/* Attention of one layer and micro-batch, on the rank that is busiest. */
+typedef struct memo_parallel_attention {
+    double compute_s, all_to_all_s;
+    double hops_s;   /* of the ring, exposed */
+    double blocks_s; /* starts and merges */
+} memo_parallel_attention;
+/* Errors: as memo_parallel_check. */
+MEMO_API memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
+                                                     const memo_parallel_layout* layout,
+                                                     int32_t is_backward,
+                                                     memo_parallel_attention* attention,
+                                                     memo_error* error);
+
+/* The longest sequence that fits, a multiple of step_tokens; 0 where none does.  desc->sequence is
+ * not looked at. Errors: as memo_parallel_check; INVALID_ARGUMENT for step_tokens. */
+MEMO_API memo_status memo_parallel_longest(const memo_parallel_desc* desc,
+                                           const memo_parallel_layout* layout, int64_t step_tokens,
+                                           int64_t* sequence, memo_error* error);
+
+typedef struct memo_parallel_entry {
+    memo_parallel_layout layout;
+    memo_parallel_prediction prediction; /* zero where it is not legal */
+    char reason[240];                    /* why it is not legal; "" where it is */
+} memo_parallel_entry;
+
+/* First the n_fitting that fit, then what is legal and does not fit, both by step time and then by
+ * memory; last what is not legal. */
+typedef struct memo_parallel_list {
+    int64_t n_fitting, n_legal, n_entries;
+    memo_parallel_entry* entries;
+} memo_parallel_list;
+
+/* Every layout whose degrees multiply to n_gpus.  That none fits is no error.
+ * Errors: INVALID_ARGUMENT naming the field; OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
+                                       memo_error* error);
+MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
 #ifdef __cplusplus
 }
@@ -102,7 +327,8 @@ MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* al
 
 #endif /* MEMO_PLAN_H */
 
-/* ==== implementation =============================================================================== */
+/* ==== implementation
+ * =============================================================================== */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -131,12 +357,13 @@ MEMOI double memoi_plan_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- the problem in units ---------------------------------------------------------------------------
- * Knows: a memo_plan, as input.  Does not know how it is solved.
+/* ---- the problem in units
+ * --------------------------------------------------------------------------- Knows: a memo_plan,
+ * as input.  Does not know how it is solved.
  *
- * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of items
- * that live together.  Two items overlap exactly where they share a section, so a packing of every
- * section is a plan.  Items of size 0 are left out. */
+ * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
+ * items that live together.  Two items overlap exactly where they share a section, so a packing of
+ * every section is a plan.  Items of size 0 are left out. */
 
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
@@ -190,8 +417,8 @@ MEMOI int memoi_keyed_compare(const void* left, const void* right) {
     return (a->index > b->index) - (a->index < b->index);
 }
 
-/* Turns the ranges from times into sections: sweep the end points; where a range ends and one has begun
- * since the last section was closed, the live set is a largest one. */
+/* Turns the ranges from times into sections: sweep the end points; where a range ends and one has
+ * begun since the last section was closed, the live set is a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
     int has_birth = 0;
@@ -266,7 +493,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         problem->has_gaps |= item->n_ranges > 1;
         problem->n_items++;
     }
-    /* Where an offset is a sum of sizes, a unit that an alignment divides settles that alignment. */
+    /* Where an offset is a sum of sizes, a unit that an alignment divides settles that
+     * alignment. */
     for (i = 0; i < problem->n_items; i++)
         if (unit % problem->items[i].alignment) problem->has_alignment = 1;
     for (i = 0; i < problem->n_items; i++) {
@@ -348,14 +576,15 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* ---- greedy -----------------------------------------------------------------------------------------
- * Knows: the problem.  Does not look back.
+/* ---- greedy
+ * ----------------------------------------------------------------------------------------- Knows:
+ * the problem.  Does not look back.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole. */
 
-/* For every section the top of what lies in it.  A tree: top[node] is the largest below the node, mark[node]
- * a top that the whole node has got; marks stay where they are. */
+/* For every section the top of what lies in it.  A tree: top[node] is the largest below the node,
+ * mark[node] a top that the whole node has got; marks stay where they are. */
 typedef struct memoi_skyline {
     int64_t n_leaves;
     int64_t* top;
@@ -604,9 +833,9 @@ MEMOI memoi_keyed memoi_greedy_pop(memoi_greedy* greedy) {
 }
 
 /* --- lowest offset, without gaps, fixed items and alignments: plateaus ---
- * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that can lie lowest
- * is one that lives within it.  Where there is none, nothing will ever fill it: it rises to its lower
- * neighbour. */
+ * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that
+ * can lie lowest is one that lives within it.  Where there is none, nothing will ever fill it: it
+ * rises to its lower neighbour. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -647,8 +876,8 @@ MEMOI void memoi_unplaced_remove(memoi_greedy* greedy, int64_t i) {
     for (node /= 2; node > 0; node /= 2) memoi_unplaced_join(greedy->unplaced, node);
 }
 
-/* The least rank, if below best, of the unplaced items in [first, last) that end by `end`; the node has the
- * items [begin, begin + n). */
+/* The least rank, if below best, of the unplaced items in [first, last) that end by `end`; the node
+ * has the items [begin, begin + n). */
 MEMOI int64_t memoi_unplaced_find(const memoi_greedy* greedy, int64_t node, int64_t begin,
                                   int64_t n, int64_t first, int64_t last, int64_t end,
                                   int64_t best) {
@@ -716,7 +945,8 @@ MEMOI void memoi_greedy_plateaus(memoi_greedy* greedy) {
 
 /* --- lowest offset, with everything --- */
 
-/* The keys in the heap are lower bounds, since tops only rise: what comes out with a true key is lowest. */
+/* The keys in the heap are lower bounds, since tops only rise: what comes out with a true key is
+ * lowest. */
 MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_keyed* heap = greedy->heap;
@@ -811,30 +1041,34 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     return MEMO_STATUS_OK;
 }
 
-/* ---- exact search --------------------------------------------------------------------------------------
- * Knows: the problem and a capacity.  Does not know where the capacity comes from.
+/* ---- exact search
+ * -------------------------------------------------------------------------------------- Knows: the
+ * problem and a capacity.  Does not know where the capacity comes from.
  *
- * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it every
- * item lies at 0, right on top of an item below it, or where it is fixed.  So it is reached by placing
- * items upwards, each at its *minimum*, the top of its placed neighbours.  (Neighbours: items that
- * overlap in time.)
+ * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it
+ * every item lies at 0, right on top of an item below it, or where it is fixed.  So it is reached
+ * by placing items upwards, each at its *minimum*, the top of its placed neighbours.  (Neighbours:
+ * items that overlap in time.)
  *
- * Branching.  An unplaced item c is *first* among its unplaced neighbours, and then lies at its minimum; or
- * it is not, and then is *blocked* until a neighbour is placed.  The two exclude each other and leave
- * nothing out.  c is an item that can be first and would lie lowest, at the *floor*: the lowest unplaced
- * item of the plan is first among its neighbours, so every unplaced item lies at the floor or higher.
+ * Branching.  An unplaced item c is *first* among its unplaced neighbours, and then lies at its
+ * minimum; or it is not, and then is *blocked* until a neighbour is placed.  The two exclude each
+ * other and leave nothing out.  c is an item that can be first and would lie lowest, at the
+ * *floor*: the lowest unplaced item of the plan is first among its neighbours, so every unplaced
+ * item lies at the floor or higher.
  *
- * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.  In each
- * section that a decision touched, once in a node:
+ * Pruning.  Every unplaced item has a *bound* >= its minimum; above it, the item cannot be first.
+ * In each section that a decision touched, once in a node:
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
- *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
+ *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its
+ *   bound
  *           becomes the least end of those that can be
  *   block   a blocked item likewise, over all the sections that it meets
- *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is not the
+ *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
+ *   not the
  *           one looked for
  *
- * Parts.  Where no unplaced item crosses from a section to the next, the two sides are searched alone; one
- * that fails fails the node, without trying the other again. */
+ * Parts.  Where no unplaced item crosses from a section to the next, the two sides are searched
+ * alone; one that fails fails the node, without trying the other again. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -842,7 +1076,8 @@ typedef enum memoi_verdict {
     MEMOI_STOPPED /* by the limit of nodes or time */
 } memoi_verdict;
 
-/* Which of several items at the floor comes next: the one that meets the tightest section, that with the least */
+/* Which of several items at the floor comes next: the one that meets the tightest section, that
+ * with the least */
 typedef enum memoi_tightness {
     MEMOI_TIGHT_BOTH = 0, /* product of the other two */
     MEMOI_TIGHT_SLACK,    /* room left over */
@@ -996,8 +1231,8 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-/* Items are ordered by begin, so the later ones that i meets follow it in one piece; with gaps, some of
- * those. */
+/* Items are ordered by begin, so the later ones that i meets follow it in one piece; with gaps,
+ * some of those. */
 MEMOI void memoi_search_list_neighbours(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t n = problem->n_items, i, j, *fill = search->minimum;
@@ -1185,8 +1420,8 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
 
 /* --- pruning --- */
 
-/* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items behind, for
- * the next time: from node to node it hardly changes.  Returns how many there are. */
+/* Sorts a section's unplaced items by bound into search->sorted, and keeps that order, placed items
+ * behind, for the next time: from node to node it hardly changes.  Returns how many there are. */
 MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     int32_t* members = search->members + search->first_member[s];
     int32_t* sorted = search->sorted;
@@ -1263,7 +1498,8 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
-/* Sections [begin, end) with their floor, the lowest offset at which one of their items can be first. */
+/* Sections [begin, end) with their floor, the lowest offset at which one of their items can be
+ * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
     int32_t is_done; /* nothing is unplaced */
@@ -1368,8 +1604,8 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
            search->n_nodes >= search->node_stop;
 }
 
-/* Places all unplaced items of sections [begin, end), whose ends none of them crosses; where it fails, all is
- * as it was. */
+/* Places all unplaced items of sections [begin, end), whose ends none of them crosses; where it
+ * fails, all is as it was. */
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
@@ -1405,12 +1641,13 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     return verdict;
 }
 
-/* ---- search for the smallest peak -------------------------------------------------------------------------
- * Knows: how to ask the exact search well: with restarts, capacity after capacity, part after part.
+/* ---- search for the smallest peak
+ * ------------------------------------------------------------------------- Knows: how to ask the
+ * exact search well: with restarts, capacity after capacity, part after part.
  *
- * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are short,
- * grow slowly, and differ in the order of the items, in what counts as tight, and in whether sections that
- * failed often go first. */
+ * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
+ * short, grow slowly, and differ in the order of the items, in what counts as tight, and in whether
+ * sections that failed often go first. */
 
 MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
@@ -1453,8 +1690,9 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* Restarts within one capacity, until there is an answer or n_nodes are spent: every rank with every kind of
- * tightness in turn, and after these one run that does not learn from the sections that failed. */
+/* Restarts within one capacity, until there is an answer or n_nodes are spent: every rank with
+ * every kind of tightness in turn, and after these one run that does not learn from the sections
+ * that failed. */
 MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity, int64_t n_nodes) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     memoi_verdict verdict = MEMOI_STOPPED;
@@ -1497,10 +1735,10 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is proven.
- * Rounds of attempts: at the goal; where that is given up, halfway between there and the best peak, and so on.
- * Each round spends more on an attempt; since a goal given up once is rarely met, only every third round
- * begins with it again.  1, or 0 where there is no memory. */
+/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
+ * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
+ * best peak, and so on. Each round spends more on an attempt; since a goal given up once is rarely
+ * met, only every third round begins with it again.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     memoi_search search;
@@ -1575,7 +1813,8 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Lowers one part to goal if it can; offsets and peak, which come with a plan of the part, follow. */
+/* Lowers one part to goal if it can; offsets and peak, which come with a plan of the part,
+ * follow. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
                                           int64_t goal, memoi_effort* effort, int64_t* offsets,
                                           int64_t* peak, int64_t* bound, memo_error* error) {
@@ -1599,8 +1838,9 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* Searches the parts that nothing crosses one after the other, each with its share of the effort; none needs to be
- * lower than one before it.  best holds a plan of the whole, which stays one whatever happens to a part. */
+/* Searches the parts that nothing crosses one after the other, each with its share of the effort;
+ * none needs to be lower than one before it.  best holds a plan of the whole, which stays one
+ * whatever happens to a part. */
 MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
@@ -1641,17 +1881,18 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
     return status;
 }
 
-/* ---- mixed-integer program ----------------------------------------------------------------------------
- * Knows: the problem and lp_solve.  Of its answer only the order of the items is believed; the offsets are
- * rebuilt from it in whole units.
+/* ---- mixed-integer program
+ * ---------------------------------------------------------------------------- Knows: the problem
+ * and lp_solve.  Of its answer only the order of the items is believed; the offsets are rebuilt
+ * from it in whole units.
  *
- * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary z_ij, "i lies
- * below j":
+ * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
+ * z_ij, "i lies below j":
  *     minimise M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M; for every section K and i in K
  *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
- * which lift the linear bound to the largest section; an order among twins; one pair fixed, since a plan
- * upside down is a plan; in some of the runs transitivity of "below". */
+ * which lift the linear bound to the largest section; an order among twins; one pair fixed, since a
+ * plan upside down is a plan; in some of the runs transitivity of "below". */
 
 enum {
     MEMOI_MIP_PAIRS = 20000,   /* beyond this lp_solve does not get through one factorisation */
@@ -1672,7 +1913,8 @@ typedef struct memoi_mip {
     double deadline;
 } memoi_mip;
 
-/* Few, fixed attempts: its running times are heavy-tailed, so several settings beat a long run of one. */
+/* Few, fixed attempts: its running times are heavy-tailed, so several settings beat a long run of
+ * one. */
 typedef struct memoi_mip_setting {
     int has_transitivity, is_up_first;
     double share; /* of the time that is left */
@@ -1683,7 +1925,8 @@ static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     return memoi_plan_clock() > ((const memoi_mip*)user)->deadline;
 }
 
-/* Appends "i below j" times factor to a row of n terms; returns its constant, which goes to the other side. */
+/* Appends "i below j" times factor to a row of n terms; returns its constant, which goes to the
+ * other side. */
 MEMOI double memoi_mip_below(const memoi_mip* mip, int64_t i, int64_t j, double factor, int* n) {
     int64_t n_items = mip->problem->n_items;
     int is_direct = i < j;
@@ -1950,8 +2193,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #endif /* MEMO_LP_SOLVE */
 
-/* ---- memo_plan_solve -----------------------------------------------------------------------------------
- * Knows: the engines, and which of them to ask.  Does not plan. */
+/* ---- memo_plan_solve
+ * ----------------------------------------------------------------------------------- Knows: the
+ * engines, and which of them to ask.  Does not plan. */
 
 memo_plan_desc memo_plan_desc_default(void) {
     memo_plan_desc desc;
@@ -2035,8 +2279,9 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     return status;
 }
 
-/* ---- memo_plan_alpha -------------------------------------------------------------------------------------
- * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
+/* ---- memo_plan_alpha
+ * ------------------------------------------------------------------------------------- Knows: the
+ * paper's linear program in one variable.  Knows nothing of plans. */
 
 memo_alpha_desc memo_alpha_desc_default(void) {
     memo_alpha_desc desc;
@@ -2100,8 +2345,8 @@ MEMOI double memoi_alpha_closed(const memoi_alpha_row* rows, int n_rows) {
 }
 
 #ifdef MEMO_LP_SOLVE
-/* The same by lp_solve: maximise alpha.  -1 where lp_solve gives up.  Rows are divided by their bound:
- * bytes and seconds differ by more than its tolerances take. */
+/* The same by lp_solve: maximise alpha.  -1 where lp_solve gives up.  Rows are divided by their
+ * bound: bytes and seconds differ by more than its tolerances take. */
 MEMOI double memoi_alpha_lp(const memoi_alpha_row* rows, int n_rows) {
     double alpha = -1, value = 1;
     int column = 1, i, result, ok;
@@ -2177,7 +2422,8 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
     if (desc->n_rows > 0) {
         int64_t tile = desc->tile_rows > 0 ? desc->tile_rows : 1;
         int64_t n_tiles = desc->n_rows / tile + (desc->n_rows % tile != 0);
-        /* A hair above, since 0.5 of 4 tiles may come out as 1.999...; then down to what meets all rows. */
+        /* A hair above, since 0.5 of 4 tiles may come out as 1.999...; then down to what meets all
+         * rows. */
         int64_t tiles = (int64_t)(exact * (double)desc->n_rows / (double)tile + 1e-6);
         if (exact >= 1 - 1e-12 || tiles > n_tiles) tiles = n_tiles;
         for (;; tiles--) {
@@ -2187,6 +2433,799 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
         }
     }
     return MEMO_STATUS_OK;
+}
+
+/* ---- layouts: what may be -----------------------------------------------------------------------
+ * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
+
+memo_parallel_desc memo_parallel_desc_default(void) {
+    memo_parallel_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+const char* memo_parallel_kind_name(memo_parallel_kind kind) {
+    switch (kind) {
+    case MEMO_PARALLEL_TENSOR: return "tensor";
+    case MEMO_PARALLEL_ULYSSES: return "ulysses";
+    case MEMO_PARALLEL_RING: return "ring";
+    case MEMO_PARALLEL_GRADIENTS: return "gradients";
+    case MEMO_PARALLEL_PARAMETERS: return "parameters";
+    case MEMO_PARALLEL_PIPELINE: return "pipeline";
+    case MEMO_PARALLEL_HOST: return "host";
+    case MEMO_PARALLEL_N_KINDS: break;
+    }
+    return "unknown";
+}
+
+const char* memo_parallel_activations_name(memo_parallel_activations activations) {
+    switch (activations) {
+    case MEMO_PARALLEL_KEEP: return "keep";
+    case MEMO_PARALLEL_RECOMPUTE: return "recompute";
+    case MEMO_PARALLEL_SWAP: return "swap";
+    case MEMO_PARALLEL_N_ACTIVATIONS: break;
+    }
+    return "unknown";
+}
+
+MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
+    return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
+}
+
+MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
+    return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
+}
+
+double memo_parallel_layer_parameters(const memo_parallel_model* model) {
+    double head = memoi_parallel_head_size(model);
+    return 2.0 * model->hidden * head * model->n_q_heads +
+           2.0 * model->hidden * head * model->n_kv_heads + memoi_parallel_ffn_parameters(model);
+}
+
+double memo_parallel_parameters(const memo_parallel_model* model) {
+    double vocabulary = (double)model->vocabulary * model->hidden;
+    if (model->n_parameters > 0) return (double)model->n_parameters;
+    return model->n_layers * memo_parallel_layer_parameters(model) +
+           (model->is_tied ? vocabulary : 2 * vocabulary);
+}
+
+int64_t memo_parallel_rank(const memo_parallel_layout* l, int32_t t, int32_t u, int32_t r,
+                           int32_t d, int32_t p) {
+    int64_t outer = r + l->ring * (d + (int64_t)l->data * p);
+    return t + l->tensor * (u + l->ulysses * outer);
+}
+
+int64_t memo_parallel_zero_group(const memo_parallel_layout* l) {
+    return (int64_t)l->ulysses * l->ring * l->data;
+}
+
+int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
+    return (int64_t)l->ulysses * l->ring > 1;
+}
+
+#define MEMOI_PARALLEL_GPUS     (1 << 20)
+#define MEMOI_PARALLEL_SEQUENCE ((int64_t)1 << 40)
+
+typedef struct memoi_parallel_field {
+    const char* name;
+    double value, low, high;
+} memoi_parallel_field;
+
+MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memoi_parallel_field fields[] = {
+        {"model.n_layers", (double)m->n_layers, 1, 1e6},
+        {"model.hidden", (double)m->hidden, 1, 1e8},
+        {"model.ffn", (double)m->ffn, 0, 1e9},
+        {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
+        {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
+        {"model.head_size", (double)m->head_size, 0, 1e6},
+        {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
+        {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
+        {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
+        {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
+        {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
+        {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
+        {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
+        {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
+        {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
+        {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
+        {"cluster.nic_bytes_per_s", c->nic_bytes_per_s, c->n_gpus > c->gpus_per_node ? 1.0 : 0.0,
+         1e18},
+        {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
+        {"cluster.collective_s", c->collective_s, 0, 1e6},
+        {"cluster.block_s", c->block_s, 0, 1e6},
+        {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
+        {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
+        {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
+        {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
+        {"global_batch", (double)desc->global_batch, 0, 1e12},
+        {"micro_batch", (double)desc->micro_batch, 0, 1e12},
+        {"element_bytes", desc->element_bytes, 0, 1e3},
+        {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
+        {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
+        {"logit_bytes", desc->logit_bytes, 0, 1e3},
+        {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
+    size_t i;
+    for (i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "%s is %g; it must lie in %g to %g", fields[i].name,
+                                  fields[i].value, fields[i].low, fields[i].high);
+    if (m->n_q_heads % m->n_kv_heads)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "model.n_kv_heads: %d does not divide the %d query heads",
+                              (int)m->n_kv_heads, (int)m->n_q_heads);
+    if (!m->head_size && m->hidden % m->n_q_heads)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "model.head_size is not given, and %d query heads do not divide the hidden size %d",
+            (int)m->n_q_heads, (int)m->hidden);
+    if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "model.n_ffn_matrices is %d; it must be 2 or 3, or 0 for 3",
+                              (int)m->n_ffn_matrices);
+    return MEMO_STATUS_OK;
+}
+
+/* desc with its defaults in place. */
+MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
+    memo_parallel_desc desc = *given;
+    memo_parallel_cluster* c = &desc.cluster;
+    if (desc.model.head_size == 0)
+        desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
+    if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
+    if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
+    if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
+    if (!(c->merge_bytes > 0)) c->merge_bytes = 30;
+    if (desc.global_batch == 0) desc.global_batch = 1;
+    if (desc.micro_batch == 0) desc.micro_batch = 1;
+    if (!(desc.element_bytes > 0)) desc.element_bytes = 2;
+    if (!(desc.gradient_bytes > 0)) desc.gradient_bytes = 4;
+    if (!(desc.optimizer_bytes > 0)) desc.optimizer_bytes = 12;
+    if (!(desc.logit_bytes > 0)) desc.logit_bytes = 6;
+    if (!(desc.kv_gradient_bytes > 0)) desc.kv_gradient_bytes = 4;
+    return desc;
+}
+
+/* Why the layout cannot be; desc is checked and settled. */
+MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l, memo_error* error) {
+    static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_status no = MEMO_STATUS_INFEASIBLE;
+    double product = 1, pieces;
+    int32_t degrees[5];
+    int i;
+    degrees[0] = l->data;
+    degrees[1] = l->pipeline;
+    degrees[2] = l->tensor;
+    degrees[3] = l->ulysses;
+    degrees[4] = l->ring;
+    for (i = 0; i < 5; i++) {
+        if (degrees[i] < 1)
+            return memo_error_set(error, no, "%s degree %d: degrees are at least 1", names[i],
+                                  (int)degrees[i]);
+        product *= degrees[i];
+    }
+    if (product < c->n_gpus || product > c->n_gpus)
+        return memo_error_set(
+            error, no,
+            "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; there are %d GPUs",
+            (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring, product,
+            (int)c->n_gpus);
+    if (l->tensor > m->n_kv_heads)
+        return memo_error_set(error, no,
+                              "tensor degree %d is above the %d key/value heads, which it splits; "
+                              "ulysses and ring can take the rest",
+                              (int)l->tensor, (int)m->n_kv_heads);
+    if (m->n_kv_heads % l->tensor)
+        return memo_error_set(error, no, "tensor degree %d does not divide the %d key/value heads",
+                              (int)l->tensor, (int)m->n_kv_heads);
+    if (m->ffn % l->tensor)
+        return memo_error_set(error, no,
+                              "tensor degree %d does not divide the %d columns of the MLP",
+                              (int)l->tensor, (int)m->ffn);
+    if (l->ulysses > m->n_q_heads / l->tensor)
+        return memo_error_set(
+            error, no,
+            "ulysses degree %d is above the %d query heads of a tensor rank: %d ranks would have "
+            "none; a ring needs no heads",
+            (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
+            (int)(l->ulysses - m->n_q_heads / l->tensor));
+    if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
+        return memo_error_set(
+            error, no,
+            "tensor x ulysses = %d does not divide the %d key/value heads: would need %s, which "
+            "kv_heads_must_divide forbids",
+            (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
+            l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks" : "uneven heads");
+    pieces = 2.0 * l->tensor * l->ulysses * l->ring;
+    if ((double)desc->sequence < pieces)
+        return memo_error_set(
+            error, no,
+            "a sequence of %lld tokens is shorter than the 2 x tensor x ulysses x "
+            "ring = %.0f pieces that it is dealt in",
+            (long long)desc->sequence, pieces);
+    if (desc->global_batch % l->data)
+        return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
+                              (int)l->data, (long long)desc->global_batch);
+    if (desc->global_batch / l->data % desc->micro_batch)
+        return memo_error_set(
+            error, no, "micro-batches of %lld do not divide the %lld sequences of a replica",
+            (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
+    if (m->n_layers % l->pipeline)
+        return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
+                              (int)l->pipeline, (int)m->n_layers);
+    if (l->zero_stage < 0 || l->zero_stage > 3)
+        return memo_error_set(error, no, "ZeRO stage %d: there are 0, 1, 2 and 3",
+                              (int)l->zero_stage);
+    if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
+        return memo_error_set(error, no,
+                              "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
+                              (int)l->zero_stage);
+    if (l->activations == MEMO_PARALLEL_SWAP) {
+        if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
+            return memo_error_set(error, no,
+                                  "swapping needs host memory and its bandwidth, which are 0 here");
+        if (m->n_layers / l->pipeline <= 2)
+            return memo_error_set(error, no,
+                                  "swapping: a stage has %d layers, and the last two never travel",
+                                  (int)(m->n_layers / l->pipeline));
+    } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
+        return memo_error_set(error, no, "activations %d: they are kept, recomputed or swapped",
+                              (int)l->activations);
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_parallel_layout* layout,
+                                memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    memo_parallel_desc settled;
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    return memoi_parallel_refuse(&settled, layout, error);
+}
+
+/* ---- layouts: bytes and seconds -----------------------------------------------------------------
+ * Knows: one legal layout.  Knows nothing of the others. */
+
+MEMOI double memoi_parallel_max(double a, double b) { return a > b ? a : b; }
+
+/* One rank's share; bytes of one layer and micro-batch. */
+typedef struct memoi_parallel_share {
+    double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
+    double attention_rows; /* over the ring: those whose attention a rank computes, for its heads */
+    double n_layers;       /* of a stage */
+    double n_micro, n_held; /* micro-batches of a step; of them in a stage at once */
+    double group;           /* ZeRO's */
+    double parameters;      /* P_local */
+    int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
+    double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
+    double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
+    double input_elements, attention_elements, layer_elements; /* saved, of a row of `rows` */
+} memoi_parallel_share;
+
+/* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
+MEMOI void memoi_parallel_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses, int32_t u,
+                                int32_t* n_q, int32_t* n_kv) {
+    int32_t group = n_q_heads / n_kv_heads;
+    int32_t begin = (int32_t)((int64_t)u * n_q_heads / ulysses);
+    int32_t end = (int32_t)(((int64_t)u + 1) * n_q_heads / ulysses);
+    *n_q = end - begin;
+    *n_kv = (end - 1) / group - begin / group + 1;
+}
+
+MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memoi_parallel_share* share) {
+    int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
+    int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+    /* A head of the rows that this rank has before the all-to-all. */
+    double head_bytes = desc->element_bytes * share->attention_rows / l->ulysses *
+                        memoi_parallel_head_size(&desc->model);
+    double n_kv_all = 0, d_kv_scale = 1;
+    int32_t u, n_q, n_kv;
+    for (u = 0; u < l->ulysses; u++) {
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        n_kv_all += n_kv;
+        if (n_q > share->n_q) share->n_q = n_q;
+        if (n_kv > share->n_kv) share->n_kv = n_kv;
+    }
+    /* Gradients of heads that several ranks have travel in fp32. */
+    if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
+    for (u = 0; u < l->ulysses; u++) {
+        double to_heads, to_rows, d_kv_to_rows;
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        to_heads = head_bytes * (n_q_heads - n_q);
+        to_rows = head_bytes * n_q * (l->ulysses - 1);
+        d_kv_to_rows = 2 * head_bytes * d_kv_scale * n_kv * (l->ulysses - 1);
+        share->backward_bytes =
+            memoi_parallel_max(share->backward_bytes, to_heads + to_rows + d_kv_to_rows);
+        to_heads += 2 * head_bytes * (n_kv_all - n_kv);
+        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + to_rows);
+        share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
+    }
+}
+
+MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
+                                                   const memo_parallel_layout* l) {
+    const memo_parallel_model* m = &desc->model;
+    double tokens = (double)desc->sequence * (double)desc->micro_batch;
+    double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
+    memoi_parallel_share share;
+    memset(&share, 0, sizeof share);
+    share.rows = tokens / (l->tensor * sequence_degree);
+    share.attention_rows = tokens / l->ring;
+    share.n_layers = (double)m->n_layers / l->pipeline;
+    share.n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
+    share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
+    share.group = (double)memo_parallel_zero_group(l);
+    share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
+    share.tensor_bytes =
+        desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
+    memoi_parallel_share_ulysses(desc, l, &share);
+    share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
+    share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
+    /* Input, two norms, residual: 4 h; q and attention's output, k and v: by the heads a rank has;
+     * the MLP's columns: 3 ffn with a gate, else 2. */
+    share.input_elements = m->hidden;
+    share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
+    share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
+                           2 * head * share.n_kv * l->ulysses * l->tensor +
+                           (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
+    return share;
+}
+
+/* --- links --- */
+
+/* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
+MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
+    int32_t here = (int32_t)memoi_parallel_max(1, extent);
+    return c->n_gpus > c->gpus_per_node && (here > c->gpus_per_node || c->gpus_per_node % here);
+}
+
+MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) {
+    return memoi_parallel_leaves(c, extent) ? c->nic_bytes_per_s : c->link_bytes_per_s;
+}
+
+/* A collective over a group with members `stride` ranks apart.  Where it has all GPUs of a node
+ * each drives its own NIC; a group with some of them gets one NIC (found on the paper's Table
+ * 6). */
+MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
+    if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
+    if (stride > 1) return c->nic_bytes_per_s;
+    return c->link_bytes_per_s < c->gpus_per_node * c->nic_bytes_per_s
+               ? c->link_bytes_per_s
+               : c->gpus_per_node * c->nic_bytes_per_s;
+}
+
+/* --- attention --- */
+
+MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
+                                                    const memo_parallel_layout* l,
+                                                    const memoi_parallel_share* share,
+                                                    int is_backward) {
+    const memo_parallel_cluster* c = &desc->cluster;
+    double head = memoi_parallel_head_size(&desc->model);
+    double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
+                                                      : c->attention_forward_efficiency);
+    /* Two products forward, five backward; the causal half of S x S scores. */
+    double step = (is_backward ? 5 : 2) * (double)desc->sequence * share->attention_rows *
+                  share->n_q * head / flops / l->ring;
+    double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
+    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
+    memo_parallel_attention a;
+    memset(&a, 0, sizeof a);
+    /* A balanced step costs half a block of scores, as does every rank's own; the last rank of
+     * contiguous pieces does whole blocks after its own.  The next K and V travel meanwhile. */
+    a.compute_s = step;
+    if (l->ring > 1) {
+        double later = desc->is_contiguous ? 2 * step : step;
+        double elements = share->attention_rows * share->n_q * head;
+        a.compute_s += (l->ring - 1) * later;
+        a.hops_s =
+            memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
+        /* dK and dV make one hop more, home. */
+        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
+        a.blocks_s = l->ring * c->block_s;
+        if (c->device_memory_bytes_per_s > 0)
+            a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
+    }
+    if (l->ulysses > 1) {
+        link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
+        if (c->is_shared_bus) link /= l->ulysses - 1;
+        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
+                         4 * c->collective_s; /* q, k, v, output, or their gradients */
+    }
+    return a;
+}
+
+/* --- memory without activations --- */
+
+MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
+                                                 const memo_parallel_layout* l,
+                                                 const memoi_parallel_share* share) {
+    memo_parallel_memory memory;
+    memset(&memory, 0, sizeof memory);
+    memory.parameters_bytes =
+        desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
+    memory.gradients_bytes =
+        desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
+    memory.optimizer_bytes =
+        desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
+    if (l->zero_stage >= 3)
+        memory.gathered_bytes =
+            2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
+    memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
+    memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
+                          memory.optimizer_bytes + memory.logits_bytes;
+    return memory;
+}
+
+/* --- swapping --- */
+
+/* A whole number of bytes above, so that no rounding passes a memory. */
+MEMOI int64_t memoi_parallel_above(double bytes) {
+    return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
+}
+
+/* The largest alpha that hides behind a layer's forward and meets both memories; 0 where none
+ * does. */
+MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
+                                  double device_base, double whole, double others,
+                                  double host_bytes, double layer_forward_s) {
+    memo_alpha_desc alpha_desc = memo_alpha_desc_default();
+    memo_alpha alpha;
+    alpha_desc.whole_bytes = memoi_parallel_above(whole);
+    alpha_desc.others_bytes = memoi_parallel_above(others);
+    alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
+    alpha_desc.layer_forward_s = layer_forward_s;
+    /* The last two layers of each micro-batch that a stage holds stay: two more for memo_plan_alpha
+     * to leave out. */
+    alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
+    alpha_desc.host_bytes = (int64_t)host_bytes;
+    alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
+    alpha_desc.device_base_bytes = memoi_parallel_above(device_base);
+    alpha_desc.device_slope_bytes = alpha_desc.others_bytes;
+    alpha_desc.device_bytes = desc->cluster.device_bytes;
+    if (memo_plan_alpha(&alpha_desc, &alpha, NULL)) return 0;
+    return alpha.alpha;
+}
+
+/* --- a step --- */
+
+/* What runs a second time, of a micro-batch. */
+typedef struct memoi_parallel_again {
+    double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
+    double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
+} memoi_parallel_again;
+
+MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memo_parallel_prediction* prediction) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
+    const double layer_weights = memo_parallel_layer_parameters(m);
+    const double vocabulary = (double)m->vocabulary * m->hidden;
+    const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
+    const double layer_gemm_s = 2 * layer_weights * share.rows / gemm_flops; /* forward */
+    const double forward_attention_s = forward.compute_s + forward.hops_s + forward.blocks_s;
+    const double host_share =
+        (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
+    const double row_bytes = desc->element_bytes * share.rows;
+    double collective_s = 0, stay_bytes, n_passes, pass_bytes, forward_s, backward_s, scale, tokens;
+    memo_parallel_memory* memory = &prediction->memory;
+    memo_parallel_time* time = &prediction->time;
+    double* sent = prediction->sent_bytes;
+    memoi_parallel_again again;
+    memset(prediction, 0, sizeof *prediction);
+    memset(&again, 0, sizeof again);
+
+    prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
+        l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
+    prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
+        l->ulysses > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses);
+    prediction->leaves_node[MEMO_PARALLEL_RING] =
+        l->ring > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses * l->ring);
+    prediction->leaves_node[MEMO_PARALLEL_GRADIENTS] =
+        share.group > 1 && memoi_parallel_leaves(c, l->tensor * share.group);
+    prediction->leaves_node[MEMO_PARALLEL_PARAMETERS] =
+        l->zero_stage > 0 && prediction->leaves_node[MEMO_PARALLEL_GRADIENTS];
+    prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
+        l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
+
+    /* One micro-batch of a stage. */
+    time->gemm_s =
+        3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
+    time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
+    time->ring_s =
+        share.n_layers * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s);
+    time->ulysses_s = share.n_layers * (forward.all_to_all_s + backward.all_to_all_s);
+    if (l->tensor > 1)
+        collective_s = share.tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
+    time->tensor_s = share.n_layers * 8 * collective_s;
+    if (l->pipeline > 1) {
+        sent[MEMO_PARALLEL_PIPELINE] = 2 * row_bytes * m->hidden;
+        time->pipeline_s =
+            sent[MEMO_PARALLEL_PIPELINE] / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
+    }
+    forward_s = layer_gemm_s + forward_attention_s + forward.all_to_all_s + 4 * collective_s;
+    backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
+                 backward.all_to_all_s + 4 * collective_s;
+
+    *memory = memoi_parallel_states(desc, l, &share);
+    if (l->activations == MEMO_PARALLEL_KEEP) {
+        memory->activations_bytes =
+            row_bytes * share.layer_elements * share.n_layers * share.n_held;
+    } else if (l->activations == MEMO_PARALLEL_RECOMPUTE) {
+        memory->activations_bytes =
+            row_bytes *
+            (share.input_elements * share.n_layers * share.n_held + share.layer_elements);
+        again.n_layers = share.n_layers;
+        again.gemm_share = again.attention = 1;
+        again.n_collectives = 4;
+        again.ulysses_bytes = share.forward_bytes;
+        again.ulysses_s = forward.all_to_all_s;
+    } else {
+        double whole = row_bytes * (share.input_elements + share.attention_elements);
+        double others = row_bytes * share.layer_elements - whole, swapped, stall_s;
+        double n_swapped = share.n_layers - 2;
+        prediction->alpha =
+            memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
+                                 others, host_share, forward_s);
+        /* Two buffers of what travels, and a scratch for the rows that are computed again. */
+        memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
+        swapped = whole + prediction->alpha * others;
+        memory->host_bytes = share.n_held * n_swapped * swapped;
+        /* All but attention and the MLP's last matrix, and three of the four collectives; the last
+         * layer's rows are still there. */
+        again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
+        again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
+        again.n_collectives = 3;
+        again.ulysses_bytes = share.to_heads_bytes;
+        if (share.forward_bytes > 0)
+            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
+        sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
+        stall_s = swapped / c->host_bytes_per_s;
+        time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
+                                    memoi_parallel_max(0, stall_s - backward_s));
+    }
+    memory->device_bytes += memory->activations_bytes;
+
+    time->recompute_s =
+        again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
+                          again.ulysses_s + again.n_collectives * collective_s);
+    sent[MEMO_PARALLEL_TENSOR] =
+        share.tensor_bytes * (8 * share.n_layers + again.n_collectives * again.n_layers);
+    sent[MEMO_PARALLEL_ULYSSES] = share.n_layers * (share.forward_bytes + share.backward_bytes) +
+                                  again.n_layers * again.ulysses_bytes;
+    sent[MEMO_PARALLEL_RING] =
+        (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
+    if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
+
+    /* All of them, and the bubble of one pipeline. */
+    scale = share.n_micro;
+    time->bubble_s =
+        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
+    time->gemm_s *= scale;
+    time->attention_s *= scale;
+    time->recompute_s *= scale;
+    time->tensor_s *= scale;
+    time->ulysses_s *= scale;
+    time->ring_s *= scale;
+    time->pipeline_s *= scale;
+    time->host_s *= scale;
+    sent[MEMO_PARALLEL_TENSOR] *= scale;
+    sent[MEMO_PARALLEL_ULYSSES] *= scale;
+    sent[MEMO_PARALLEL_RING] *= scale;
+    sent[MEMO_PARALLEL_PIPELINE] *= scale;
+    sent[MEMO_PARALLEL_HOST] *= scale;
+
+    stay_bytes = share.parameters * (share.group - 1) / share.group;
+    n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
+    pass_bytes = desc->gradient_bytes * stay_bytes;
+    sent[MEMO_PARALLEL_GRADIENTS] = n_passes * pass_bytes;
+    n_passes = l->zero_stage == 0 ? 0 : l->zero_stage == 3 ? 2 * share.n_micro : 1;
+    pass_bytes = desc->element_bytes * stay_bytes;
+    sent[MEMO_PARALLEL_PARAMETERS] = n_passes * pass_bytes;
+    time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
+                   memoi_parallel_group_link(c, share.group, l->tensor);
+
+    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
+                   time->bubble_s;
+    tokens = (double)desc->sequence * (double)desc->global_batch;
+    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
+                                  6.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      memoi_parallel_head_size(m));
+    prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
+    prediction->fits =
+        memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
+}
+
+memo_status memo_parallel_predict(const memo_parallel_desc* desc,
+                                  const memo_parallel_layout* layout,
+                                  memo_parallel_prediction* prediction, memo_error* error) {
+    memo_status status = memo_parallel_check(desc, layout, error);
+    memo_parallel_desc settled;
+    memset(prediction, 0, sizeof *prediction);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    memoi_parallel_predict_legal(&settled, layout, prediction);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
+                                            const memo_parallel_layout* layout, int32_t is_backward,
+                                            memo_parallel_attention* attention, memo_error* error) {
+    memo_status status = memo_parallel_check(desc, layout, error);
+    memo_parallel_desc settled;
+    memoi_parallel_share share;
+    memset(attention, 0, sizeof *attention);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    share = memoi_parallel_share_of(&settled, layout);
+    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_longest(const memo_parallel_desc* desc,
+                                  const memo_parallel_layout* layout, int64_t step_tokens,
+                                  int64_t* sequence, memo_error* error) {
+    memo_parallel_desc trial = *desc;
+    memo_parallel_prediction prediction;
+    int64_t low = 0, high; /* low steps fit, high do not */
+    memo_status status;
+    *sequence = 0;
+    if (step_tokens < 1 || step_tokens > MEMOI_PARALLEL_SEQUENCE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "step_tokens is %lld; it must lie in 1 to 2^40",
+                              (long long)step_tokens);
+    high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
+    trial.sequence = (high - 1) * step_tokens;
+    status = memo_parallel_check(&trial, layout, error);
+    if (status) return status;
+    trial = memoi_parallel_settle(&trial);
+    /* Memory grows with the length; a length too short for its pieces has an answer too. */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        trial.sequence = middle * step_tokens;
+        memoi_parallel_predict_legal(&trial, layout, &prediction);
+        if (prediction.fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    trial.sequence = low * step_tokens;
+    if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- layouts: all of them -----------------------------------------------------------------------
+ * Knows: the list and its order.  Knows nothing of what a layout costs. */
+
+#define MEMOI_PARALLEL_ENTRIES 1000000
+
+MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
+    return entry->reason[0] ? 2 : !entry->prediction.fits;
+}
+
+/* Fitting, legal, refused; time, memory; the order in which they were made, for lists that are the
+ * same each time. */
+MEMOI int memoi_parallel_compare(const void* left, const void* right) {
+    const memo_parallel_entry* a = (const memo_parallel_entry*)left;
+    const memo_parallel_entry* b = (const memo_parallel_entry*)right;
+    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
+    int32_t degrees[7][2];
+    int i;
+    if (memoi_parallel_class(a) != memoi_parallel_class(b))
+        return memoi_parallel_class(a) - memoi_parallel_class(b);
+    if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
+    if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
+    if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
+    if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
+    degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
+    degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
+    degrees[2][0] = x->ring, degrees[2][1] = y->ring;
+    degrees[3][0] = x->ulysses, degrees[3][1] = y->ulysses;
+    degrees[4][0] = x->data, degrees[4][1] = y->data;
+    degrees[5][0] = x->zero_stage, degrees[5][1] = y->zero_stage;
+    degrees[6][0] = (int32_t)x->activations, degrees[6][1] = (int32_t)y->activations;
+    for (i = 0; i < 7; i++)
+        if (degrees[i][0] != degrees[i][1]) return degrees[i][0] < degrees[i][1] ? -1 : 1;
+    return 0;
+}
+
+/* Calls visit for every layout that is asked for; entries NULL: only counts. */
+MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
+                                       memo_parallel_entry* entries) {
+    int32_t n = desc->cluster.n_gpus, zero, activations;
+    int64_t count = 0;
+    memo_parallel_layout l;
+    for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
+        int32_t data = n / l.pipeline;
+        if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
+        for (l.data = 1; l.data <= data; l.data++) {
+            int32_t tensor = data / l.data;
+            if (data % l.data) continue;
+            for (l.tensor = 1; l.tensor <= tensor; l.tensor++) {
+                int32_t ulysses = tensor / l.tensor;
+                if (tensor % l.tensor) continue;
+                for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
+                    if (ulysses % l.ulysses) continue;
+                    l.ring = ulysses / l.ulysses;
+                    for (zero = 0; zero < 4; zero++)
+                        for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
+                             activations++) {
+                            if (desc->zero_stages && !(desc->zero_stages >> zero & 1)) continue;
+                            if (desc->activations && !(desc->activations >> activations & 1))
+                                continue;
+                            l.zero_stage = zero;
+                            l.activations = (memo_parallel_activations)activations;
+                            if (entries) entries[count].layout = l;
+                            count++;
+                        }
+                }
+            }
+        }
+    }
+    return count;
+}
+
+memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
+                              memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    memo_parallel_desc settled;
+    memo_parallel_list* made;
+    int64_t n, i;
+    *list = NULL;
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    n = memoi_parallel_enumerate(&settled, NULL);
+    if (n > MEMOI_PARALLEL_ENTRIES)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
+                              "fewer ZeRO stages, activations or pipeline degrees",
+                              (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+    made = (memo_parallel_list*)memoi_calloc(1, sizeof *made);
+    if (made)
+        made->entries = (memo_parallel_entry*)memoi_calloc(n > 0 ? n : 1, sizeof *made->entries);
+    if (!made || !made->entries) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "the list of layouts");
+    }
+    made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
+    for (i = 0; i < n; i++) {
+        memo_parallel_entry* entry = &made->entries[i];
+        memo_error why;
+        if (memoi_parallel_refuse(&settled, &entry->layout, &why)) {
+            (void)snprintf(entry->reason, sizeof entry->reason, "%.*s",
+                           (int)sizeof entry->reason - 1, why.message);
+            continue;
+        }
+        memoi_parallel_predict_legal(&settled, &entry->layout, &entry->prediction);
+        made->n_legal++;
+        made->n_fitting += entry->prediction.fits;
+    }
+    qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
+    *list = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_parallel_list_destroy(memo_parallel_list* list) {
+    if (!list) return;
+    MEMO_FREE(list->entries);
+    MEMO_FREE(list);
 }
 
 #include "plan_parts/swap.inc"

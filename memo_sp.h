@@ -1,13 +1,16 @@
-/* memo_sp.h - parallelism along the sequence and across tensors: comm, layouts, Ulysses, ring, hybrid.
+/* memo_sp.h - parallelism along the sequence and across tensors: comm, layouts, Ulysses, ring,
+ * hybrid.
  *
- * Ranks talk through a small table of functions, memo_comm.  This header brings two: ranks as threads of one
- * process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.c writes a third over MPI.
+ * Ranks talk through a small table of functions, memo_comm.  This header brings two: ranks as
+ * threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.c
+ * writes a third over MPI.
  *
  * In exactly one translation unit, the one with memo.h's implementation:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
- *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm; with MEMO_SP_NCCL also -lnccl -lcudart
+ *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm; with MEMO_SP_NCCL also
+ *     -lnccl -lcudart
  *
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *
@@ -15,7 +18,8 @@
  *     MEMO_SP_NCCL             the NCCL back end; needs nccl.h and cuda_runtime_api.h
  *     MEMO_NO_HOST_DEVICE      leaves the threads back end out, as it does chapter 6 of memo.h
  *
- * Licence: MIT.  Language: C99 that is also C++11; with MEMO_SP_NCCL what the CUDA runtime's C headers take. */
+ * Licence: MIT.  Language: C99 that is also C++11; with MEMO_SP_NCCL what the CUDA runtime's C
+ * headers take. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
 
@@ -26,35 +30,30 @@
 extern "C" {
 #endif
 
-/* ---- 1 comm: the second and last table of functions -------------------------------------------------
+/* ---- 1 comm: the second and last table of functions
+ * -------------------------------------------------
  *
- * A communicator is a set of ranks 0 .. size-1; each rank holds its own memo_comm and calls it from one thread.
- * Every function but split, abort, status and destroy enqueues on a stream of the rank's own device and returns
- * at once; buffers stay untouched until the stream has passed.  All ranks call the collectives in the same
- * order.  A communicator is used on one stream at a time: who moves to another lets that one wait for an event
- * first.  Different communicators may be under way at once.
+ * A communicator is a set of ranks 0 .. size-1; each rank holds its own memo_comm and calls it from
+ * one thread. Every function but split, abort, status and destroy enqueues on a stream of the
+ * rank's own device and returns at once; buffers stay untouched until the stream has passed.  All
+ * ranks call the collectives in the same order.  A communicator is used on one stream at a time:
+ * who moves to another lets that one wait for an event first.  Different communicators may be under
+ * way at once.
  *
- * Between group_begin and group_end, sends and receives are collected and run as one operation that cannot
- * deadlock; outside of a group a send is done when its receive is.  Groups nest, the outermost counts; all of a
- * group is on one stream; collectives stay outside; a refused call gives the group up.  Between two ranks the
- * k-th send meets the k-th receive, and count and type must be the same.
+ * Between group_begin and group_end, sends and receives are collected and run as one operation that
+ * cannot deadlock; outside of a group a send is done when its receive is.  Groups nest, the
+ * outermost counts; all of a group is on one stream; collectives stay outside; a refused call gives
+ * the group up.  Between two ranks the k-th send meets the k-th receive, and count and type must be
+ * the same.
  *
- * A rank that is lost, or does not come within the communicator's time-out, makes the operation fail on every
- * rank with MEMO_STATUS_COMM: the error is returned by the next call, by status, and by synchronisation of the
- * stream.  The communicator is of no use then, nor are those split from the same one.
+ * A rank that is lost, or does not come within the communicator's time-out, makes the operation
+ * fail on every rank with MEMO_STATUS_COMM: the error is returned by the next call, by status, and
+ * by synchronisation of the stream.  The communicator is of no use then, nor are those split from
+ * the same one.
  *
- * Errors of every enqueueing call: INVALID_ARGUMENT, INVALID_STATE (a collective inside a group, group_end
- * without group_begin), COMM, and the device's. */
+ * Errors of every enqueueing call: INVALID_ARGUMENT, INVALID_STATE (a collective inside a group,
+ * group_end without group_begin), COMM, and the device's. */
 
-typedef enum memo_type {
-    MEMO_TYPE_F32 = 0,
-    MEMO_TYPE_F64,
-    MEMO_TYPE_BF16,
-    MEMO_TYPE_F16,
-    MEMO_TYPE_I32,
-    MEMO_TYPE_I64,
-    MEMO_TYPE_U8
-} memo_type;
 MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0: no memo_type */
 MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
 
@@ -65,15 +64,17 @@ typedef struct memo_comm {
     const char* name;     /* of the back end and the group: "threads world", "nccl ring" */
     void* context;
     int32_t rank, size;
-    /* By this rank so far, counted when enqueued; a rank's bytes to itself are not sent.  A collective counts
-     * memo_comm_bytes, whatever the back end really does. */
+    /* By this rank so far, counted when enqueued; a rank's bytes to itself are not sent.  A
+     * collective counts memo_comm_bytes, whatever the back end really does. */
     int64_t sent_bytes;
 
-    /* All ranks call it, each from a thread of its own, and wait for each other.  Ranks of equal color (>= 0)
-     * form a new communicator, ordered by key, then by rank; color < 0: none (*part = NULL). */
+    /* All ranks call it, each from a thread of its own, and wait for each other.  Ranks of equal
+     * color (>= 0) form a new communicator, ordered by key, then by rank; color < 0: none (*part =
+     * NULL). */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
-    /* The caller has synchronised its streams.  Before the rank's device is destroyed; parts in any order. */
+    /* The caller has synchronised its streams.  Before the rank's device is destroyed; parts in any
+     * order. */
     void (*destroy)(struct memo_comm* comm);
 
     memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
@@ -83,17 +84,19 @@ typedef struct memo_comm {
     memo_status (*receive)(struct memo_comm* comm, memo_stream stream, void* to, int64_t count,
                            memo_type type, int32_t from_rank, memo_error* error);
 
-    /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the 16-bit types
-     * (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.  The result is bitwise
-     * the same on all ranks and in every run (threads; NCCL and MPI promise less). */
+    /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the
+     * 16-bit types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.
+     *  The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
+     *  less). */
     memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from,
                               void* to, int64_t count, memo_type type, memo_reduction reduction,
                               memo_error* error);
-    /* to holds size * count elements, those of rank r at r * count.  In place: from is that part of to. */
+    /* to holds size * count elements, those of rank r at r * count.  In place: from is that part of
+     * to. */
     memo_status (*all_gather)(struct memo_comm* comm, memo_stream stream, const void* from,
                               void* to, int64_t count, memo_type type, memo_error* error);
-    /* from holds size * count elements; rank r gets the reduction of those at r * count.  In place: to is that
-     * part of from, whose other parts keep their values. */
+    /* from holds size * count elements; rank r gets the reduction of those at r * count.  In place:
+     * to is that part of from, whose other parts keep their values. */
     memo_status (*reduce_scatter)(struct memo_comm* comm, memo_stream stream, const void* from,
                                   void* to, int64_t count, memo_type type, memo_reduction reduction,
                                   memo_error* error);
@@ -107,22 +110,23 @@ typedef struct memo_comm {
     memo_status (*status)(struct memo_comm* comm, memo_error* error);
 } memo_comm;
 
-/* Rank r's count elements at from + p * count go to rank p, which finds them at to + r * count.  A group of sends
- * and receives; from and to do not overlap. */
+/* Rank r's count elements at from + p * count go to rank p, which finds them at to + r * count.  A
+ * group of sends and receives; from and to do not overlap. */
 MEMO_API memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_error* error);
-/* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at send_offsets[p] go
- * to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].  Where a count is 0 nothing is
- * sent.  The arrays (size) are read before the call returns. */
+/* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at
+ * send_offsets[p] go to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].
+ *  Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
 MEMO_API memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
                                             const int64_t* send_counts, const int64_t* send_offsets,
                                             void* to, const int64_t* receive_counts,
                                             const int64_t* receive_offsets, memo_type type,
                                             memo_error* error);
 
-/* Bytes a rank sends in a collective over n ranks by the ring algorithm, which no other undercuts on average; count
- * as in the table.  For those who write a memo_comm.  With b = count * bytes of the type:
+/* Bytes a rank sends in a collective over n ranks by the ring algorithm, which no other undercuts
+ * on average; count as in the table.  For those who write a memo_comm.  With b = count * bytes of
+ * the type:
  *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
  *   broadcast b, and 0 for rank root-1 (mod n), the end of the chain */
 typedef enum memo_collective {
@@ -135,20 +139,23 @@ typedef enum memo_collective {
 MEMO_API int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
                                  memo_type type, int32_t root);
 
-/* to = from[0] + from[1] + ... (or their maximum), count elements each, in that order, on the host and at once: with
- * the bits that the table promises.  to may be one of from.  For those who write a memo_comm. */
+/* to = from[0] + from[1] + ... (or their maximum), count elements each, in that order, on the host
+ * and at once: with the bits that the table promises.  to may be one of from.  For those who write
+ * a memo_comm. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
                                memo_type type, memo_reduction reduction);
 
 /* --- ranks as threads ---
  *
- * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their peers there: a
- * receive copies from the sender's buffer, the sender's operation ends with it.  Two ranks are ordered, in the
- * eyes of a race detector, by what flows between them, those of a collective by it.  That kind, count, type,
- * reduction and root are the same on all ranks is always checked; the error names two ranks and what they call.
+ * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their
+ * peers there: a receive copies from the sender's buffer, the sender's operation ends with it.  Two
+ * ranks are ordered, in the eyes of a race detector, by what flows between them, those of a
+ * collective by it.  That kind, count, type, reduction and root are the same on all ranks is always
+ * checked; the error names two ranks and what they call.
  *
- * A failed device, a destroyed communicator and an abort are noticed by those who wait within some 20 ms, a rank
- * that does not come after timeout_s.  All communicators split from one world fail together.
+ * A failed device, a destroyed communicator and an abort are noticed by those who wait within some
+ * 20 ms, a rank that does not come after timeout_s.  All communicators split from one world fail
+ * together.
  *
  *     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
  *     desc.n_ranks = 4;
@@ -166,9 +173,9 @@ typedef struct memo_comm_threads_desc {
     const char* name;            /* copied; NULL: "threads world" */
     double timeout_s;            /* longer than any transfer; 0: 30 */
 
-    /* Links, for trying a schedule: a rank receives latency_s after the send and its receive have met, and at
-     * bytes_per_s (0: as fast as memory is); what arrives at the same time takes turns, over all
-     * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
+    /* Links, for trying a schedule: a rank receives latency_s after the send and its receive have
+     * met, and at bytes_per_s (0: as fast as memory is); what arrives at the same time takes turns,
+     * over all communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
     /* Ranks of different nodes have links of their own.  0: all ranks on one node. */
     int32_t ranks_per_node;
@@ -176,7 +183,8 @@ typedef struct memo_comm_threads_desc {
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
-/* Called once; comms[n_ranks] are handed to the threads of the ranks, each of which destroys its own. */
+/* Called once; comms[n_ranks] are handed to the threads of the ranks, each of which destroys its
+ * own. */
 MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
 
@@ -184,38 +192,42 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 
 /* --- NCCL ---
  *
- * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are cudaStream_t.
- * Sums are NCCL's: the same bits on all ranks, but not those of the threads back end.  Calls that differ between
- * ranks are not compared, and parts fail on their own.  The first message between two ranks makes their
+ * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
+ * cudaStream_t. Sums are NCCL's: the same bits on all ranks, but not those of the threads back end.
+ *  Calls that differ between ranks are not compared, and parts fail on their own.  The first
+ *  message between two ranks makes their
  * connection: the call that enqueues it waits for both. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
-    /* size 0: from the environment that torchrun and Slurm wrappers set, RANK, WORLD_SIZE, MASTER_ADDR,
-     * MASTER_PORT; rank 0 listens there until all have come. */
+    /* size 0: from the environment that torchrun and Slurm wrappers set, RANK, WORLD_SIZE,
+     * MASTER_ADDR, MASTER_PORT; rank 0 listens there until all have come. */
     int32_t rank, size;
-    /* Where rank 0 leaves NCCL's unique id, a file that all ranks see; deleted once all have joined.  A new name for
-     * each run.  NULL: MASTER_ADDR and MASTER_PORT. */
+    /* Where rank 0 leaves NCCL's unique id, a file that all ranks see; deleted once all have
+     * joined.  A new name for each run.  NULL: MASTER_ADDR and MASTER_PORT. */
     const char* id_path;
     const char* name; /* copied; NULL: "nccl world" */
     double timeout_s; /* of joining, splits and connections; 0: 30 */
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks call it and wait for each other.  Errors: INVALID_ARGUMENT, IO (the file, the connection), COMM. */
+/* All ranks call it and wait for each other.  Errors: INVALID_ARGUMENT, IO (the file, the
+ * connection), COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
-/* Synchronises stream, looking at the communicator meanwhile: a lost peer or the time-out (0: the desc's) aborts it
- * and is returned, where cudaStreamSynchronize would hang. */
+/* Synchronises stream, looking at the communicator meanwhile: a lost peer or the time-out (0: the
+ * desc's) aborts it and is returned, where cudaStreamSynchronize would hang. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
 #endif
 
-/* ---- 2 mesh: who belongs to which group ---------------------------------------------------------------
+/* ---- 2 mesh: who belongs to which group
+ * ---------------------------------------------------------------
  *
- * The ranks of a world as a box of pipeline x data x ring x ulysses x tensor ranks, tensor varying fastest (unified
- * SP paper, tip 7: tensor needs the fastest links, then ulysses, ring, data and pipeline). */
+ * The ranks of a world as a box of pipeline x data x ring x ulysses x tensor ranks, tensor varying
+ * fastest (unified SP paper, tip 7: tensor needs the fastest links, then ulysses, ring, data and
+ * pipeline). */
 
 typedef struct memo_mesh_desc {
     int32_t data, pipeline, tensor, ring,
@@ -239,24 +251,373 @@ typedef struct memo_mesh {
 } memo_mesh;
 
 MEMO_API memo_mesh_desc memo_mesh_desc_default(void);
-/* The coordinates alone, without communicators (world and groups are NULL): to plan and to print.  Errors:
- * INVALID_ARGUMENT, which says what would work. */
+/* The coordinates alone, without communicators (world and groups are NULL): to plan and to print.
+ * Errors: INVALID_ARGUMENT, which says what would work. */
 MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
-/* All ranks of world call it, each from its own thread, with equal descs.  Errors: as above, and those of split. */
+/* All ranks of world call it, each from its own thread, with equal descs.  Errors: as above, and
+ * those of split. */
 MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
-/* A line a rank, its coordinates in all groups, into text (capacity_bytes with the final zero; cut where it does not
- * fit).  Returns the bytes of the whole, without the zero; text may be NULL where capacity_bytes is 0. */
+/* A line a rank, its coordinates in all groups, into text (capacity_bytes with the final zero; cut
+ * where it does not fit).  Returns the bytes of the whole, without the zero; text may be NULL where
+ * capacity_bytes is 0. */
 MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
                                  int64_t capacity_bytes);
 
-#include "sp_parts/3_layout.h"
-#include "sp_parts/4_attention.h"
-#include "sp_parts/5_ulysses.h"
-#include "sp_parts/6_ring.h"
-#include "sp_parts/7_hybrid.h"
+/* ---- 3 layouts: which rank holds which tokens ---------------------------------------------------
+ *
+ * A sequence is split over ring x ulysses ranks; sequence rank = ring_rank * ulysses +
+ * ulysses_rank.  All hold local_tokens rows.  The ranks of one ulysses group hold, in their order,
+ * the ring_tokens rows on which the attention of that ring rank works.  With rd = ring, and
+ * padded_tokens cut in equal chunks:
+ *
+ *   zigzag    2 rd chunks, ring rank r holds chunks r and 2 rd - 1 - r: equal work under a causal
+ *   mask
+ *             (unified SP paper, Algorithm 2)
+ *   plain     rd chunks, ring rank r holds chunk r: the last rank works most
+ *   striped   ring rank r holds positions r, r + rd, r + 2 rd, ...
+ *
+ * A length that does not divide is padded at its end, by less than 2 ring * ulysses tokens.
+ * Padding is masked, has output and gradient 0, and no label.  Documents packed into one sequence
+ * need no divisibility at all: they are a matter of the mask (chapter 4).
+ *
+ * What a rank holds is at most MEMO_RUNS_MAX runs of positions, ascending, in the order of its
+ * rows. */
+
+typedef enum memo_layout_kind {
+    MEMO_LAYOUT_ZIGZAG = 0,
+    MEMO_LAYOUT_PLAIN,
+    MEMO_LAYOUT_STRIPED
+} memo_layout_kind;
+MEMO_API const char* memo_layout_name(memo_layout_kind kind); /* "zigzag"; never NULL */
+
+/* Positions start, start + stride, ..., count of them. */
+typedef struct memo_run {
+    int64_t start, stride, count;
+} memo_run;
+#define MEMO_RUNS_MAX 2
+
+typedef struct memo_layout_desc {
+    memo_layout_kind kind;
+    int32_t ring, ulysses; /* degrees; 0: 1 */
+    int64_t n_tokens;      /* of the sequence, all ranks together */
+} memo_layout_desc;
+
+typedef struct memo_layout {
+    memo_layout_kind kind;
+    int32_t ring, ulysses;
+    int64_t n_tokens;
+    int64_t
+        padded_tokens; /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
+    int64_t local_tokens; /* rows of each rank */
+    int64_t ring_tokens;  /* ulysses * local_tokens */
+} memo_layout;
+
+MEMO_API memo_layout_desc memo_layout_desc_default(void);
+/* Pure arithmetic, no memory: every rank makes its own.  Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout,
+                                      memo_error* error);
+/* Trusts nothing and shares no code with the functions below: every position of the padded sequence
+ * is held once, by the rank and row that the definition says, and maps and runs agree.
+ * O(padded_tokens) time and memory. Errors: INVALID_ARGUMENT naming the position,
+ * OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_layout_validate(const memo_layout* layout, memo_error* error);
+
+/* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position
+ * (in [0, padded_tokens)). */
+MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
+                                      int64_t row);
+MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
+                               int64_t* row);
+/* The runs of a sequence rank, and of all ranks of a ulysses group together; returns how many. */
+MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank,
+                                  memo_run runs[MEMO_RUNS_MAX]);
+MEMO_API int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank,
+                                       memo_run runs[MEMO_RUNS_MAX]);
+/* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
+ * documents (document_begins[n_documents + 1], from 0 to n_tokens, ascending; NULL: one) positions
+ * count from the begin of each.  Padding counts on from n_tokens; a table of padded_tokens angles
+ * serves all. */
+MEMO_API void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
+                                    const int64_t* document_begins, int64_t n_documents,
+                                    int64_t* positions);
+
+/* Rows between the whole sequence (n_batch, n_tokens, row_bytes) and a rank's share (n_batch,
+ * local_tokens, row_bytes), both in host memory.  scatter sets padding to zero bytes; gather writes
+ * the rank's rows into whole and drops padding: called for every rank, it fills whole. */
+MEMO_API void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
+                                  int64_t row_bytes, const void* whole, void* share);
+MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
+                                 int64_t row_bytes, const void* share, void* whole);
+
+/* A rank's labels (n_batch, local_tokens): the label of a position is the next token, looked up
+ * before the sequence is split.  The last of the sequence and of each document, and padding, get
+ * `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are not
+ * ignored. */
+MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
+                                    int64_t n_batch, const int32_t* tokens,
+                                    const int64_t* document_begins, int64_t n_documents,
+                                    int32_t ignored, int32_t* labels);
+
+/* The mean over all ranks' labels.  sums (device memory, 2): the sum of this rank's losses and the
+ * number of its labels; becomes those of all ranks of comm (memo_mesh.gradient).  With n the second
+ * of them afterwards: loss = sums[0] / n on every rank, the gradient of each label's loss is 1 / n,
+ * and gradients of parameters are summed over comm, not averaged.  Enqueues on stream; all ranks
+ * call it.  Errors: those of all_reduce. */
+MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
+                                          memo_error* error);
+
+/* A line a rank, its positions in runs, into text (capacity_bytes with the final zero; cut where it
+ * does not fit). Returns the bytes of the whole, without the zero; text may be NULL where
+ * capacity_bytes is 0. */
+MEMO_API int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes);
+/* ---- 4 local attention: a block of queries against a block of keys ------------------------------
+ *
+ * What a rank computes in one step of the ring is a callback, so that any kernel can do it: queries
+ * at known positions against keys at known positions, under a mask that is stated in positions.
+ * Supplied is an exact one for the host device. */
+
+typedef enum memo_mask_kind {
+    MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
+    MEMO_MASK_FULL
+} memo_mask_kind;
+
+/* Which keys a query sees: always an interval of positions, whose ends do not fall as the query
+ * moves on.  All conditions hold together. */
+typedef struct memo_mask {
+    memo_mask_kind kind;
+    int64_t window;   /* only keys less than this many positions away; 0: any */
+    int64_t n_tokens; /* positions from here on are padding: they see and are seen by nobody */
+    /* Documents packed into the sequence (cu_seqlens), n_documents + 1 positions, 0 the first,
+     * n_tokens the last, ascending: only keys of the query's own document; the same for all
+     * sequences of a batch.  Host memory that stays untouched until the stream has passed.  NULL:
+     * one document. */
+    const int64_t* document_begins;
+    int64_t n_documents;
+} memo_mask;
+
+MEMO_API memo_mask memo_mask_default(void);
+/* The keys that a query sees are those at positions [*begin, *end); none: begin = end.  O(log
+ * n_documents). */
+MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
+                                 int64_t* end);
+/* How many pairs (query, key) the mask lets through.  O(queries). */
+MEMO_API int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                                 const memo_run* k_runs, int32_t n_k_runs);
+
+/* Rows are the positions of q_runs and k_runs in their order.  Heads of a row lie side by side:
+ * element e of head h of row i of batch b of q is at b * q_batch_stride + i * q_row_stride + h *
+ * head_size + e.  d_out, out and d_q are strided as q; v, d_k, d_v as k; lse and row_dots (a number
+ * a row and head) as lse.  Query head h reads key head h / (n_q_heads / n_kv_heads).  Strides count
+ * elements. */
+typedef struct memo_attention_block {
+    memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
+    float scale;    /* of the scores */
+    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    int32_t n_q_runs, n_k_runs;
+    const memo_run *q_runs, *k_runs; /* untouched until the stream has passed */
+    memo_mask mask;
+    int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, lse_row_stride,
+        lse_batch_stride;
+    const void *q, *k, *v, *d_out;
+    float* out; /* forward: set */
+    float* lse; /* log of the sum of exp(scale * q k): set by forward, read by backward */
+    const float* row_dots;  /* backward: sum of d_out * output over a head */
+    float *d_q, *d_k, *d_v; /* backward: added to */
+} memo_attention_block;
+
+/* Enqueues on stream and returns; block itself is only valid during the call.
+ *   forward    the softmax over this block's keys alone: out and lse; out 0 and lse -inf for a row
+ *   that sees none backward   lse is that of all keys, row_dots that of the final output: P =
+ *   exp(scale * q k - lse),
+ *              d_v += P^T d_out, dS = P * (d_out v^T - row_dots), d_q += scale * dS k, d_k += scale
+ *              * dS^T q */
+typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
+                                               const memo_attention_block* block,
+                                               memo_error* error);
+
+typedef struct memo_attention {
+    memo_attention_function forward, backward;
+    void* user;
+} memo_attention;
+
+#ifndef MEMO_NO_HOST_DEVICE
+
+/* An exact attention for the host device: tiles, fp32 sums, work outside of the mask skipped.
+ * head_size at most MEMO_HOST_ATTENTION_HEAD_SIZE.  Keep the state as long as the attention is
+ * used. */
+#define MEMO_HOST_ATTENTION_HEAD_SIZE 256
+typedef struct memo_host_attention {
+    memo_device* device;
+    int64_t
+        n_scores; /* computed so far, masked ones of a tile not counted; read after synchronisation */
+} memo_host_attention;
+
+MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);
+
+#endif
+/* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
+ *
+ * Before attention, all to all turns (n_batch, local_tokens, all heads) into (n_batch, ring_tokens,
+ * some heads), and back after it; each way is the other's backward (DeepSpeed-Ulysses).  What
+ * arrives by heads is received in place, what leaves by heads is sent in place; the other side is
+ * packed by rows, where a rank needs more than one and less than all heads.
+ *
+ * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down, so counts may
+ * differ by one, or be 0. It needs the key heads that these read: with fewer key heads than ranks
+ * several need the same one, and the gradients of these replicas travel and are summed in fp32
+ * where the rows live. */
+
+typedef struct memo_ulysses_heads {
+    int32_t first_q, n_q;
+    int32_t first_kv, n_kv; /* key head of query head h: h / (Hq / Hkv) */
+} memo_ulysses_heads;
+
+/* n_q_heads is a multiple of n_kv_heads; nothing else needs to divide. */
+MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
+                                                  int32_t ulysses, int32_t ulysses_rank);
+/* ---- 6 ring: keys and values go round -----------------------------------------------------------
+ *
+ * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
+ * while those of step s + 1 arrive on a stream of the engine's own.  Each step is one call of the
+ * local attention with the runs that see something of each other under the mask; what sees nothing
+ * is not computed, and keys travel no further than the last rank that needs them (causal and full
+ * masks: rd - 1 hops).
+ *
+ *   forward    outputs and LSEs of the steps are merged in fp32
+ *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
+ *   last hop
+ *              takes them home
+ *
+ * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
+ * of the ring. The waits, each of which memo_schedule_check finds a race without:
+ *   exchange s   waits for  the start (s = 0); for step s - 1, which used the buffer that is
+ *   overwritten and, in
+ *                           backward, made the d_k and d_v that are sent
+ *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
+ *   d_k and d_v, for
+ *                           exchange s, which brought these
+ *   the end      waits for  the last exchange, so that the caller may overwrite k and v
+ * On a rank that skips steps the start or the end may wait for more than it needs. */
+
+/* For the schedules of chapter 7; zero takes no time. */
+typedef struct memo_sp_attention_costs {
+    double forward_s_per_score, backward_s_per_score; /* of a pair (query, key) of one head */
+    double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
+    double ulysses_bytes_per_s, ulysses_latency_s;
+} memo_sp_attention_costs;
+/* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
+ *
+ * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it
+ * alike and call forward and backward in the same order.  What is of degree 1 costs nothing: no
+ * copy, no message, no buffer.
+ *
+ *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
+ *     memo_layout_make(&layout_desc, &layout, &error);       // the same degrees
+ *     desc = memo_sp_attention_desc_default();
+ *     desc.device = device;      desc.stream = compute;
+ *     desc.ring = mesh->ring;    desc.ulysses = mesh->ulysses;
+ *     desc.layout = layout;      desc.n_batch = 1;
+ *     desc.n_q_heads = 32;       desc.n_kv_heads = 8;       desc.head_size = 128;
+ *     desc.type = MEMO_TYPE_BF16;
+ *     desc.attention = memo_host_attention_functions(&state);
+ *     memo_sp_attention_create(&desc, &attention, &error);
+ *     memo_sp_attention_forward(attention, &tensors, &mask, &error);      // mask =
+ *     memo_mask_default(): causal memo_sp_attention_backward(attention, &tensors, &mask,
+ *     &error); */
+
+typedef struct memo_sp_attention_desc {
+    const memo_device* device; /* may be NULL for get_sizes and ring_schedule */
+    memo_stream stream;        /* on which everything is enqueued but the exchanges of the ring */
+    memo_comm *ring,
+        *ulysses; /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes */
+    int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
+    memo_layout layout;
+    int32_t n_batch; /* 0: 1 */
+    int32_t n_q_heads, n_kv_heads, head_size;
+    memo_type type; /* of all tensors but lse: F32, BF16, F16 */
+    float scale;    /* 0: 1 / sqrt(head_size) */
+    /* With ulysses above 1, backward needs q, k and v by heads.  0: forward leaves them in
+     * tensors.saved. 1: backward sends them again; saved is not used. */
+    int32_t sends_again;
+    memo_attention attention;
+    void*
+        device_memory; /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
+} memo_sp_attention_desc;
+
+/* What a desc needs and does; exact, before anything is allocated. */
+typedef struct memo_sp_attention_sizes {
+    int64_t device_bytes; /* scratch, shared by all layers */
+    int64_t saved_bytes;  /* of tensors.saved, kept from forward to backward */
+    int64_t lse_bytes;    /* of tensors.lse, likewise */
+    memo_ulysses_heads heads;
+    /* Sent by this rank in one call, to others.  With n = n_batch * local_tokens * head_size
+     * elements, ud = ulysses dividing both counts of heads, and rd = ring:
+     *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
+     *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
+     *   (row_dots);
+     *                      with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
+     *   ring forward       2 Hkv n (rd - 1), in type
+     *   ring backward      the same, and 2 Hkv n rd in fp32
+     * A sliding window may need fewer hops than that. */
+    int64_t ulysses_forward_bytes, ulysses_backward_bytes;
+    int64_t ring_forward_bytes, ring_backward_bytes;
+} memo_sp_attention_sizes;
+
+/* A layer's tensors in device memory, rows of this rank.  Contiguous, heads of a row side by side:
+ * q, out, d_out, d_q (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k, d_v with
+ * n_kv_heads. */
+typedef struct memo_sp_attention_tensors {
+    const void *q, *k, *v; /* with tensors.saved, backward does not read them */
+    void* out;             /* set by forward, read by backward */
+    float* lse;  /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward */
+    void* saved; /* may be NULL where saved_bytes is 0 */
+    const void* d_out;     /* the rest: backward only */
+    void *d_q, *d_k, *d_v; /* set */
+} memo_sp_attention_tensors;
+
+typedef struct memo_sp_attention memo_sp_attention;
+
+MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
+/* Errors: INVALID_ARGUMENT, which says what would work. */
+MEMO_API memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
+                                                 memo_sp_attention_sizes* sizes, memo_error* error);
+/* Every rank for itself.  Errors: as above, OUT_OF_HOST_MEMORY, and the device's. */
+MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
+                                              memo_sp_attention** attention, memo_error* error);
+/* Waits for the desc's stream and the engine's own; before either, or the communicators, are
+ * destroyed. */
+MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
+
+/* All ranks of the sequence group call them, each from its own thread.  Enqueued on the desc's
+ * stream; return at once.  mask.n_tokens is taken from the layout; the same mask in forward and
+ * backward.  Gradients of rows that are padding are 0.  Errors: INVALID_ARGUMENT (documents that do
+ * not ascend from 0 to n_tokens, tensors that are NULL), those of the device, of memo_comm and of
+ * the local attention; after a failure the results are undefined. */
+MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
+                                               const memo_sp_attention_tensors* tensors,
+                                               const memo_mask* mask, memo_error* error);
+MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
+                                                const memo_sp_attention_tensors* tensors,
+                                                const memo_mask* mask, memo_error* error);
+
+/* What forward (is_backward 0) or backward would enqueue on this rank, appended to schedule:
+ * streams "compute" and
+ * "ring", with the addresses of tensors and buffers, so that it can be checked and compared with a
+ * record.  costs may be NULL. */
+MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
+                                                const memo_sp_attention_tensors* tensors,
+                                                const memo_mask* mask, int32_t is_backward,
+                                                const memo_sp_attention_costs* costs,
+                                                memo_schedule* schedule, memo_error* error);
+/* The same of all ring ranks together, without addresses, to be simulated and drawn: streams
+ * "compute 0", "ring 0", ...; an exchange occupies the ring streams of all ranks. */
+MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
+                                                     const memo_mask* mask, int32_t is_backward,
+                                                     const memo_sp_attention_costs* costs,
+                                                     memo_schedule* schedule, memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -264,21 +625,4804 @@ MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char*
 
 #endif /* MEMO_SP_H */
 
-/* ==== implementation =============================================================================== */
+/* ==== implementation
+ * =============================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
 #define MEMO_SP_IMPLEMENTATION_DONE
 #ifndef MEMO_IMPLEMENTATION_DONE
 #error "memo_sp.h: define MEMO_IMPLEMENTATION too, in the same file: it needs memo.h's"
 #endif
-#include "sp_parts/1_comm.inc"
-#ifdef MEMO_SP_NCCL
-#include "sp_parts/1_comm_nccl.inc"
+/* ---- 1 comm -------------------------------------------------------------------------------------
+ * Knows: the host device and its counters.  Knows nothing of attention, layouts or meshes. */
+
+int64_t memo_type_bytes(memo_type type) {
+    switch (type) {
+    case MEMO_TYPE_F32:
+    case MEMO_TYPE_I32: return 4;
+    case MEMO_TYPE_F64:
+    case MEMO_TYPE_I64: return 8;
+    case MEMO_TYPE_BF16:
+    case MEMO_TYPE_F16: return 2;
+    case MEMO_TYPE_U8: return 1;
+    }
+    return 0;
+}
+
+const char* memo_type_name(memo_type type) {
+    switch (type) {
+    case MEMO_TYPE_F32: return "f32";
+    case MEMO_TYPE_F64: return "f64";
+    case MEMO_TYPE_BF16: return "bf16";
+    case MEMO_TYPE_F16: return "f16";
+    case MEMO_TYPE_I32: return "i32";
+    case MEMO_TYPE_I64: return "i64";
+    case MEMO_TYPE_U8: return "u8";
+    }
+    return "no type";
+}
+
+int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
+                        memo_type type, int32_t root) {
+    int64_t n_bytes = count * memo_type_bytes(type);
+    switch (kind) {
+    /* Divided first, so that no product overflows. */
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        return n_bytes / size * 2 * (size - 1) + n_bytes % size * 2 * (size - 1) / size;
+    case MEMO_COLLECTIVE_ALL_GATHER:
+    case MEMO_COLLECTIVE_REDUCE_SCATTER: return n_bytes * (size - 1);
+    case MEMO_COLLECTIVE_BROADCAST: return rank == (root + size - 1) % size ? 0 : n_bytes;
+    case MEMO_COLLECTIVE_BARRIER: break;
+    }
+    return 0;
+}
+
+MEMOI const char* memoi_collective_name(memo_collective kind) {
+    switch (kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE: return "all_reduce";
+    case MEMO_COLLECTIVE_ALL_GATHER: return "all_gather";
+    case MEMO_COLLECTIVE_REDUCE_SCATTER: return "reduce_scatter";
+    case MEMO_COLLECTIVE_BROADCAST: return "broadcast";
+    case MEMO_COLLECTIVE_BARRIER: return "barrier";
+    }
+    return "operation";
+}
+
+/* What all back ends ask of a buffer.  n_parts: how many times count it holds. */
+MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* what,
+                                          const void* address, int64_t count, int64_t n_parts,
+                                          memo_type type, memo_error* error) {
+    int64_t element_bytes = memo_type_bytes(type);
+    if (!element_bytes)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s on '%s': %d is no memo_type",
+                              what, comm->name, (int)type);
+    if (count < 0 || count > MEMOI_BYTES_MAX / element_bytes / (2 * n_parts))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s on '%s': %lld elements cannot be", what, comm->name,
+                              (long long)count);
+    if (!address && count)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s on '%s': the buffer of %lld elements is NULL", what, comm->name,
+                              (long long)count);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what, int32_t rank,
+                                        memo_error* error) {
+    if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s on '%s': there is no rank %d among its %d", what, comm->name,
+                          (int)rank, (int)comm->size);
+}
+
+MEMOI memo_status memoi_comm_check_reduction(const memo_comm* comm, const char* what,
+                                             memo_reduction reduction, memo_error* error) {
+    if (reduction == MEMO_REDUCTION_SUM || reduction == MEMO_REDUCTION_MAX) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s on '%s': %d is no memo_reduction", what, comm->name, (int)reduction);
+}
+
+/* --- all to all, on any table --- */
+
+MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const char* from,
+                                      int64_t n_send, int32_t to_rank, char* to, int64_t n_receive,
+                                      int32_t from_rank, memo_type type, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (n_send) status = comm->send(comm, stream, from, n_send, type, to_rank, error);
+    if (!status && n_receive)
+        status = comm->receive(comm, stream, to, n_receive, type, from_rank, error);
+    return status;
+}
+
+/* Where count elements begin at an offset; no elements may have no buffer. */
+MEMOI char* memoi_comm_at(void* buffer, int64_t offset_bytes, int64_t count) {
+    return count ? (char*)buffer + offset_bytes : NULL;
+}
+
+memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, const void* from, void* to,
+                                 int64_t count, memo_type type, memo_error* error) {
+    int64_t part_bytes = count * memo_type_bytes(type);
+    void* source = (void*)(uintptr_t)from; /* only read */
+    int32_t k;
+    memo_status status =
+        memoi_comm_check_buffer(comm, "all_to_all", from, count, comm->size, type, error);
+    if (!status) status = memoi_comm_check_buffer(comm, "all_to_all", to, count, 1, type, error);
+    if (!status) status = comm->group_begin(comm, error);
+    /* Each rank begins with another peer, so that nobody is everybody's first. */
+    for (k = 0; k < comm->size && !status; k++) {
+        int32_t to_rank = (comm->rank + k) % comm->size;
+        int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
+        status = memoi_comm_exchange(
+            comm, stream, memoi_comm_at(source, to_rank * part_bytes, count), count, to_rank,
+            memoi_comm_at(to, from_rank * part_bytes, count), count, from_rank, type, error);
+    }
+    return status ? status : comm->group_end(comm, stream, error);
+}
+
+memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
+                                   const int64_t* send_counts, const int64_t* send_offsets,
+                                   void* to, const int64_t* receive_counts,
+                                   const int64_t* receive_offsets, memo_type type,
+                                   memo_error* error) {
+    int64_t bytes = memo_type_bytes(type);
+    void* source = (void*)(uintptr_t)from; /* only read */
+    int32_t k;
+    memo_status status = comm->group_begin(comm, error);
+    for (k = 0; k < comm->size && !status; k++) {
+        int32_t to_rank = (comm->rank + k) % comm->size;
+        int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
+        int64_t n_send = send_counts[to_rank], n_receive = receive_counts[from_rank];
+        status = memoi_comm_exchange(
+            comm, stream, memoi_comm_at(source, send_offsets[to_rank] * bytes, n_send), n_send,
+            to_rank, memoi_comm_at(to, receive_offsets[from_rank] * bytes, n_receive), n_receive,
+            from_rank, type, error);
+    }
+    return status ? status : comm->group_end(comm, stream, error);
+}
+
+/* --- 16-bit numbers --- */
+
+MEMOI float memoi_float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+MEMOI uint32_t memoi_bits_of_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+MEMOI float memoi_float_of_bf16(uint16_t bits) { return memoi_float_of_bits((uint32_t)bits << 16); }
+
+/* To the nearest, ties to even; a NaN stays one. */
+MEMOI uint16_t memoi_bf16_of_float(float value) {
+    uint32_t bits = memoi_bits_of_float(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+MEMOI float memoi_float_of_f16(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = half & 0x7fffu;
+    if (rest >= 0x7c00u) return memoi_float_of_bits(sign | 0x7f800000u | rest << 13);
+    if (rest < 0x400u) { /* subnormal: rest * 2^-24, exactly */
+        float value = (float)rest * (1.0f / 16777216.0f);
+        return sign ? -value : value;
+    }
+    return memoi_float_of_bits(sign | ((rest << 13) + (112u << 23)));
+}
+
+MEMOI uint16_t memoi_f16_of_float(float value) {
+    uint32_t bits = memoi_bits_of_float(value), sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
+    if (bits >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds beyond 65504 */
+    if (bits < 0x38800000u) { /* subnormal: adding 0.5 leaves multiples of 2^-24, rounded to even */
+        float sum = memoi_float_of_bits(bits) + 0.5f;
+        return (uint16_t)(sign | (memoi_bits_of_float(sum) - 0x3f000000u));
+    }
+    bits -= 112u << 23;
+    return (uint16_t)(sign | ((bits + 0xfffu + (bits >> 13 & 1u)) >> 13));
+}
+
+/* --- reductions in the order of ranks --- */
+
+#define MEMOI_REDUCE_CHUNK 512 /* elements whose partial results stay in the first cache */
+
+/* NAME(into, n, x): into[i] = into[i] + x[i], or the larger.  Integers add without a sign: they
+ * wrap. */
+#define MEMOI_REDUCE_STEP(NAME, TYPE, SUM, IS_ABOVE)                                               \
+    MEMOI void NAME(TYPE* into, int64_t n, const TYPE* x, memo_reduction reduction) {              \
+        int64_t i;                                                                                 \
+        if (reduction == MEMO_REDUCTION_SUM) {                                                     \
+            for (i = 0; i < n; i++) into[i] = SUM(into[i], x[i]);                                  \
+        } else {                                                                                   \
+            for (i = 0; i < n; i++) into[i] = IS_ABOVE(x[i], into[i]) ? x[i] : into[i];            \
+        }                                                                                          \
+    }
+#define MEMOI_ADD(a, b)             ((a) + (b))
+#define MEMOI_ADD_I32(a, b)         ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
+#define MEMOI_ADD_I64(a, b)         ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
+#define MEMOI_ADD_U8(a, b)          ((uint8_t)((unsigned)(a) + (unsigned)(b)))
+#define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
+#define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
+MEMOI_REDUCE_STEP(memoi_reduce_f32, float, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE_STEP(memoi_reduce_f64, double, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)
+MEMOI_REDUCE_STEP(memoi_reduce_i32, int32_t, MEMOI_ADD_I32, MEMOI_IS_ABOVE)
+MEMOI_REDUCE_STEP(memoi_reduce_i64, int64_t, MEMOI_ADD_I64, MEMOI_IS_ABOVE)
+MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
+
+MEMOI void memoi_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
+    int64_t i;
+    if (type == MEMO_TYPE_BF16) {
+        for (i = 0; i < n; i++) to[i] = memoi_float_of_bf16(from[i]);
+    } else {
+        for (i = 0; i < n; i++) to[i] = memoi_float_of_f16(from[i]);
+    }
+}
+MEMOI void memoi_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
+    int64_t i;
+    if (type == MEMO_TYPE_BF16) {
+        for (i = 0; i < n; i++) to[i] = memoi_bf16_of_float(from[i]);
+    } else {
+        for (i = 0; i < n; i++) to[i] = memoi_f16_of_float(from[i]);
+    }
+}
+
+/* One chunk: to = from[0] + from[1] + ..., each from at the same offset.  to may be one of them. */
+MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
+                              int64_t offset_bytes, int64_t n, memo_type type,
+                              memo_reduction reduction) {
+    union {
+        float f32[MEMOI_REDUCE_CHUNK];
+        double f64[MEMOI_REDUCE_CHUNK];
+        int32_t i32[MEMOI_REDUCE_CHUNK];
+        int64_t i64[MEMOI_REDUCE_CHUNK];
+        uint8_t u8[MEMOI_REDUCE_CHUNK];
+    } sum;
+    float next[MEMOI_REDUCE_CHUNK];
+    size_t n_bytes = (size_t)(n * memo_type_bytes(type));
+    int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
+    int32_t r;
+    for (r = 0; r < n_from; r++) {
+        const void* x = (const char*)from[r] + offset_bytes;
+        if (r == 0) {
+            if (is_16_bit)
+                memoi_widen(sum.f32, (const uint16_t*)x, n, type);
+            else
+                memcpy(&sum, x, n_bytes);
+            continue;
+        }
+        switch (type) {
+        case MEMO_TYPE_F32: memoi_reduce_f32(sum.f32, n, (const float*)x, reduction); break;
+        case MEMO_TYPE_F64: memoi_reduce_f64(sum.f64, n, (const double*)x, reduction); break;
+        case MEMO_TYPE_BF16:
+        case MEMO_TYPE_F16:
+            memoi_widen(next, (const uint16_t*)x, n, type);
+            memoi_reduce_f32(sum.f32, n, next, reduction);
+            break;
+        case MEMO_TYPE_I32: memoi_reduce_i32(sum.i32, n, (const int32_t*)x, reduction); break;
+        case MEMO_TYPE_I64: memoi_reduce_i64(sum.i64, n, (const int64_t*)x, reduction); break;
+        case MEMO_TYPE_U8: memoi_reduce_u8(sum.u8, n, (const uint8_t*)x, reduction); break;
+        }
+    }
+    if (is_16_bit)
+        memoi_narrow((uint16_t*)to, sum.f32, n, type);
+    else
+        memcpy(to, &sum, n_bytes);
+}
+
+/* Elements [begin, end) of the reduction. */
+MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64_t begin,
+                        int64_t end, memo_type type, memo_reduction reduction) {
+    int64_t element_bytes = memo_type_bytes(type);
+    while (begin < end) {
+        int64_t n = end - begin < MEMOI_REDUCE_CHUNK ? end - begin : MEMOI_REDUCE_CHUNK;
+        memoi_reduce_chunk(to, from, n_from, begin * element_bytes, n, type, reduction);
+        to += n * element_bytes;
+        begin += n;
+    }
+}
+
+void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
+                      memo_type type, memo_reduction reduction) {
+    memoi_reduce((char*)to, from, n_from, 0, count, type, reduction);
+}
+
+/* --- ranks as threads ---
+ *
+ * Who writes what.  The caller's thread of a rank fills its messages and launches operations; the
+ * stream that runs an operation does the rest.  Between ranks:
+ *
+ *   way        of a sender to a receiver: the sender posts a chain of messages, the receiver copies
+ *   each and takes
+ *              the chain.  A rank that waits for either sleeps on its bell, which the other side
+ *              rings; the bell orders nothing, the posts and takes do.
+ *   meeting    all ranks of a group come, nobody leaves before the last one.
+ *   failure    the first one is kept in the world.  Who waits looks there at least every
+ *   MEMOI_THREADS_NAP_NS. is_busy    a rank has its hands on what belongs to another (buffers,
+ *   messages, a device).  It raises the
+ *              flag, then looks for a failure; who gives up after a failure waits until no flag is
+ *              up: nobody's buffers are touched after his operation has returned. */
+#ifndef MEMO_NO_HOST_DEVICE
+
+#define MEMOI_THREADS_NAP_NS   10000000
+#define MEMOI_THREADS_MESSAGES 4096 /* of a rank, enqueued and not done; a power of two */
+#define MEMOI_THREADS_FEW      64   /* 8-byte words that an all_reduce shows in the seat itself */
+
+typedef struct memoi_message {
+    char* address;
+    int64_t count;
+    memo_type type;
+    int32_t peer;
+    int32_t is_send;
+    int32_t is_first;           /* of its way, in its group */
+    struct memoi_message* next; /* of the same way, in the same group */
+    /* The stream's: of a first message, the first of its chain that is not done; NULL: all are. */
+    struct memoi_message* current;
+} memoi_message;
+
+typedef struct memoi_way {
+    memoi_message* chain; /* the sender's; written before it is posted */
+    int64_t posted_ns;
+    uint32_t n_posted;   /* by the sender */
+    char apart[64];      /* the two sides write to cache lines of their own */
+    uint32_t n_taken;    /* by the receiver */
+    uint32_t n_messages; /* the receiver's own */
+    memoi_message*
+        current; /* the receiver's own: the first of the chain that is not copied; NULL: none */
+} memoi_way;
+
+typedef struct memoi_meeting {
+    uint32_t n_arrived;
+    char apart[64];
+    uint32_t passed; /* counter: by the last to arrive */
+} memoi_meeting;
+
+/* A rank works on a stream, and for splits in the thread that calls: the two must not share. */
+enum { MEMOI_LANE_STREAM = 0, MEMOI_LANE_CALLER, MEMOI_N_LANES };
+
+typedef struct memoi_collective_op {
+    memo_collective kind;
+    memo_type type;
+    memo_reduction reduction;
+    int32_t root;
+    int64_t count;
+    const void* from;
+    void* to;
+} memoi_collective_op;
+
+/* What a rank shows to the others of its group. */
+typedef struct memoi_threads_seat {
+    int32_t world_rank;
+    uint32_t bell; /* in steps of two; bit 0: somebody sleeps */
+    int32_t is_busy[MEMOI_N_LANES];
+    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two; for messages */
+    uint32_t n_collectives;          /* begun; for messages */
+    int32_t is_gone;                 /* destroyed by its rank */
+    /* Collectives take turns with two: who is in the next one leaves this one's to those still in
+     * it, and nobody is further ahead, as every collective begins with a meeting. */
+    memoi_collective_op op[2];
+    int64_t few[2][MEMOI_THREADS_FEW];
+    /* Of a split under way. */
+    int32_t color, key;
+    struct memo_comm* part;
+    char apart[64];
+} memoi_threads_seat;
+
+/* When the last byte of what has been let through arrives.  Relaxed: it orders nobody. */
+typedef struct memoi_threads_port {
+    int64_t free_ns[2]; /* inside the node, from other nodes */
+    char apart[64];
+} memoi_threads_port;
+
+typedef struct memoi_threads_world {
+    memo_comm_threads_desc desc; /* devices are copied */
+    memo_device** devices;
+    memoi_threads_port* ports;
+    int64_t timeout_ns;
+    int32_t n_groups; /* that hold it */
+
+    /* The first failure: claimed, written, then published. */
+    int32_t is_failure_claimed;
+    int32_t is_failed;
+    memo_error failure;
+} memoi_threads_world;
+
+typedef struct memoi_threads_group {
+    memoi_threads_world* world;
+    char name[64];
+    int32_t n_ranks;
+    int32_t n_seats_taken; /* ranks that have not destroyed it */
+    int32_t n_nodes;
+    memoi_threads_seat* seats;
+    memoi_way* ways; /* [sender * n_ranks + receiver] */
+    memoi_meeting meetings[MEMOI_N_LANES];
+} memoi_threads_group;
+
+typedef struct memoi_threads_rank {
+    memo_comm table;
+    memoi_threads_group* group;
+    memo_device* device;
+    memoi_threads_seat* seat;
+    uint32_t arrived[MEMOI_N_LANES];
+
+    /* The caller's side: a ring of messages, the open group at its end.  Positions count in
+     * twos. */
+    memoi_message* messages;
+    uint32_t group_begin, group_end;
+    uint32_t seen_head;
+    int32_t group_depth;
+    memo_stream group_stream;
+    memoi_message** last_send; /* of the open group, by peer */
+    memoi_message** last_receive;
+    const void** sources; /* the stream's: what a reduction reads, by rank */
+    char apart[64];
+    uint32_t head; /* counter: messages done, by the stream */
+} memoi_threads_rank;
+
+/* --- failures --- */
+
+MEMOI memo_status memoi_threads_failure(memoi_threads_world* world, memo_error* error) {
+    return memo_error_set(error, world->failure.status, "%s", world->failure.message);
+}
+
+MEMOI int memoi_threads_has_failed(memoi_threads_world* world) {
+    return __atomic_load_n(&world->is_failed, __ATOMIC_SEQ_CST);
+}
+
+/* The caller may return once the failure is there, his own or an earlier one. */
+MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...)
+    MEMO_PRINTF(2, 3);
+MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...) {
+    if (!__atomic_exchange_n(&world->is_failure_claimed, 1, __ATOMIC_RELAXED)) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(world->failure.message, sizeof world->failure.message, format, arguments);
+        va_end(arguments);
+        world->failure.status = MEMO_STATUS_COMM;
+        __atomic_store_n(&world->is_failed, 1, __ATOMIC_SEQ_CST);
+    }
+    while (!memoi_threads_has_failed(world)) memoi_host_pause();
+}
+
+/* Returns 0, with the flag down, where the world has failed. */
+MEMOI int memoi_threads_begin_work(memoi_threads_rank* me, int lane) {
+    __atomic_store_n(&me->seat->is_busy[lane], 1, __ATOMIC_SEQ_CST);
+    if (!memoi_threads_has_failed(me->group->world)) return 1;
+    __atomic_store_n(&me->seat->is_busy[lane], 0, __ATOMIC_RELEASE);
+    return 0;
+}
+
+MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
+    __atomic_store_n(&me->seat->is_busy[lane], 0, __ATOMIC_RELEASE);
+}
+
+/* Nobody of the group has his hands on what is mine any more. */
+MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
+    int32_t r;
+    int lane;
+    for (r = 0; r < group->n_ranks; r++)
+        for (lane = 0; lane < MEMOI_N_LANES; lane++)
+            while (__atomic_load_n(&group->seats[r].is_busy[lane], __ATOMIC_SEQ_CST))
+                memoi_host_sleep_until(memoi_host_now_ns() + 50000);
+}
+
+MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
+    memoi_threads_await_idle(me->group);
+    return memoi_threads_failure(me->group->world, error);
+}
+
+/* Has the rank gone, or its device failed?  Then reason (512 bytes) says so. */
+MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
+    memoi_threads_seat* seat = &me->group->seats[rank];
+    memo_error error;
+    int is_lost = 0;
+    if (rank == me->table.rank || !memoi_threads_begin_work(me, lane)) return 0;
+    if (__atomic_load_n(&seat->is_gone, __ATOMIC_SEQ_CST)) {
+        snprintf(reason, 512, "it has destroyed its communicator");
+        is_lost = 1;
+    } else {
+        memo_device* device = me->group->world->devices[seat->world_rank];
+        if (device->status(device->context, &error)) {
+            snprintf(reason, 512, "its device failed: %.400s", error.message);
+            is_lost = 1;
+        }
+    }
+    memoi_threads_end_work(me, lane);
+    return is_lost;
+}
+
+/* --- waiting --- */
+
+/* Sleeps while *word is value, but not for long. */
+MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
+#if MEMOI_HAS_FUTEX
+    struct timespec limit = memoi_host_timespec(MEMOI_THREADS_NAP_NS);
+    if ((value & 1) ||
+        __atomic_compare_exchange_n(word, &value, value | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        syscall(SYS_futex, word, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
+#else
+    (void)word;
+    (void)value;
+    memoi_host_sleep_until(memoi_host_now_ns() + 100000);
 #endif
-#include "sp_parts/2_mesh.inc"
-#include "sp_parts/3_layout.inc"
-#include "sp_parts/0_queue.inc"
-#include "sp_parts/4_attention.inc"
-#include "sp_parts/5_ulysses.inc"
-#include "sp_parts/6_ring.inc"
-#include "sp_parts/7_hybrid.inc"
+}
+
+MEMOI void memoi_threads_ring(memoi_threads_seat* seat) {
+    uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELAXED);
+#if MEMOI_HAS_FUTEX
+    if (before & 1)
+        syscall(SYS_futex, &seat->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
+#else
+    (void)before;
+#endif
+}
+
+typedef struct memoi_threads_patience {
+    int64_t n_tries;
+    int64_t since_ns; /* when it first ran out of tries; 0: not yet */
+    int64_t looked_ns;
+} memoi_threads_patience;
+
+/* Called each time that there is nothing to do.  Spins a little, then sleeps until word leaves
+ * value. Returns 1 where it is time to look after those who are waited for. */
+MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
+    int64_t now_ns;
+    if (patience->n_tries++ < MEMOI_HOST_SPINS) {
+        memoi_host_pause();
+        return 0;
+    }
+    memoi_threads_nap(word, value);
+    now_ns = memoi_host_now_ns();
+    if (!patience->since_ns) patience->since_ns = patience->looked_ns = now_ns;
+    if (now_ns - patience->looked_ns < MEMOI_THREADS_NAP_NS / 2) return 0;
+    patience->looked_ns = now_ns;
+    return 1;
+}
+
+MEMOI int memoi_threads_is_late(const memoi_threads_rank* me,
+                                const memoi_threads_patience* patience) {
+    return patience->looked_ns - patience->since_ns > me->group->world->timeout_ns;
+}
+
+/* A time-out as people write it. */
+MEMOI double memoi_threads_timeout_s(const memoi_threads_rank* me) {
+    return (double)me->group->world->timeout_ns * 1e-9;
+}
+
+/* --- meetings --- */
+
+/* The first rank that has not arrived and never will, or not in time: fails the world. */
+MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, const char* what,
+                                          int is_late) {
+    memoi_threads_group* group = me->group;
+    uint32_t target = me->arrived[lane];
+    char reason[512];
+    int32_t r;
+    for (r = 0; r < group->n_ranks; r++) {
+        memoi_threads_seat* seat = &group->seats[r];
+        int is_lost;
+        if (memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
+            continue;
+        is_lost = memoi_threads_is_lost(me, lane, r, reason);
+        /* Again: it may have come, and gone, before it was lost. */
+        if ((!is_lost && !is_late) ||
+            memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
+            continue;
+        if (is_lost)
+            memoi_threads_fail(group->world, "rank %d of '%s' is lost to %s: %.400s", (int)r,
+                               group->name, what, reason);
+        else
+            memoi_threads_fail(group->world,
+                               "rank %d of '%s' did not come to %s within %g s; it has begun %u "
+                               "collectives there",
+                               (int)r, group->name, what, memoi_threads_timeout_s(me),
+                               __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
+        return;
+    }
+}
+
+/* Returns 0 where the world has failed. */
+MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what) {
+    memoi_threads_group* group = me->group;
+    memoi_meeting* meeting = &group->meetings[lane];
+    memoi_threads_patience patience;
+    uint32_t target = me->arrived[lane] += 2;
+    __atomic_store_n(&me->seat->arrived[lane], target, __ATOMIC_RELEASE);
+    if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
+        __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
+        memoi_counter_set(&meeting->passed, target);
+        return 1;
+    }
+    memset(&patience, 0, sizeof patience);
+    while (!memoi_counter_reached(&meeting->passed, target)) {
+        uint32_t value = __atomic_load_n(&meeting->passed, __ATOMIC_RELAXED);
+        if (memoi_host_is_past(value, target)) continue;
+        if (memoi_threads_rest(&patience, &meeting->passed, value)) {
+            if (memoi_threads_has_failed(group->world)) return 0;
+            memoi_threads_look_for_missing(me, lane, what, memoi_threads_is_late(me, &patience));
+        }
+    }
+    return 1;
+}
+
+/* --- links --- */
+
+/* When n_bytes that could start at start_ns will have arrived.  0: at once. */
+MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t start_ns,
+                                   int64_t n_bytes, int32_t n_latencies) {
+    memoi_threads_world* world = me->group->world;
+    int64_t* free_ns = &world->ports[me->seat->world_rank].free_ns[is_outer];
+    double rate = is_outer ? world->desc.outer_bytes_per_s : world->desc.bytes_per_s;
+    double latency_s = is_outer ? world->desc.outer_latency_s : world->desc.latency_s;
+    int64_t latency_ns = (int64_t)(latency_s * 1e9 * n_latencies);
+    int64_t before_ns, begin_ns, end_ns;
+    if (!(rate > 0)) return latency_ns ? start_ns + latency_ns : 0;
+    before_ns = __atomic_load_n(free_ns, __ATOMIC_RELAXED);
+    do {
+        begin_ns = before_ns > start_ns ? before_ns : start_ns;
+        end_ns = begin_ns + (int64_t)((double)n_bytes / rate * 1e9);
+    } while (!__atomic_compare_exchange_n(free_ns, &before_ns, end_ns, 0, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    return end_ns + latency_ns;
+}
+
+MEMOI int memoi_threads_has_links(const memoi_threads_world* world) {
+    const memo_comm_threads_desc* desc = &world->desc;
+    return desc->bytes_per_s > 0 || desc->outer_bytes_per_s > 0 || desc->latency_s > 0 ||
+           desc->outer_latency_s > 0;
+}
+
+MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank) {
+    int32_t n = group->world->desc.ranks_per_node;
+    return n ? group->seats[rank].world_rank / n : 0;
+}
+
+/* Returns 0 where the world has failed meanwhile. */
+MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
+    int64_t now_ns;
+    while ((now_ns = memoi_host_now_ns()) < due_ns) {
+        int64_t until_ns = now_ns + MEMOI_THREADS_NAP_NS;
+        if (memoi_threads_has_failed(world)) return 0;
+        memoi_host_sleep_until(until_ns < due_ns ? until_ns : due_ns);
+    }
+    return 1;
+}
+
+/* --- sends and receives, on the stream --- */
+
+typedef struct memoi_threads_group_args {
+    memoi_threads_rank* me;
+    uint32_t begin, end; /* positions of its messages */
+} memoi_threads_group_args;
+
+MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_t position) {
+    return &me->messages[position / 2 % MEMOI_THREADS_MESSAGES];
+}
+
+MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, int32_t from, int32_t to) {
+    return &me->group->ways[(int64_t)from * me->group->n_ranks + to];
+}
+
+/* Copies what there is for this receive.  Returns 1 where it is done, 0 where there is nothing yet,
+ * -1 where the world has failed. */
+MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
+                             int64_t start_ns) {
+    memoi_threads_group* group = me->group;
+    memoi_way* way = memoi_threads_way(me, receive->peer, me->table.rank);
+    const memoi_message* sent;
+    int64_t n_bytes, due_ns;
+    int is_same;
+    if (!way->current && __atomic_load_n(&way->n_posted, __ATOMIC_RELAXED) == way->n_taken)
+        return 0;
+    if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return -1;
+    if (!way->current) {
+        (void)__atomic_load_n(&way->n_posted, __ATOMIC_ACQUIRE);
+        way->current = way->chain;
+    }
+    sent = way->current;
+    is_same = sent->count == receive->count && sent->type == receive->type;
+    n_bytes = sent->count * memo_type_bytes(sent->type);
+    if (!is_same)
+        memoi_threads_fail(group->world,
+                           "rank %d sends %lld %s to rank %d, which receives %lld %s (message %u "
+                           "on this way of '%s')",
+                           (int)receive->peer, (long long)sent->count, memo_type_name(sent->type),
+                           (int)me->table.rank, (long long)receive->count,
+                           memo_type_name(receive->type), way->n_messages, group->name);
+    else if (n_bytes && sent->address != receive->address)
+        memcpy(receive->address, sent->address, (size_t)n_bytes);
+    way->current = sent->next;
+    memoi_threads_end_work(me, MEMOI_LANE_STREAM);
+    if (!is_same) return -1;
+    way->n_messages++;
+    if (start_ns && receive->peer != me->table.rank) {
+        int is_outer =
+            memoi_threads_node(group, receive->peer) != memoi_threads_node(group, me->table.rank);
+        due_ns = memoi_threads_due_ns(
+            me, is_outer, start_ns > way->posted_ns ? start_ns : way->posted_ns, n_bytes, 1);
+        if (!memoi_threads_sleep_until(group->world, due_ns)) return -1;
+    }
+    if (!way->current) {
+        __atomic_store_n(&way->n_taken, way->n_taken + 1, __ATOMIC_RELEASE);
+        memoi_threads_ring(&group->seats[receive->peer]);
+    }
+    return 1;
+}
+
+/* One look at a chain, moving *current on.  Returns 1 where something was done, 0 where not, -1
+ * where the world has failed. */
+MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
+    int has_moved = 0;
+    if ((*current)->is_send) {
+        memoi_way* way = memoi_threads_way(me, me->table.rank, (*current)->peer);
+        if (__atomic_load_n(&way->n_taken, __ATOMIC_RELAXED) != way->n_posted) return 0;
+        (void)__atomic_load_n(&way->n_taken, __ATOMIC_ACQUIRE);
+        *current = NULL;
+        return 1;
+    }
+    while (*current) {
+        int result = memoi_threads_take(me, *current, start_ns);
+        if (result < 0) return -1;
+        if (result == 0) break;
+        *current = (*current)->next;
+        has_moved = 1;
+    }
+    return has_moved;
+}
+
+MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_message* message,
+                                       int is_late) {
+    memoi_threads_group* group = me->group;
+    memoi_way* way = message->is_send ? memoi_threads_way(me, me->table.rank, message->peer)
+                                      : memoi_threads_way(me, message->peer, me->table.rank);
+    uint32_t* moves = message->is_send ? &way->n_taken : &way->n_posted;
+    uint32_t before = __atomic_load_n(moves, __ATOMIC_RELAXED);
+    char reason[512];
+    if (message->is_send ? before == way->n_posted : before != way->n_taken) return;
+    if (memoi_threads_is_lost(me, MEMOI_LANE_STREAM, message->peer, reason)) {
+        if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return;
+        memoi_threads_fail(group->world, "rank %d of '%s' is lost to rank %d, which %s: %.400s",
+                           (int)message->peer, group->name, (int)me->table.rank,
+                           message->is_send ? "sends to it" : "receives from it", reason);
+    } else if (is_late) {
+        memoi_threads_fail(
+            group->world,
+            "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has begun %u "
+            "collectives there, the other %u",
+            (int)message->peer, group->name, message->is_send ? "receive" : "send",
+            (long long)message->count, memo_type_name(message->type), (int)me->table.rank,
+            message->is_send ? "sends" : "receives", memoi_threads_timeout_s(me),
+            __atomic_load_n(&group->seats[message->peer].n_collectives, __ATOMIC_RELAXED),
+            __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
+    }
+}
+
+MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, int64_t start_ns) {
+    memoi_way* way;
+    if (!message->is_first) return;
+    message->current = message;
+    if (!message->is_send) return;
+    way = memoi_threads_way(me, me->table.rank, message->peer);
+    way->chain = message;
+    way->posted_ns = start_ns;
+    __atomic_store_n(&way->n_posted, way->n_posted + 1, __ATOMIC_RELEASE);
+    memoi_threads_ring(&me->group->seats[message->peer]);
+}
+
+/* Whatever is ready is done, in any order, so that none can wait for one enqueued behind it. */
+MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
+    const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
+    memoi_threads_rank* me = run->me;
+    memoi_threads_world* world = me->group->world;
+    int64_t start_ns = memoi_threads_has_links(world) ? memoi_host_now_ns() : 0;
+    memoi_threads_patience patience;
+    uint32_t position;
+    int n_left = 1;
+    if (memoi_threads_has_failed(world)) return memoi_threads_failure(world, error);
+    for (position = run->begin; position != run->end; position += 2)
+        memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
+    memset(&patience, 0, sizeof patience);
+    while (n_left) {
+        uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_RELAXED) & ~1u;
+        int has_moved = 0, is_time_to_look;
+        n_left = 0;
+        for (position = run->begin; position != run->end; position += 2) {
+            memoi_message* message = memoi_threads_message(me, position);
+            int result;
+            if (!message->is_first || !message->current) continue;
+            result = memoi_threads_advance(me, &message->current, start_ns);
+            if (result < 0) return memoi_threads_give_up(me, error);
+            has_moved |= result;
+            n_left += message->current != NULL;
+        }
+        if (has_moved) memset(&patience, 0, sizeof patience);
+        if (has_moved || !n_left) continue;
+        is_time_to_look = memoi_threads_rest(&patience, &me->seat->bell, bell);
+        if (!is_time_to_look) continue;
+        for (position = run->begin; position != run->end; position += 2) {
+            memoi_message* message = memoi_threads_message(me, position);
+            if (message->is_first && message->current)
+                memoi_threads_look_for_peer(me, message->current,
+                                            memoi_threads_is_late(me, &patience));
+        }
+        if (memoi_threads_has_failed(world)) return memoi_threads_give_up(me, error);
+    }
+    memoi_counter_set(&me->head, run->end);
+    return MEMO_STATUS_OK;
+}
+
+/* --- collectives, on the stream --- */
+
+typedef struct memoi_threads_collective_args {
+    memoi_threads_rank* me;
+    memoi_collective_op op;
+} memoi_threads_collective_args;
+
+/* "all_reduce(1024 f32 sum)" into text of 96 bytes, which it returns. */
+MEMOI const char* memoi_threads_describe(char* text, const memoi_collective_op* op) {
+    const char* name = memoi_collective_name(op->kind);
+    long long count = (long long)op->count;
+    if (op->kind == MEMO_COLLECTIVE_BARRIER)
+        snprintf(text, 96, "%s", name);
+    else if (op->kind == MEMO_COLLECTIVE_ALL_GATHER)
+        snprintf(text, 96, "%s(%lld %s)", name, count, memo_type_name(op->type));
+    else if (op->kind == MEMO_COLLECTIVE_BROADCAST)
+        snprintf(text, 96, "%s(%lld %s from rank %d)", name, count, memo_type_name(op->type),
+                 (int)op->root);
+    else
+        snprintf(text, 96, "%s(%lld %s %s)", name, count, memo_type_name(op->type),
+                 op->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
+    return text;
+}
+
+/* All are compared with rank 0, so that all find the same. */
+MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
+    memoi_threads_group* group = me->group;
+    const memoi_collective_op* first = &group->seats[0].op[turn];
+    int32_t r;
+    for (r = 1; r < group->n_ranks; r++) {
+        const memoi_collective_op* op = &group->seats[r].op[turn];
+        char first_text[96], text[96];
+        if (op->kind == first->kind && op->type == first->type && op->count == first->count &&
+            op->reduction == first->reduction && op->root == first->root)
+            continue;
+        memoi_threads_fail(group->world,
+                           "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
+                           memoi_threads_describe(first_text, first), me->seat->n_collectives,
+                           group->name, (int)r, memoi_threads_describe(text, op));
+        return 0;
+    }
+    return 1;
+}
+
+/* Elements [begin, end) are the part that rank reduces. */
+MEMOI int64_t memoi_threads_part_begin(int64_t count, int32_t n_ranks, int32_t rank) {
+    int64_t rest = count % n_ranks;
+    return count / n_ranks * rank + (rank < rest ? rank : rest);
+}
+
+MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
+    if (n_bytes && to != from) memcpy(to, from, (size_t)n_bytes);
+}
+
+/* An all_reduce of little is done from copies in the seats: nobody waits for the others to have
+ * read. */
+MEMOI int memoi_threads_is_few(const memoi_collective_op* op) {
+    return op->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
+           op->count * memo_type_bytes(op->type) <= MEMOI_THREADS_FEW * 8;
+}
+
+/* What a rank does once all have come, and after the first part of a large all_reduce once all have
+ * done that. */
+MEMOI void memoi_threads_work(memoi_threads_rank* me, const memoi_collective_op* op, int turn,
+                              int stage) {
+    memoi_threads_seat* seats = me->group->seats;
+    int64_t element_bytes = memo_type_bytes(op->type), part_bytes = op->count * element_bytes;
+    int32_t n = me->group->n_ranks, rank = me->table.rank, r;
+    int is_few = memoi_threads_is_few(op);
+    if (!part_bytes) return;
+    for (r = 0; r < n; r++)
+        me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].from;
+    switch (op->kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        if (is_few) {
+            memoi_reduce((char*)op->to, me->sources, n, 0, op->count, op->type, op->reduction);
+        } else if (stage == 0) {
+            int64_t begin = memoi_threads_part_begin(op->count, n, rank);
+            memoi_reduce((char*)op->to + begin * element_bytes, me->sources, n, begin,
+                         memoi_threads_part_begin(op->count, n, rank + 1), op->type, op->reduction);
+        } else {
+            for (r = 0; r < n; r++) {
+                int64_t begin = memoi_threads_part_begin(op->count, n, r) * element_bytes;
+                int64_t end = memoi_threads_part_begin(op->count, n, r + 1) * element_bytes;
+                memoi_threads_copy((char*)op->to + begin, (const char*)seats[r].op[turn].to + begin,
+                                   end - begin);
+            }
+        }
+        break;
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        for (r = 0; r < n; r++)
+            memoi_threads_copy((char*)op->to + r * part_bytes, me->sources[r], part_bytes);
+        break;
+    case MEMO_COLLECTIVE_REDUCE_SCATTER:
+        memoi_reduce((char*)op->to, me->sources, n, rank * op->count, (rank + 1) * op->count,
+                     op->type, op->reduction);
+        break;
+    case MEMO_COLLECTIVE_BROADCAST:
+        memoi_threads_copy(op->to, me->sources[op->root], part_bytes);
+        break;
+    case MEMO_COLLECTIVE_BARRIER: break;
+    }
+}
+
+/* Sleeps as long as the links would take. */
+MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memoi_collective_op* op,
+                                        int64_t start_ns) {
+    int32_t n = me->group->n_ranks, rank = me->table.rank;
+    int64_t n_bytes = memo_comm_bytes(op->kind, n, rank, op->count, op->type, op->root);
+    int32_t n_steps = (n - 1) * (op->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1);
+    return memoi_threads_sleep_until(
+        me->group->world,
+        memoi_threads_due_ns(me, me->group->n_nodes > 1, start_ns, n_bytes, n_steps));
+}
+
+/* Returns 0 where the world has failed. */
+MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_collective_op* op) {
+    int has_links = memoi_threads_has_links(me->group->world);
+    int is_few = memoi_threads_is_few(op), turn = (int)(me->seat->n_collectives & 1);
+    int n_stages = op->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
+    int64_t start_ns = 0;
+    char what[64];
+    snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(op->kind),
+             me->seat->n_collectives);
+    me->seat->op[turn] = *op;
+    if (is_few)
+        memoi_threads_copy(me->seat->few[turn], op->from, op->count * memo_type_bytes(op->type));
+    if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
+        return 0;
+    if (has_links) start_ns = memoi_host_now_ns();
+    for (stage = 0; stage < n_stages; stage++) {
+        if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
+        memoi_threads_work(me, op, turn, stage);
+        memoi_threads_end_work(me, MEMOI_LANE_STREAM);
+        if (has_links && stage == n_stages - 1 && !memoi_threads_sleep_for_links(me, op, start_ns))
+            return 0;
+        /* Nobody goes on while others read its buffers. */
+        if (!is_few && op->kind != MEMO_COLLECTIVE_BARRIER &&
+            !memoi_threads_meet(me, MEMOI_LANE_STREAM, what))
+            return 0;
+    }
+    return 1;
+}
+
+MEMOI memo_status memoi_threads_run_collective(void* args, memo_error* error) {
+    const memoi_threads_collective_args* run = (const memoi_threads_collective_args*)args;
+    memoi_threads_rank* me = run->me;
+    memoi_threads_world* world = me->group->world;
+    if (memoi_threads_has_failed(world)) return memoi_threads_failure(world, error);
+    __atomic_store_n(&me->seat->n_collectives, me->seat->n_collectives + 1, __ATOMIC_RELAXED);
+    return memoi_threads_collect(me, &run->op) ? MEMO_STATUS_OK : memoi_threads_give_up(me, error);
+}
+
+/* --- what the caller's thread does --- */
+
+MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
+    memoi_threads_world* world = ((memoi_threads_rank*)comm->context)->group->world;
+    return memoi_threads_has_failed(world) ? memoi_threads_failure(world, error) : MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_threads_abort(memo_comm* comm) {
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_threads_fail(me->group->world, "rank %d of '%s' aborted it", (int)comm->rank, comm->name);
+}
+
+/* A rank that cannot enqueue is told of at once: its peers wait for it. */
+MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream stream,
+                                       memo_host_function function, const void* args,
+                                       int64_t args_bytes, memo_error* error) {
+    memo_status status =
+        memo_host_device_launch(me->device, stream, function, args, args_bytes, error);
+    memo_error failure;
+    if (status && me->device->status(me->device->context, &failure))
+        memoi_threads_fail(me->group->world, "rank %d of '%s' is lost: its device failed: %.400s",
+                           (int)me->table.rank, me->group->name, failure.message);
+    return status;
+}
+
+MEMOI void memoi_threads_close_group(memoi_threads_rank* me) {
+    int32_t r;
+    for (r = 0; r < me->table.size; r++) me->last_send[r] = me->last_receive[r] = NULL;
+    me->group_depth = 0;
+    me->group_stream = NULL;
+}
+
+/* The messages of the open group are forgotten. */
+MEMOI memo_status memoi_threads_drop_group(memoi_threads_rank* me, memo_status status) {
+    memoi_threads_close_group(me);
+    me->group_end = me->group_begin;
+    return status;
+}
+
+MEMOI memo_status memoi_threads_group_begin(memo_comm* comm, memo_error* error) {
+    memo_status status = memoi_threads_status(comm, error);
+    if (!status) ((memoi_threads_rank*)comm->context)->group_depth++;
+    return status;
+}
+
+MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_threads_group_args args;
+    memo_status status = memoi_threads_status(comm, error);
+    uint32_t position;
+    if (status) return memoi_threads_drop_group(me, status);
+    if (me->group_depth == 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "group_end on '%s' without a group_begin, or after a refused call",
+                              comm->name);
+    if (me->group_depth > 1) {
+        me->group_depth--;
+        return MEMO_STATUS_OK;
+    }
+    if (me->group_begin == me->group_end) return memoi_threads_drop_group(me, MEMO_STATUS_OK);
+    if (me->group_stream != stream)
+        return memoi_threads_drop_group(
+            me, memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                               "group_end on '%s' names another stream than the group's sends and "
+                               "receives",
+                               comm->name));
+    memset(&args, 0, sizeof args);
+    args.me = me;
+    args.begin = me->group_begin;
+    args.end = me->group_end;
+    status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
+    if (status) return memoi_threads_drop_group(me, status);
+    for (position = args.begin; position != args.end; position += 2) {
+        const memoi_message* message = memoi_threads_message(me, position);
+        if (message->is_send && message->peer != comm->rank)
+            comm->sent_bytes += message->count * memo_type_bytes(message->type);
+    }
+    memoi_threads_close_group(me);
+    me->group_begin = me->group_end;
+    return MEMO_STATUS_OK;
+}
+
+/* Waits until there is room for one more message. */
+MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (me->group_end - me->seen_head < 2 * MEMOI_THREADS_MESSAGES) return MEMO_STATUS_OK;
+    if (me->group_end - me->group_begin == 2 * MEMOI_THREADS_MESSAGES)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "a group of more than %d sends and receives on '%s'",
+                              MEMOI_THREADS_MESSAGES, me->table.name);
+    while (!status && !memoi_counter_reached(&me->head, me->seen_head + 2)) {
+        uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
+        status =
+            memoi_host_check_started(memoi_host_of(me->device, NULL), "send or receive", error);
+        if (!status) status = me->device->status(me->device->context, error);
+        if (!status) status = memoi_threads_status(&me->table, error);
+        if (!status && !memoi_host_is_past(value, me->seen_head + 2))
+            memoi_threads_nap(&me->head, value);
+    }
+    if (!status) me->seen_head = __atomic_load_n(&me->head, __ATOMIC_ACQUIRE) & ~1u;
+    return status;
+}
+
+MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                            void* address, int64_t count, memo_type type,
+                                            int32_t peer, memo_error* error) {
+    const char* what = is_send ? "send" : "receive";
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    int is_single = me->group_depth == 0;
+    memoi_message *message, **last;
+    memo_status status = memoi_threads_status(comm, error);
+    if (!status) status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
+    if (!status && is_single && peer == comm->rank)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "a %s of rank %d to itself on '%s' would wait for ever; put send "
+                                "and receive into a group",
+                                what, (int)peer, comm->name);
+    if (!status && me->group_begin != me->group_end && me->group_stream != stream)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "%s on '%s' names another stream than the group's first", what,
+                                comm->name);
+    if (!status) status = memoi_threads_make_room(me, error);
+    if (status) return memoi_threads_drop_group(me, status);
+    message = memoi_threads_message(me, me->group_end);
+    last = is_send ? &me->last_send[peer] : &me->last_receive[peer];
+    memset(message, 0, sizeof *message);
+    message->address = (char*)address;
+    message->count = count;
+    message->type = type;
+    message->peer = peer;
+    message->is_send = is_send;
+    message->is_first = !*last;
+    if (*last) (*last)->next = message;
+    *last = message;
+    me->group_end += 2;
+    me->group_stream = stream;
+    if (!is_single) return MEMO_STATUS_OK;
+    me->group_depth = 1;
+    return memoi_threads_group_end(comm, stream, error);
+}
+
+MEMOI memo_status memoi_threads_send(memo_comm* comm, memo_stream stream, const void* from,
+                                     int64_t count, memo_type type, int32_t to_rank,
+                                     memo_error* error) {
+    /* Only read; messages have one kind of address. */
+    void* address = (void*)(uintptr_t)from;
+    return memoi_threads_message_add(comm, stream, 1, address, count, type, to_rank, error);
+}
+
+MEMOI memo_status memoi_threads_receive(memo_comm* comm, memo_stream stream, void* to,
+                                        int64_t count, memo_type type, int32_t from_rank,
+                                        memo_error* error) {
+    return memoi_threads_message_add(comm, stream, 0, to, count, type, from_rank, error);
+}
+
+MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
+                                           memo_collective kind, const void* from, void* to,
+                                           int64_t count, memo_type type, memo_reduction reduction,
+                                           int32_t root, memo_error* error) {
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_threads_collective_args args;
+    const char* what = memoi_collective_name(kind);
+    memo_status status = memoi_threads_status(comm, error);
+    if (!status && me->group_depth)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                "%s inside a group on '%s': only sends and receives are grouped",
+                                what, comm->name);
+    if (!status) status = memoi_comm_check_buffer(comm, what, from, count, comm->size, type, error);
+    if (!status) status = memoi_comm_check_buffer(comm, what, to, count, 1, type, error);
+    if (!status) status = memoi_comm_check_reduction(comm, what, reduction, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, root, error);
+    if (status) return memoi_threads_drop_group(me, status);
+    memset(&args, 0, sizeof args);
+    args.me = me;
+    args.op.kind = kind;
+    args.op.type = type;
+    args.op.reduction = reduction;
+    args.op.root = root;
+    args.op.count = count;
+    args.op.from = from;
+    args.op.to = to;
+    status =
+        memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args, error);
+    if (!status)
+        comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
+    return status;
+}
+
+MEMOI memo_status memoi_threads_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                           void* to, int64_t count, memo_type type,
+                                           memo_reduction reduction, memo_error* error) {
+    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
+                                    reduction, 0, error);
+}
+
+MEMOI memo_status memoi_threads_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                           void* to, int64_t count, memo_type type,
+                                           memo_error* error) {
+    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
+                                    MEMO_REDUCTION_SUM, 0, error);
+}
+
+MEMOI memo_status memoi_threads_reduce_scatter(memo_comm* comm, memo_stream stream,
+                                               const void* from, void* to, int64_t count,
+                                               memo_type type, memo_reduction reduction,
+                                               memo_error* error) {
+    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count,
+                                    type, reduction, 0, error);
+}
+
+MEMOI memo_status memoi_threads_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                          int64_t count, memo_type type, int32_t root,
+                                          memo_error* error) {
+    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count,
+                                    type, MEMO_REDUCTION_SUM, root, error);
+}
+
+MEMOI memo_status memoi_threads_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0,
+                                    MEMO_TYPE_U8, MEMO_REDUCTION_SUM, 0, error);
+}
+
+/* --- making, splitting and destroying --- */
+
+MEMOI void memoi_threads_world_destroy(memoi_threads_world* world) {
+    MEMO_FREE(world->devices);
+    MEMO_FREE(world->ports);
+    MEMO_FREE(world);
+}
+
+MEMOI void memoi_threads_group_destroy(memoi_threads_group* group) {
+    memoi_threads_world* world = group->world;
+    MEMO_FREE(group->seats);
+    MEMO_FREE(group->ways);
+    MEMO_FREE(group);
+    if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0)
+        memoi_threads_world_destroy(world);
+}
+
+MEMOI void memoi_threads_rank_free(memoi_threads_rank* me) {
+    if (!me) return;
+    MEMO_FREE(me->messages);
+    MEMO_FREE(me->last_send);
+    MEMO_FREE(me->last_receive);
+    MEMO_FREE(me->sources);
+    MEMO_FREE(me);
+}
+
+MEMOI void memoi_threads_destroy(memo_comm* comm) {
+    memoi_threads_rank* me;
+    memoi_threads_group* group;
+    if (!comm) return;
+    me = (memoi_threads_rank*)comm->context;
+    group = me->group;
+    __atomic_store_n(&me->seat->is_gone, 1, __ATOMIC_SEQ_CST);
+    memoi_threads_await_idle(group);
+    memoi_threads_rank_free(me);
+    if (__atomic_sub_fetch(&group->n_seats_taken, 1, __ATOMIC_ACQ_REL) == 0)
+        memoi_threads_group_destroy(group);
+}
+
+MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                      memo_comm** part, memo_error* error);
+
+/* NULL: no memory. */
+MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, int32_t rank) {
+    memoi_threads_rank* me = (memoi_threads_rank*)memoi_calloc(1, sizeof *me);
+    memo_comm* table;
+    if (!me) return NULL;
+    /* Not zeroed: messages never used never touch their pages. */
+    me->messages = (memoi_message*)MEMO_MALLOC(MEMOI_THREADS_MESSAGES * sizeof(memoi_message));
+    me->last_send = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
+    me->last_receive = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
+    me->sources = (const void**)memoi_calloc(group->n_ranks, sizeof(void*));
+    if (!me->messages || !me->last_send || !me->last_receive || !me->sources) {
+        memoi_threads_rank_free(me);
+        return NULL;
+    }
+    me->group = group;
+    me->seat = &group->seats[rank];
+    me->device = group->world->devices[me->seat->world_rank];
+    table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = group->name;
+    table->context = me;
+    table->rank = rank;
+    table->size = group->n_ranks;
+    table->split = memoi_threads_split;
+    table->destroy = memoi_threads_destroy;
+    table->group_begin = memoi_threads_group_begin;
+    table->group_end = memoi_threads_group_end;
+    table->send = memoi_threads_send;
+    table->receive = memoi_threads_receive;
+    table->all_reduce = memoi_threads_all_reduce;
+    table->all_gather = memoi_threads_all_gather;
+    table->reduce_scatter = memoi_threads_reduce_scatter;
+    table->broadcast = memoi_threads_broadcast;
+    table->barrier = memoi_threads_barrier;
+    table->abort = memoi_threads_abort;
+    table->status = memoi_threads_status;
+    return me;
+}
+
+/* A group of these ranks of the world and the tables of all; NULL: no memory. */
+MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
+                                                      const int32_t* world_ranks, int32_t n_ranks,
+                                                      memo_comm** comms) {
+    memoi_threads_group* group = (memoi_threads_group*)memoi_calloc(1, sizeof *group);
+    int32_t r, node = 0, n_made = 0;
+    if (!group) return NULL;
+    group->world = world;
+    group->n_ranks = group->n_seats_taken = n_ranks;
+    group->n_nodes = 1;
+    snprintf(group->name, sizeof group->name, "%.63s", name);
+    group->seats = (memoi_threads_seat*)memoi_calloc(n_ranks, sizeof(memoi_threads_seat));
+    group->ways = (memoi_way*)memoi_calloc((int64_t)n_ranks * n_ranks, sizeof(memoi_way));
+    for (r = 0; group->seats && r < n_ranks; r++) {
+        group->seats[r].world_rank = world_ranks[r];
+        if (r == 0) node = memoi_threads_node(group, 0);
+        if (memoi_threads_node(group, r) != node) group->n_nodes = 2;
+    }
+    for (r = 0; group->seats && group->ways && r < n_ranks; r++) {
+        memoi_threads_rank* rank = memoi_threads_rank_create(group, r);
+        if (!rank) break;
+        comms[r] = &rank->table;
+        n_made++;
+    }
+    if (n_made < n_ranks) {
+        for (r = 0; r < n_made; r++)
+            memoi_threads_rank_free((memoi_threads_rank*)comms[r]->context);
+        for (r = 0; r < n_ranks; r++) comms[r] = NULL;
+        MEMO_FREE(group->seats);
+        MEMO_FREE(group->ways);
+        MEMO_FREE(group);
+        return NULL;
+    }
+    __atomic_fetch_add(&world->n_groups, 1, __ATOMIC_RELAXED);
+    return group;
+}
+
+/* Does seat a come before seat b in their new group? */
+MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, int32_t b) {
+    return seats[a].key != seats[b].key ? seats[a].key < seats[b].key : a < b;
+}
+
+/* By the first of the new group, for all of it.  Where there is no memory the seats keep no
+ * part. */
+MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
+    memoi_threads_group* group = me->group;
+    memoi_threads_seat* seats = group->seats;
+    int32_t *members = (int32_t*)memoi_calloc(2 * (int64_t)group->n_ranks, sizeof(int32_t)),
+            *world_ranks;
+    memo_comm** comms = (memo_comm**)memoi_calloc(group->n_ranks, sizeof(memo_comm*));
+    int32_t r, k, n = 0;
+    char full_name[64];
+    snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
+    if (members && comms) {
+        world_ranks = members + group->n_ranks;
+        for (r = 0; r < group->n_ranks; r++) {
+            if (seats[r].color != me->seat->color) continue;
+            for (k = n++; k > 0 && memoi_threads_is_before(seats, r, members[k - 1]); k--)
+                members[k] = members[k - 1];
+            members[k] = r;
+        }
+        for (k = 0; k < n; k++) world_ranks[k] = seats[members[k]].world_rank;
+        if (memoi_threads_group_create(group->world, full_name, world_ranks, n, comms))
+            for (k = 0; k < n; k++) seats[members[k]].part = comms[k];
+    }
+    MEMO_FREE(members);
+    MEMO_FREE(comms);
+}
+
+MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                      memo_comm** part, memo_error* error) {
+    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
+    memoi_threads_group* group = me->group;
+    memo_status status = memoi_threads_status(comm, error);
+    int32_t r, first = comm->rank;
+    *part = NULL;
+    if (status) return status;
+    me->seat->color = color;
+    me->seat->key = key;
+    me->seat->part = NULL;
+    if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split"))
+        return memoi_threads_give_up(me, error);
+    for (r = 0; r < group->n_ranks; r++)
+        if (group->seats[r].color == color && memoi_threads_is_before(group->seats, r, first))
+            first = r;
+    if (color >= 0 && first == comm->rank && memoi_threads_begin_work(me, MEMOI_LANE_CALLER)) {
+        memoi_threads_make_part(me, name);
+        memoi_threads_end_work(me, MEMOI_LANE_CALLER);
+    }
+    if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split")) {
+        status = memoi_threads_give_up(me, error);
+        memoi_threads_destroy(me->seat->part); /* whoever made it has finished by now */
+        return status;
+    }
+    if (color >= 0 && !me->seat->part)
+        return memoi_threads_has_failed(group->world) ? memoi_threads_give_up(me, error)
+                                                      : memoi_no_memory(error, "a communicator");
+    *part = me->seat->part;
+    return MEMO_STATUS_OK;
+}
+
+memo_comm_threads_desc memo_comm_threads_desc_default(void) {
+    memo_comm_threads_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
+    int32_t r;
+    if (desc->n_ranks < 1 || desc->n_ranks > 32768 || !desc->devices)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "n_ranks is %d, devices is %p; there must be 1 to 32768 ranks with a "
+                              "device each",
+                              (int)desc->n_ranks, (const void*)desc->devices);
+    for (r = 0; r < desc->n_ranks; r++) {
+        memo_error reason;
+        if (!memoi_host_of(desc->devices[r], &reason))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "rank %d: %.400s", (int)r,
+                                  reason.message);
+    }
+    if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "timeout_s is %g; it must lie in [0, 1e9]", desc->timeout_s);
+    if (!memoi_host_is_rate(desc->bytes_per_s) || !memoi_host_is_rate(desc->outer_bytes_per_s) ||
+        !(desc->latency_s >= 0 && desc->latency_s <= 1e3) ||
+        !(desc->outer_latency_s >= 0 && desc->outer_latency_s <= 1e3) || desc->ranks_per_node < 0)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "links: rates must be 0 (no limit) or at least 1 byte/s, latencies in "
+            "[0, 1000] s, ranks_per_node not negative; they are %g, %g, %g, %g "
+            "and %d",
+            desc->bytes_per_s, desc->outer_bytes_per_s, desc->latency_s, desc->outer_latency_s,
+            (int)desc->ranks_per_node);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
+                                     memo_error* error) {
+    memoi_threads_world* world;
+    int32_t* ranks;
+    int32_t r;
+    int is_made;
+    memo_status status = memoi_threads_check_desc(desc, error);
+    if (status) return status;
+    for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
+    world = (memoi_threads_world*)memoi_calloc(1, sizeof *world);
+    if (!world) return memoi_no_memory(error, "a world");
+    world->desc = *desc;
+    world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
+    world->devices = (memo_device**)memoi_calloc(desc->n_ranks, sizeof(memo_device*));
+    world->ports = (memoi_threads_port*)memoi_calloc(desc->n_ranks, sizeof(memoi_threads_port));
+    ranks = (int32_t*)memoi_calloc(desc->n_ranks, sizeof(int32_t));
+    is_made = world->devices && world->ports && ranks;
+    for (r = 0; is_made && r < desc->n_ranks; r++) {
+        world->devices[r] = desc->devices[r];
+        ranks[r] = r;
+    }
+    is_made =
+        is_made && memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
+                                              ranks, desc->n_ranks, comms);
+    MEMO_FREE(ranks);
+    if (is_made) return MEMO_STATUS_OK;
+    memoi_threads_world_destroy(world);
+    return memoi_no_memory(error, "the communicators of a world");
+}
+
+#endif /* MEMO_NO_HOST_DEVICE */
+#ifdef MEMO_SP_NCCL
+/* ---- 1 comm over NCCL ---------------------------------------------------------------------------
+ * Knows: NCCL, the CUDA runtime, files and sockets for the first meeting.  Knows nothing of the
+ * threads back end.
+ *
+ * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns, and
+ * is then polled, so that a peer that does not come ends in a time-out.  NCCL promises nothing
+ * about a communicator that is aborted in one thread and used in another; a mutex keeps the two
+ * apart, held for single calls only. */
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
+#error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
+#endif
+
+#define MEMOI_NCCL_MESSAGES 2048 /* NCCL takes no larger group */
+#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on: torchrun keeps that one for itself */
+
+typedef struct memoi_nccl_message {
+    void* address;
+    int64_t count;
+    memo_type type;
+    int32_t peer;
+    int32_t is_send;
+} memoi_nccl_message;
+
+typedef struct memoi_nccl {
+    memo_comm table;
+    char name[64];
+    ncclComm_t comm; /* NULL once aborted */
+    double timeout_s;
+    pthread_mutex_t mutex; /* of comm and failure */
+    memo_error failure;    /* status OK: none */
+    void* barrier_word;    /* on the device */
+
+    /* The open group. */
+    int32_t group_depth;
+    int32_t n_messages;
+    memo_stream group_stream;
+    memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
+} memoi_nccl;
+
+MEMOI double memoi_nccl_now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Longer the longer one has waited, from 10 us to 10 ms. */
+MEMOI void memoi_nccl_nap(double waited_s) {
+    double nap_s = waited_s * 0.1;
+    struct timespec time;
+    if (nap_s < 1e-5) nap_s = 1e-5;
+    if (nap_s > 1e-2) nap_s = 1e-2;
+    time.tv_sec = 0;
+    time.tv_nsec = (long)(nap_s * 1e9);
+    nanosleep(&time, NULL);
+}
+
+/* --- the first meeting: the same bytes for all ranks --- */
+
+typedef struct memoi_nccl_hello {
+    char magic[8];
+    int32_t rank, size;
+} memoi_nccl_hello;
+
+typedef struct memoi_nccl_answer {
+    char magic[8];
+    ncclUniqueId id;
+} memoi_nccl_answer;
+
+static const char memoi_nccl_magic[9] = "memoNCCL";
+
+/* All of n_bytes, or 0. */
+MEMOI int memoi_nccl_send_all(int socket_fd, const void* bytes, size_t n_bytes) {
+    const char* next = (const char*)bytes;
+    while (n_bytes) {
+        ssize_t n = send(socket_fd, next, n_bytes, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return 0;
+        next += n;
+        n_bytes -= (size_t)n;
+    }
+    return 1;
+}
+MEMOI int memoi_nccl_receive_all(int socket_fd, void* bytes, size_t n_bytes) {
+    char* next = (char*)bytes;
+    while (n_bytes) {
+        ssize_t n = recv(socket_fd, next, n_bytes, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return 0;
+        next += n;
+        n_bytes -= (size_t)n;
+    }
+    return 1;
+}
+
+/* Nobody may hold the meeting up by saying nothing. */
+MEMOI void memoi_nccl_limit(int socket_fd) {
+    struct timeval limit;
+    limit.tv_sec = 2;
+    limit.tv_usec = 0;
+    (void)setsockopt(socket_fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    (void)setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+/* A listening socket on the first free port; -1: none. */
+MEMOI int memoi_nccl_listen(int port) {
+    int k, family;
+    for (k = 0; k < MEMOI_NCCL_PORTS; k++)
+        for (family = 0; family < 2; family++) {
+            struct sockaddr_in6 v6;
+            struct sockaddr_in v4;
+            int yes = 1, no = 0, bound;
+            int fd = socket(family ? AF_INET : AF_INET6, SOCK_STREAM, 0);
+            if (fd < 0) continue;
+            (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+            if (family) {
+                memset(&v4, 0, sizeof v4);
+                v4.sin_family = AF_INET;
+                v4.sin_addr.s_addr = htonl(INADDR_ANY);
+                v4.sin_port = htons((uint16_t)(port + k));
+                bound = bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
+            } else { /* for IPv4 too */
+                (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+                memset(&v6, 0, sizeof v6);
+                v6.sin6_family = AF_INET6;
+                v6.sin6_addr = in6addr_any;
+                v6.sin6_port = htons((uint16_t)(port + k));
+                bound = bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
+            }
+            if (bound == 0 && listen(fd, 1024) == 0) return fd;
+            close(fd);
+        }
+    return -1;
+}
+
+/* Rank 0: answers until every other rank has said that it has the id. */
+MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
+                                   memo_error* error) {
+    double end_s = memoi_nccl_now_s() + timeout_s;
+    char* has_come = (char*)memoi_calloc(size, 1);
+    int32_t n_missing = size - 1, rank;
+    int listener = has_come ? memoi_nccl_listen(port) : -1;
+    memo_status status = MEMO_STATUS_OK;
+    if (!has_come) return memoi_no_memory(error, "the meeting of ranks");
+    if (listener < 0) {
+        MEMO_FREE(has_come);
+        return memo_error_set(error, MEMO_STATUS_IO,
+                              "no port of MASTER_PORT %d to %d can be listened on: %s", port,
+                              port + MEMOI_NCCL_PORTS - 1, strerror(errno));
+    }
+    while (n_missing && !status) {
+        struct pollfd waiting;
+        double left_s = end_s - memoi_nccl_now_s();
+        int fd;
+        if (left_s <= 0) {
+            for (rank = 1; rank < size - 1 && has_come[rank];) rank++;
+            status = memo_error_set(error, MEMO_STATUS_COMM,
+                                    "%d of %d ranks, rank %d the first of them, did not come to "
+                                    "MASTER_PORT %d within %g s",
+                                    (int)n_missing, (int)size, (int)rank, port, timeout_s);
+            break;
+        }
+        waiting.fd = listener;
+        waiting.events = POLLIN;
+        waiting.revents = 0;
+        if (poll(&waiting, 1, left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500) <= 0) continue;
+        fd = accept(listener, NULL, NULL);
+        if (fd >= 0) {
+            memoi_nccl_hello hello;
+            memoi_nccl_answer answer;
+            char thanks = 0;
+            memoi_nccl_limit(fd);
+            memcpy(answer.magic, memoi_nccl_magic, 8);
+            answer.id = *id;
+            if (memoi_nccl_receive_all(fd, &hello, sizeof hello) &&
+                memcmp(hello.magic, memoi_nccl_magic, 8) == 0) {
+                if (hello.size != size || hello.rank < 1 || hello.rank >= size)
+                    status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                            "a rank %d of %d came to the meeting of %d ranks",
+                                            (int)hello.rank, (int)hello.size, (int)size);
+                else if (memoi_nccl_send_all(fd, &answer, sizeof answer) &&
+                         memoi_nccl_receive_all(fd, &thanks, 1) && thanks == 1 &&
+                         !has_come[hello.rank]) {
+                    has_come[hello.rank] = 1;
+                    n_missing--;
+                }
+            }
+            close(fd);
+        }
+    }
+    close(listener);
+    MEMO_FREE(has_come);
+    return status;
+}
+
+/* One try of one port. */
+MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t size,
+                         ncclUniqueId* id) {
+    memoi_nccl_hello hello;
+    memoi_nccl_answer answer;
+    char thanks = 1;
+    int is_answered = 0, fd = socket(address->ai_family, SOCK_STREAM, 0);
+    if (fd < 0) return 0;
+    memoi_nccl_limit(fd);
+    memcpy(hello.magic, memoi_nccl_magic, 8);
+    hello.rank = rank;
+    hello.size = size;
+    if (connect(fd, address->ai_addr, address->ai_addrlen) == 0 &&
+        memoi_nccl_send_all(fd, &hello, sizeof hello) &&
+        memoi_nccl_receive_all(fd, &answer, sizeof answer) &&
+        memcmp(answer.magic, memoi_nccl_magic, 8) == 0 && memoi_nccl_send_all(fd, &thanks, 1)) {
+        *id = answer.id;
+        is_answered = 1;
+    }
+    close(fd);
+    return is_answered;
+}
+
+MEMOI memo_status memoi_nccl_fetch(const char* host, int port, int32_t rank, int32_t size,
+                                   double timeout_s, ncclUniqueId* id, memo_error* error) {
+    double start_s = memoi_nccl_now_s();
+    int k = 0, problem = 0;
+    do {
+        struct addrinfo hints, *addresses = NULL, *address;
+        char service[16];
+        memset(&hints, 0, sizeof hints);
+        hints.ai_socktype = SOCK_STREAM;
+        snprintf(service, sizeof service, "%d", port + k);
+        problem = getaddrinfo(host, service, &hints, &addresses);
+        for (address = problem ? NULL : addresses; address; address = address->ai_next)
+            if (memoi_nccl_ask(address, rank, size, id)) {
+                freeaddrinfo(addresses);
+                return MEMO_STATUS_OK;
+            }
+        if (!problem) freeaddrinfo(addresses);
+        k = (k + 1) % MEMOI_NCCL_PORTS;
+        if (k == 0) memoi_nccl_nap(1);
+    } while (memoi_nccl_now_s() - start_s < timeout_s);
+    return memo_error_set(error, MEMO_STATUS_COMM,
+                          "rank 0 was not found at MASTER_ADDR %.200s, ports %d to %d, within %g "
+                          "s%s%s",
+                          host, port, port + MEMOI_NCCL_PORTS - 1, timeout_s, problem ? ": " : "",
+                          problem ? gai_strerror(problem) : "");
+}
+
+/* By a file: rank 0 writes it at once, the others wait until it is there. */
+MEMOI memo_status memoi_nccl_share_by_file(const char* path, int32_t rank, double timeout_s,
+                                           ncclUniqueId* id, memo_error* error) {
+    double start_s = memoi_nccl_now_s();
+    size_t n_bytes = strlen(path) + 8;
+    if (rank == 0) {
+        char* temporary = (char*)MEMO_MALLOC(n_bytes);
+        FILE* file;
+        int is_written;
+        if (!temporary) return memoi_no_memory(error, "a file name");
+        snprintf(temporary, n_bytes, "%s.new", path);
+        file = fopen(temporary, "wb");
+        is_written = file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 &&
+                     fwrite(id, sizeof *id, 1, file) == 1;
+        if (file) is_written &= fclose(file) == 0;
+        if (is_written) is_written = rename(temporary, path) == 0;
+        MEMO_FREE(temporary);
+        if (is_written) return MEMO_STATUS_OK;
+        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", path,
+                              strerror(errno));
+    }
+    for (;;) {
+        double waited_s = memoi_nccl_now_s() - start_s;
+        FILE* file = fopen(path, "rb");
+        if (file) {
+            char magic[8];
+            int is_read = fread(magic, 8, 1, file) == 1 && fread(id, sizeof *id, 1, file) == 1;
+            fclose(file);
+            if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
+            return memo_error_set(error, MEMO_STATUS_FORMAT, "%.300s: is not an id of rank 0",
+                                  path);
+        }
+        if (waited_s > timeout_s)
+            return memo_error_set(error, MEMO_STATUS_COMM,
+                                  "rank 0 did not write %.300s within %g s: %s", path, timeout_s,
+                                  strerror(errno));
+        memoi_nccl_nap(waited_s);
+    }
+}
+
+MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* number,
+                                                memo_error* error) {
+    const char* text = getenv(name);
+    if (!text)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s is not set in the environment; start with torchrun, or set RANK, "
+                              "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
+                              name);
+    if (memoi_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s is '%.100s' in the environment, "
+                          "which is no number",
+                          name, text);
+}
+
+MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double timeout_s,
+                                              ncclUniqueId* id, memo_error* error) {
+    const char* host = getenv("MASTER_ADDR");
+    int64_t port = 0;
+    memo_status status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
+    if (status) return status;
+    if (port < 1 || port > 65535 - MEMOI_NCCL_PORTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "MASTER_PORT %lld is no port",
+                              (long long)port);
+    if (!host && rank)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "MASTER_ADDR is not set in the environment");
+    return rank ? memoi_nccl_fetch(host, (int)port, rank, size, timeout_s, id, error)
+                : memoi_nccl_serve((int)port, size, timeout_s, id, error);
+}
+
+/* --- errors --- */
+
+MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
+    switch (type) {
+    case MEMO_TYPE_F32: return ncclFloat32;
+    case MEMO_TYPE_F64: return ncclFloat64;
+    case MEMO_TYPE_BF16: return ncclBfloat16;
+    case MEMO_TYPE_F16: return ncclFloat16;
+    case MEMO_TYPE_I32: return ncclInt32;
+    case MEMO_TYPE_I64: return ncclInt64;
+    case MEMO_TYPE_U8: break;
+    }
+    return ncclUint8;
+}
+
+/* The mutex is held.  Aborts the communicator, so that what waits on the device ends. */
+MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
+                                  memo_error* error) {
+    if (!me->failure.status)
+        memo_error_set(&me->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
+                       me->name, (int)me->table.rank, why);
+    if (me->comm) {
+        (void)ncclCommAbort(me->comm);
+        me->comm = NULL;
+    }
+    return memo_error_set(error, me->failure.status, "%s", me->failure.message);
+}
+
+/* Where a call stands; the mutex is held.  OK with *is_done = 0: still in progress. */
+MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
+                                  int* is_done, memo_error* error) {
+    ncclResult_t state = ncclSuccess;
+    *is_done = 0;
+    if (me->failure.status)
+        return memo_error_set(error, me->failure.status, "%s", me->failure.message);
+    if (result == ncclSuccess || result == ncclInProgress) {
+        ncclResult_t asked = ncclCommGetAsyncError(me->comm, &state);
+        result = asked == ncclSuccess ? state : asked;
+    }
+    *is_done = result == ncclSuccess;
+    if (result == ncclSuccess || result == ncclInProgress) return MEMO_STATUS_OK;
+    {
+        const char* detail = ncclGetLastError(me->comm);
+        char why[400];
+        snprintf(why, sizeof why, "%s; %.300s", ncclGetErrorString(result), detail ? detail : "");
+        return memoi_nccl_fail(me, what, why, error);
+    }
+}
+
+/* Until a call that returned result is no longer in progress.  The mutex is not held. */
+MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
+                                    memo_error* error) {
+    double start_s = memoi_nccl_now_s();
+    for (;;) {
+        double waited_s = memoi_nccl_now_s() - start_s;
+        int is_done;
+        memo_status status;
+        pthread_mutex_lock(&me->mutex);
+        status = memoi_nccl_look(me, what, result, &is_done, error);
+        if (!status && !is_done && waited_s > me->timeout_s)
+            status = memoi_nccl_fail(me, what, "its peers did not come before the time-out", error);
+        pthread_mutex_unlock(&me->mutex);
+        if (status || is_done) return status;
+        memoi_nccl_nap(waited_s);
+    }
+}
+
+MEMOI memo_status memoi_nccl_status(memo_comm* comm, memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    memo_status status;
+    int is_done;
+    pthread_mutex_lock(&me->mutex);
+    status = memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, error);
+    pthread_mutex_unlock(&me->mutex);
+    return status;
+}
+
+MEMOI void memoi_nccl_abort(memo_comm* comm) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    pthread_mutex_lock(&me->mutex);
+    (void)memoi_nccl_fail(me, "abort", "called", NULL);
+    pthread_mutex_unlock(&me->mutex);
+}
+
+memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, double timeout_s,
+                                       memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    double start_s = memoi_nccl_now_s();
+    double limit_s = timeout_s > 0 ? timeout_s : me->timeout_s;
+    for (;;) {
+        cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
+        double waited_s = memoi_nccl_now_s() - start_s;
+        memo_status status = memoi_nccl_status(comm, error);
+        if (status) return status;
+        if (result == cudaSuccess) return MEMO_STATUS_OK;
+        if (result != cudaErrorNotReady)
+            return memo_error_set(error, MEMO_STATUS_DEVICE, "stream: %s",
+                                  cudaGetErrorString(result));
+        if (waited_s > limit_s) {
+            pthread_mutex_lock(&me->mutex);
+            status = memoi_nccl_fail(me, "synchronize",
+                                     "the stream did not end within the time-out", error);
+            pthread_mutex_unlock(&me->mutex);
+            return status;
+        }
+        memoi_nccl_nap(waited_s);
+    }
+}
+
+/* --- sends and receives --- */
+
+MEMOI memo_status memoi_nccl_drop_group(memoi_nccl* me, memo_status status) {
+    me->group_depth = 0;
+    me->n_messages = 0;
+    return status;
+}
+
+MEMOI memo_status memoi_nccl_group_begin(memo_comm* comm, memo_error* error) {
+    memo_status status = memoi_nccl_status(comm, error);
+    if (!status) ((memoi_nccl*)comm->context)->group_depth++;
+    return status;
+}
+
+MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me) {
+    ncclResult_t result = ncclGroupStart(), ended;
+    int32_t i;
+    if (result != ncclSuccess) return result;
+    for (i = 0; i < me->n_messages; i++) {
+        const memoi_nccl_message* m = &me->messages[i];
+        cudaStream_t stream = (cudaStream_t)(void*)me->group_stream;
+        ncclResult_t one = m->is_send
+                               ? ncclSend(m->address, (size_t)m->count, memoi_nccl_type(m->type),
+                                          m->peer, me->comm, stream)
+                               : ncclRecv(m->address, (size_t)m->count, memoi_nccl_type(m->type),
+                                          m->peer, me->comm, stream);
+        if (one != ncclSuccess && one != ncclInProgress && result == ncclSuccess) result = one;
+    }
+    ended = ncclGroupEnd();
+    return result != ncclSuccess ? result : ended;
+}
+
+MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    ncclResult_t result = ncclSuccess;
+    memo_status status = memoi_nccl_status(comm, error);
+    int32_t i;
+    if (status) return memoi_nccl_drop_group(me, status);
+    if (me->group_depth == 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "group_end on '%s' without a group_begin, or after a refused call",
+                              comm->name);
+    if (me->group_depth > 1) {
+        me->group_depth--;
+        return MEMO_STATUS_OK;
+    }
+    if (!me->n_messages) return memoi_nccl_drop_group(me, MEMO_STATUS_OK);
+    if (me->group_stream != stream)
+        return memoi_nccl_drop_group(
+            me, memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                               "group_end on '%s' names another stream than the group's sends and "
+                               "receives",
+                               comm->name));
+    pthread_mutex_lock(&me->mutex);
+    if (me->comm) result = memoi_nccl_issue(me);
+    pthread_mutex_unlock(&me->mutex);
+    status = memoi_nccl_finish(me, "a group", result, error);
+    for (i = 0; i < me->n_messages && !status; i++)
+        if (me->messages[i].is_send && me->messages[i].peer != comm->rank)
+            comm->sent_bytes += me->messages[i].count * memo_type_bytes(me->messages[i].type);
+    return memoi_nccl_drop_group(me, status);
+}
+
+MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                         void* address, int64_t count, memo_type type, int32_t peer,
+                                         memo_error* error) {
+    const char* what = is_send ? "send" : "receive";
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    int is_single = me->group_depth == 0;
+    memoi_nccl_message* message;
+    memo_status status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
+    if (!status && is_single && peer == comm->rank)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "a %s of rank %d to itself on '%s' would wait for ever; put send "
+                                "and receive into a group",
+                                what, (int)peer, comm->name);
+    if (!status && me->n_messages && me->group_stream != stream)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "%s on '%s' names another stream than the group's first", what,
+                                comm->name);
+    if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "a group of more than %d sends and receives on '%s'",
+                                MEMOI_NCCL_MESSAGES, comm->name);
+    if (status) return memoi_nccl_drop_group(me, status);
+    message = &me->messages[me->n_messages++];
+    message->address = address;
+    message->count = count;
+    message->type = type;
+    message->peer = peer;
+    message->is_send = is_send;
+    me->group_stream = stream;
+    if (!is_single) return MEMO_STATUS_OK;
+    me->group_depth = 1;
+    return memoi_nccl_group_end(comm, stream, error);
+}
+
+MEMOI memo_status memoi_nccl_send(memo_comm* comm, memo_stream stream, const void* from,
+                                  int64_t count, memo_type type, int32_t to_rank,
+                                  memo_error* error) {
+    /* Only read; messages have one kind of address. */
+    void* address = (void*)(uintptr_t)from;
+    return memoi_nccl_message_add(comm, stream, 1, address, count, type, to_rank, error);
+}
+
+MEMOI memo_status memoi_nccl_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                                     memo_type type, int32_t from_rank, memo_error* error) {
+    return memoi_nccl_message_add(comm, stream, 0, to, count, type, from_rank, error);
+}
+
+/* --- collectives --- */
+
+MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream handle, memo_collective kind,
+                                        const void* from, void* to, int64_t count, memo_type type,
+                                        memo_reduction reduction, int32_t root, memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    const char* what = memoi_collective_name(kind);
+    cudaStream_t stream = (cudaStream_t)(void*)handle;
+    ncclDataType_t data_type = memoi_nccl_type(type);
+    ncclRedOp_t op = reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
+    ncclResult_t result = ncclSuccess;
+    memo_status status = memoi_nccl_status(comm, error);
+    if (!status && me->group_depth)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                "%s inside a group on '%s': only sends and receives are grouped",
+                                what, comm->name);
+    if (!status) status = memoi_comm_check_buffer(comm, what, from, count, comm->size, type, error);
+    if (!status) status = memoi_comm_check_buffer(comm, what, to, count, 1, type, error);
+    if (!status) status = memoi_comm_check_reduction(comm, what, reduction, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, root, error);
+    if (status) return memoi_nccl_drop_group(me, status);
+    pthread_mutex_lock(&me->mutex);
+    if (me->comm) {
+        switch (kind) {
+        case MEMO_COLLECTIVE_ALL_REDUCE:
+            result = ncclAllReduce(from, to, (size_t)count, data_type, op, me->comm, stream);
+            break;
+        case MEMO_COLLECTIVE_ALL_GATHER:
+            result = ncclAllGather(from, to, (size_t)count, data_type, me->comm, stream);
+            break;
+        case MEMO_COLLECTIVE_REDUCE_SCATTER:
+            result = ncclReduceScatter(from, to, (size_t)count, data_type, op, me->comm, stream);
+            break;
+        case MEMO_COLLECTIVE_BROADCAST:
+            result = ncclBroadcast(from, to, (size_t)count, data_type, root, me->comm, stream);
+            break;
+        case MEMO_COLLECTIVE_BARRIER: /* NCCL has none; a number that all add up is one */
+            result = ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax,
+                                   me->comm, stream);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&me->mutex);
+    status = memoi_nccl_finish(me, what, result, error);
+    if (!status)
+        comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
+    return status;
+}
+
+MEMOI memo_status memoi_nccl_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                        void* to, int64_t count, memo_type type,
+                                        memo_reduction reduction, memo_error* error) {
+    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
+                                 reduction, 0, error);
+}
+MEMOI memo_status memoi_nccl_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                        void* to, int64_t count, memo_type type,
+                                        memo_error* error) {
+    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
+                                 MEMO_REDUCTION_SUM, 0, error);
+}
+MEMOI memo_status memoi_nccl_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+                                            void* to, int64_t count, memo_type type,
+                                            memo_reduction reduction, memo_error* error) {
+    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count,
+                                 type, reduction, 0, error);
+}
+MEMOI memo_status memoi_nccl_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                       int64_t count, memo_type type, int32_t root,
+                                       memo_error* error) {
+    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count,
+                                 type, MEMO_REDUCTION_SUM, root, error);
+}
+MEMOI memo_status memoi_nccl_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
+                                 MEMO_REDUCTION_SUM, 0, error);
+}
+
+/* --- making, splitting and destroying --- */
+
+MEMOI void memoi_nccl_destroy(memo_comm* comm) {
+    memoi_nccl* me;
+    if (!comm) return;
+    me = (memoi_nccl*)comm->context;
+    if (me->comm) {
+        ncclResult_t result = ncclCommFinalize(me->comm);
+        if (!memoi_nccl_finish(me, "destroy", result, NULL)) (void)ncclCommDestroy(me->comm);
+    }
+    (void)cudaFree(me->barrier_word);
+    pthread_mutex_destroy(&me->mutex);
+    MEMO_FREE(me);
+}
+
+MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                   memo_comm** part, memo_error* error);
+
+/* All but NCCL's communicator, which follows. */
+MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
+                                  memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)memoi_calloc(1, sizeof *me);
+    memo_comm* table;
+    *result = NULL;
+    if (!me) return memoi_no_memory(error, "a communicator");
+    if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
+        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
+        (void)cudaFree(me->barrier_word);
+        MEMO_FREE(me);
+        return memo_error_set(error, MEMO_STATUS_DEVICE, "a communicator's 512 bytes: %s",
+                              cudaGetErrorString(cudaGetLastError()));
+    }
+    pthread_mutex_init(&me->mutex, NULL);
+    me->timeout_s = timeout_s;
+    snprintf(me->name, sizeof me->name, "%.63s", name);
+    table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = me->name;
+    table->context = me;
+    table->split = memoi_nccl_split;
+    table->destroy = memoi_nccl_destroy;
+    table->group_begin = memoi_nccl_group_begin;
+    table->group_end = memoi_nccl_group_end;
+    table->send = memoi_nccl_send;
+    table->receive = memoi_nccl_receive;
+    table->all_reduce = memoi_nccl_all_reduce;
+    table->all_gather = memoi_nccl_all_gather;
+    table->reduce_scatter = memoi_nccl_reduce_scatter;
+    table->broadcast = memoi_nccl_broadcast;
+    table->barrier = memoi_nccl_barrier;
+    table->abort = memoi_nccl_abort;
+    table->status = memoi_nccl_status;
+    *result = me;
+    return MEMO_STATUS_OK;
+}
+
+/* Rank and size as NCCL numbers them. */
+MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
+    int rank = 0, size = 0;
+    ncclResult_t result = ncclCommUserRank(me->comm, &rank);
+    if (result == ncclSuccess) result = ncclCommCount(me->comm, &size);
+    if (result != ncclSuccess)
+        return memo_error_set(error, MEMO_STATUS_COMM, "'%s': %s", me->name,
+                              ncclGetErrorString(result));
+    me->table.rank = rank;
+    me->table.size = size;
+    return MEMO_STATUS_OK;
+}
+
+/* The parent is in progress until the child's handle is there; then the child, until it can be
+ * used. */
+MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
+                                   memo_comm** part, memo_error* error) {
+    memoi_nccl *me = (memoi_nccl*)comm->context, *child;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclResult_t result = ncclSuccess;
+    char full_name[64];
+    memo_status status = memoi_nccl_status(comm, error);
+    *part = NULL;
+    if (status) return status;
+    snprintf(full_name, sizeof full_name, "nccl %.50s", name ? name : "part");
+    status = memoi_nccl_make(full_name, me->timeout_s, &child, error);
+    if (status) return status;
+    config.blocking = 0;
+    pthread_mutex_lock(&me->mutex);
+    if (me->comm)
+        result = ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &child->comm,
+                               &config);
+    pthread_mutex_unlock(&me->mutex);
+    status = memoi_nccl_finish(me, "split", result, error);
+    if (!status && child->comm) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
+    if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
+    if (status || !child->comm) {
+        if (status && child->comm) memoi_nccl_abort(&child->table);
+        memoi_nccl_destroy(&child->table);
+        return status;
+    }
+    *part = &child->table;
+    return MEMO_STATUS_OK;
+}
+
+memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
+    memo_comm_nccl_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
+                                  memo_error* error) {
+    int64_t rank = desc->rank, size = desc->size;
+    double timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 30;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    ncclResult_t result = ncclSuccess;
+    memoi_nccl* me;
+    memo_status status = MEMO_STATUS_OK;
+    *comm = NULL;
+    if (size == 0) {
+        status = memoi_nccl_environment_number("RANK", &rank, error);
+        if (!status) status = memoi_nccl_environment_number("WORLD_SIZE", &size, error);
+        if (status) return status;
+    }
+    if (size < 1 || size > INT32_MAX || rank < 0 || rank >= size)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "there is no rank %lld of %lld",
+                              (long long)rank, (long long)size);
+    memset(&id, 0, sizeof id);
+    if (rank == 0) result = ncclGetUniqueId(&id);
+    if (result != ncclSuccess)
+        return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                              ncclGetErrorString(result), ncclGetLastError(NULL));
+    if (size > 1)
+        status =
+            desc->id_path
+                ? memoi_nccl_share_by_file(desc->id_path, (int32_t)rank, timeout_s, &id, error)
+                : memoi_nccl_share_by_network((int32_t)rank, (int32_t)size, timeout_s, &id, error);
+    if (!status)
+        status = memoi_nccl_make(desc->name ? desc->name : "nccl world", timeout_s, &me, error);
+    if (status) return status;
+    me->table.rank = (int32_t)rank;
+    me->table.size = (int32_t)size;
+    config.blocking = 0;
+    result = ncclCommInitRankConfig(&me->comm, (int)size, id, (int)rank, &config);
+    if (!me->comm)
+        status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
+                                ncclGetErrorString(result), ncclGetLastError(NULL));
+    if (!status) status = memoi_nccl_finish(me, "joining", result, error);
+    if (rank == 0 && size > 1 && desc->id_path) (void)unlink(desc->id_path);
+    if (status) {
+        memoi_nccl_destroy(&me->table);
+        return status;
+    }
+    *comm = &me->table;
+    return MEMO_STATUS_OK;
+}
+#endif
+/* ---- 2 mesh -------------------------------------------------------------------------------------
+ * Knows: split of the table of chapter 1, whatever its back end.  Knows nothing of threads, streams
+ * or data. */
+
+enum {
+    MEMOI_AXIS_DATA = 1,
+    MEMOI_AXIS_PIPELINE = 2,
+    MEMOI_AXIS_TENSOR = 4,
+    MEMOI_AXIS_RING = 8,
+    MEMOI_AXIS_ULYSSES = 16,
+    MEMOI_AXIS_SEQUENCE = MEMOI_AXIS_RING | MEMOI_AXIS_ULYSSES,
+    MEMOI_AXIS_GRADIENT = MEMOI_AXIS_DATA | MEMOI_AXIS_SEQUENCE
+};
+
+memo_mesh_desc memo_mesh_desc_default(void) {
+    memo_mesh_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* The degrees in the order in which they are named, slowest first, without the nesting of ring and
+ * ulysses. */
+typedef struct memoi_mesh_axis {
+    const char* name;
+    int32_t degree;
+} memoi_mesh_axis;
+
+#define MEMOI_MESH_AXES 5
+
+MEMOI void memoi_mesh_list(const memo_mesh_desc* desc, memoi_mesh_axis* axes) {
+    static const char* const names[MEMOI_MESH_AXES] = {"data", "pipeline", "tensor", "ring",
+                                                       "ulysses"};
+    int32_t degrees[MEMOI_MESH_AXES];
+    int i;
+    degrees[0] = desc->data;
+    degrees[1] = desc->pipeline;
+    degrees[2] = desc->tensor;
+    degrees[3] = desc->ring;
+    degrees[4] = desc->ulysses;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        axes[i].name = names[i];
+        axes[i].degree = degrees[i] ? degrees[i] : 1;
+    }
+}
+
+MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, memo_error* error) {
+    memo_status status;
+    char text[160], hint[200];
+    int length = 0;
+    int64_t product = 1;
+    int i;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        if (axes[i].degree < 1)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "mesh: the %s degree is %d; it must be at least 1 (0: 1)",
+                                  axes[i].name, (int)axes[i].degree);
+        /* Beyond the size it is wrong anyway; so it cannot overflow. */
+        product = product > size ? product : product * axes[i].degree;
+    }
+    if (product == size) return MEMO_STATUS_OK;
+    for (i = 0; i < MEMOI_MESH_AXES; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
+                           axes[i].name, (int)axes[i].degree);
+    length = 0;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        int64_t others = 1;
+        int k;
+        for (k = 0; k < MEMOI_MESH_AXES; k++)
+            if (k != i && others <= size) others *= axes[k].degree;
+        if (size % others) continue;
+        length += snprintf(hint + length, sizeof hint - (size_t)length, "%s%s %lld",
+                           length ? ", or " : "", axes[i].name, (long long)(size / others));
+    }
+    status = memo_error_set(
+        error, MEMO_STATUS_INVALID_ARGUMENT, "mesh: %s is not the world's size, %d; %s%s", text,
+        (int)size, length ? "what would fit: " : "no change of a single degree makes it fit",
+        length ? hint : "");
+    return status;
+}
+
+memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
+                            memo_error* error) {
+    memoi_mesh_axis axes[MEMOI_MESH_AXES];
+    int32_t rest = rank, inner, outer;
+    memo_status status;
+    memset(mesh, 0, sizeof *mesh);
+    memoi_mesh_list(desc, axes);
+    status = memoi_mesh_check(axes, size, error);
+    if (status) return status;
+    if (rank < 0 || rank >= size)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mesh: there is no rank %d among %d", (int)rank, (int)size);
+    mesh->degrees.data = axes[0].degree;
+    mesh->degrees.pipeline = axes[1].degree;
+    mesh->degrees.tensor = axes[2].degree;
+    mesh->degrees.ring = axes[3].degree;
+    mesh->degrees.ulysses = axes[4].degree;
+    mesh->degrees.ring_is_inner = desc->ring_is_inner;
+    mesh->rank = rank;
+    mesh->size = size;
+    mesh->tensor_rank = rest % mesh->degrees.tensor;
+    rest /= mesh->degrees.tensor;
+    inner = desc->ring_is_inner ? mesh->degrees.ring : mesh->degrees.ulysses;
+    outer = desc->ring_is_inner ? mesh->degrees.ulysses : mesh->degrees.ring;
+    mesh->ring_rank = desc->ring_is_inner ? rest % inner : rest / inner % outer;
+    mesh->ulysses_rank = desc->ring_is_inner ? rest / inner % outer : rest % inner;
+    rest /= inner * outer;
+    mesh->data_rank = rest % mesh->degrees.data;
+    mesh->pipeline_rank = rest / mesh->degrees.data;
+    mesh->sequence_rank = mesh->ring_rank * mesh->degrees.ulysses + mesh->ulysses_rank;
+    mesh->gradient_rank =
+        mesh->data_rank * mesh->degrees.ring * mesh->degrees.ulysses + mesh->sequence_rank;
+    return MEMO_STATUS_OK;
+}
+
+/* A number that the ranks have in common which differ only along axes. */
+MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
+    int32_t color = 0;
+    if (!(axes & MEMOI_AXIS_PIPELINE)) color = mesh->pipeline_rank;
+    if (!(axes & MEMOI_AXIS_DATA)) color = color * mesh->degrees.data + mesh->data_rank;
+    if (!(axes & MEMOI_AXIS_RING)) color = color * mesh->degrees.ring + mesh->ring_rank;
+    if (!(axes & MEMOI_AXIS_ULYSSES)) color = color * mesh->degrees.ulysses + mesh->ulysses_rank;
+    if (!(axes & MEMOI_AXIS_TENSOR)) color = color * mesh->degrees.tensor + mesh->tensor_rank;
+    return color;
+}
+
+memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
+                             memo_error* error) {
+    memo_mesh* mesh = (memo_mesh*)memoi_calloc(1, sizeof *mesh);
+    memo_status status;
+    *result = NULL;
+    if (!mesh) return memoi_no_memory(error, "a mesh");
+    status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
+    if (!status) {
+        struct {
+            const char* name;
+            int axes;
+            int32_t key;
+            memo_comm** comm;
+        } groups[7] = {
+            {"data", MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
+            {"pipeline", MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
+            {"tensor", MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
+            {"ring", MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
+            {"ulysses", MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
+            {"sequence", MEMOI_AXIS_SEQUENCE, mesh->sequence_rank, &mesh->sequence},
+            {"gradient", MEMOI_AXIS_GRADIENT, mesh->gradient_rank, &mesh->gradient},
+        };
+        int i;
+        for (i = 0; i < 7 && !status; i++)
+            status = world->split(world, memoi_mesh_color(mesh, groups[i].axes), groups[i].key,
+                                  groups[i].name, groups[i].comm, error);
+    }
+    mesh->world = world;
+    if (status) {
+        memo_mesh_destroy(mesh);
+        return status;
+    }
+    *result = mesh;
+    return MEMO_STATUS_OK;
+}
+
+void memo_mesh_destroy(memo_mesh* mesh) {
+    memo_comm* groups[7];
+    int i;
+    if (!mesh) return;
+    groups[0] = mesh->data;
+    groups[1] = mesh->pipeline;
+    groups[2] = mesh->tensor;
+    groups[3] = mesh->ring;
+    groups[4] = mesh->ulysses;
+    groups[5] = mesh->sequence;
+    groups[6] = mesh->gradient;
+    for (i = 0; i < 7; i++)
+        if (groups[i]) groups[i]->destroy(groups[i]);
+    MEMO_FREE(mesh);
+}
+
+int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
+                        int64_t capacity_bytes) {
+    memoi_text lines;
+    memo_error error;
+    int64_t n_bytes;
+    int32_t rank;
+    memset(&lines, 0, sizeof lines);
+    for (rank = 0; rank < size; rank++) {
+        memo_mesh mesh;
+        if (memo_mesh_place(desc, size, rank, &mesh, &error)) {
+            memoi_put(&lines, "%s\n", error.message);
+            break;
+        }
+        memoi_put(&lines,
+                  "rank %d: pipeline %d, data %d, ring %d, ulysses %d, tensor %d; sequence %d, "
+                  "gradient %d\n",
+                  (int)rank, (int)mesh.pipeline_rank, (int)mesh.data_rank, (int)mesh.ring_rank,
+                  (int)mesh.ulysses_rank, (int)mesh.tensor_rank, (int)mesh.sequence_rank,
+                  (int)mesh.gradient_rank);
+    }
+    n_bytes = lines.n_bytes;
+    if (capacity_bytes > 0) {
+        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
+        if (kept) memcpy(text, lines.data, (size_t)kept);
+        text[kept] = 0;
+    }
+    memoi_text_free(&lines);
+    return n_bytes;
+}
+/* ---- 3 layouts ----------------------------------------------------------------------------------
+ * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
+
+const char* memo_layout_name(memo_layout_kind kind) {
+    switch (kind) {
+    case MEMO_LAYOUT_ZIGZAG: return "zigzag";
+    case MEMO_LAYOUT_PLAIN: return "plain";
+    case MEMO_LAYOUT_STRIPED: return "striped";
+    }
+    return "no layout";
+}
+
+memo_layout_desc memo_layout_desc_default(void) {
+    memo_layout_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
+    int64_t unit;
+    memset(layout, 0, sizeof *layout);
+    if (desc->kind != MEMO_LAYOUT_ZIGZAG && desc->kind != MEMO_LAYOUT_PLAIN &&
+        desc->kind != MEMO_LAYOUT_STRIPED)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "layout: %d is no kind",
+                              (int)desc->kind);
+    if (desc->ring < 0 || desc->ulysses < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout: the degrees are ring %d and ulysses %d; they must be at "
+                              "least 1 (0: 1)",
+                              (int)desc->ring, (int)desc->ulysses);
+    if (desc->n_tokens < 1 || desc->n_tokens > MEMOI_BYTES_MAX / 2)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout: a sequence of %lld tokens", (long long)desc->n_tokens);
+    layout->kind = desc->kind;
+    layout->ring = desc->ring ? desc->ring : 1;
+    layout->ulysses = desc->ulysses ? desc->ulysses : 1;
+    layout->n_tokens = desc->n_tokens;
+    /* Equal shares; zigzag cuts the rows of a ring rank in two, so they must be even. */
+    unit = (int64_t)layout->ring * layout->ulysses;
+    if (desc->kind == MEMO_LAYOUT_ZIGZAG && layout->ulysses % 2) unit *= 2;
+    if (unit > INT32_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout: ring %d x ulysses %d are too many ranks", (int)layout->ring,
+                              (int)layout->ulysses);
+    layout->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
+    layout->local_tokens = layout->padded_tokens / layout->ring / layout->ulysses;
+    layout->ring_tokens = layout->local_tokens * layout->ulysses;
+    return MEMO_STATUS_OK;
+}
+
+int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank,
+                              memo_run runs[MEMO_RUNS_MAX]) {
+    int64_t n = layout->ring_tokens;
+    runs[0].start = ring_rank * n;
+    runs[0].stride = 1;
+    runs[0].count = n;
+    if (layout->kind == MEMO_LAYOUT_STRIPED) {
+        runs[0].start = ring_rank;
+        runs[0].stride = layout->ring;
+    }
+    /* On one ring rank the two chunks touch. */
+    if (layout->kind != MEMO_LAYOUT_ZIGZAG || layout->ring == 1) return 1;
+    runs[0].start = ring_rank * (n / 2);
+    runs[0].count = n / 2;
+    runs[1] = runs[0];
+    runs[1].start = (2 * (int64_t)layout->ring - 1 - ring_rank) * (n / 2);
+    return 2;
+}
+
+int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank,
+                         memo_run runs[MEMO_RUNS_MAX]) {
+    memo_run whole[MEMO_RUNS_MAX];
+    int32_t n_whole = memo_layout_ring_runs(layout, sequence_rank / layout->ulysses, whole);
+    int64_t begin = sequence_rank % layout->ulysses * layout->local_tokens;
+    int64_t end = begin + layout->local_tokens, first = 0;
+    int32_t k, n = 0;
+    for (k = 0; k < n_whole; k++) { /* rows [first, first + count) of the ring rank */
+        int64_t from = begin > first ? begin - first : 0;
+        int64_t to = end - first < whole[k].count ? end - first : whole[k].count;
+        if (from < to) {
+            runs[n] = whole[k];
+            runs[n].start += from * whole[k].stride;
+            runs[n].count = to - from;
+            n++;
+        }
+        first += whole[k].count;
+    }
+    return n;
+}
+
+/* The map of the reference: t -> chunk, ring rank and place among its rows. */
+void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
+                      int64_t* row) {
+    int64_t ring_rank = position / layout->ring_tokens, place = position % layout->ring_tokens;
+    if (layout->kind == MEMO_LAYOUT_STRIPED) {
+        ring_rank = position % layout->ring;
+        place = position / layout->ring;
+    } else if (layout->kind == MEMO_LAYOUT_ZIGZAG) {
+        int64_t half = layout->ring_tokens / 2, chunk = position / half;
+        int is_second = chunk >= layout->ring;
+        ring_rank = is_second ? 2 * (int64_t)layout->ring - 1 - chunk : chunk;
+        place = position % half + (is_second ? half : 0);
+    }
+    *sequence_rank = (int32_t)(ring_rank * layout->ulysses + place / layout->local_tokens);
+    *row = place % layout->local_tokens;
+}
+
+int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank, int64_t row) {
+    memo_run runs[MEMO_RUNS_MAX];
+    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k = 0;
+    while (k < n - 1 && row >= runs[k].count) row -= runs[k++].count;
+    return runs[k].start + row * runs[k].stride;
+}
+
+/* The documents [begin, end) that a position lies in; those who ask in ascending order pass
+ * *document on. */
+MEMOI void memoi_layout_document(const memo_layout* layout, const int64_t* document_begins,
+                                 int64_t n_documents, int64_t position, int64_t* document,
+                                 int64_t* begin, int64_t* end) {
+    *begin = 0;
+    *end = layout->n_tokens;
+    if (!document_begins || position >= layout->n_tokens) return;
+    while (*document < n_documents - 1 && document_begins[*document + 1] <= position) ++*document;
+    *begin = document_begins[*document];
+    *end = document_begins[*document + 1];
+}
+
+void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
+                           const int64_t* document_begins, int64_t n_documents,
+                           int64_t* positions) {
+    memo_run runs[MEMO_RUNS_MAX];
+    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    int64_t document = 0, i, begin, end;
+    for (k = 0; k < n; k++)
+        for (i = 0; i < runs[k].count; i++) {
+            int64_t position = runs[k].start + i * runs[k].stride;
+            memoi_layout_document(layout, document_begins, n_documents, position, &document, &begin,
+                                  &end);
+            *positions++ = position - begin;
+        }
+}
+
+/* Rows of a run that are tokens, not padding. */
+MEMOI int64_t memoi_run_tokens(const memo_run* run, int64_t n_tokens) {
+    int64_t n = run->start >= n_tokens ? 0 : (n_tokens - 1 - run->start) / run->stride + 1;
+    return n < run->count ? n : run->count;
+}
+
+void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
+                         int64_t row_bytes, const void* whole, void* share) {
+    memo_run runs[MEMO_RUNS_MAX];
+    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    const char* from = (const char*)whole;
+    char* to = (char*)share;
+    int64_t b, i;
+    for (b = 0; b < n_batch; b++, from += layout->n_tokens * row_bytes)
+        for (k = 0; k < n; k++) {
+            int64_t n_rows = memoi_run_tokens(&runs[k], layout->n_tokens);
+            for (i = 0; i < n_rows; i++)
+                memcpy(to + i * row_bytes, from + (runs[k].start + i * runs[k].stride) * row_bytes,
+                       (size_t)row_bytes);
+            memset(to + n_rows * row_bytes, 0, (size_t)((runs[k].count - n_rows) * row_bytes));
+            to += runs[k].count * row_bytes;
+        }
+}
+
+void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
+                        int64_t row_bytes, const void* share, void* whole) {
+    memo_run runs[MEMO_RUNS_MAX];
+    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    const char* from = (const char*)share;
+    char* to = (char*)whole;
+    int64_t b, i;
+    for (b = 0; b < n_batch; b++, to += layout->n_tokens * row_bytes)
+        for (k = 0; k < n; k++) {
+            int64_t n_rows = memoi_run_tokens(&runs[k], layout->n_tokens);
+            for (i = 0; i < n_rows; i++)
+                memcpy(to + (runs[k].start + i * runs[k].stride) * row_bytes, from + i * row_bytes,
+                       (size_t)row_bytes);
+            from += runs[k].count * row_bytes;
+        }
+}
+
+int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
+                           const int32_t* tokens, const int64_t* document_begins,
+                           int64_t n_documents, int32_t ignored, int32_t* labels) {
+    memo_run runs[MEMO_RUNS_MAX];
+    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    int64_t b, i, n_labels = 0;
+    for (b = 0; b < n_batch; b++, tokens += layout->n_tokens) {
+        int64_t document = 0, begin, end;
+        for (k = 0; k < n; k++)
+            for (i = 0; i < runs[k].count; i++) {
+                int64_t position = runs[k].start + i * runs[k].stride;
+                memoi_layout_document(layout, document_begins, n_documents, position, &document,
+                                      &begin, &end);
+                *labels = position + 1 < end ? tokens[position + 1] : ignored;
+                n_labels += *labels++ != ignored;
+            }
+    }
+    return n_labels;
+}
+
+memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
+                                 memo_error* error) {
+    return comm->all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
+}
+
+int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
+    memoi_text lines;
+    int64_t n_bytes;
+    int32_t rank, k;
+    memset(&lines, 0, sizeof lines);
+    memoi_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
+              memo_layout_name(layout->kind), (int)layout->ring, (int)layout->ulysses,
+              (long long)layout->n_tokens, (long long)(layout->padded_tokens - layout->n_tokens),
+              (long long)layout->local_tokens);
+    for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
+        memo_run runs[MEMO_RUNS_MAX];
+        int32_t n = memo_layout_runs(layout, rank, runs);
+        int64_t n_tokens = 0;
+        memoi_put(&lines, "rank %d (ring %d, ulysses %d):", (int)rank,
+                  (int)(rank / layout->ulysses), (int)(rank % layout->ulysses));
+        for (k = 0; k < n; k++) {
+            memoi_put(&lines, "%s %lld..%lld", k ? "," : "", (long long)runs[k].start,
+                      (long long)(runs[k].start + (runs[k].count - 1) * runs[k].stride));
+            if (runs[k].stride > 1) memoi_put(&lines, " step %lld", (long long)runs[k].stride);
+            n_tokens += memoi_run_tokens(&runs[k], layout->n_tokens);
+        }
+        if (n_tokens < layout->local_tokens)
+            memoi_put(&lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
+        memoi_put(&lines, "\n");
+    }
+    n_bytes = lines.n_bytes;
+    if (capacity_bytes > 0) {
+        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
+        if (kept) memcpy(text, lines.data, (size_t)kept);
+        text[kept] = 0;
+    }
+    memoi_text_free(&lines);
+    return n_bytes;
+}
+
+/* --- the validator: deals the positions out, one by one, as the definition says --- */
+
+MEMOI memo_status memoi_layout_wrong(memo_error* error, const char* what, int64_t position,
+                                     int64_t rank, int64_t row) {
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "layout: %s; the definition puts position %lld at row %lld of rank %lld",
+                          what, (long long)position, (long long)row, (long long)rank);
+}
+
+/* dealt[ring rank * rows of a ring rank + place] = position. */
+MEMOI void memoi_layout_deal(const memo_layout* layout, int64_t n_rows, int64_t* dealt) {
+    int64_t rd = layout->ring, t = 0, chunk, i;
+    if (layout->kind == MEMO_LAYOUT_STRIPED) {
+        for (i = 0; i < n_rows; i++)
+            for (chunk = 0; chunk < rd; chunk++) dealt[chunk * n_rows + i] = t++;
+    } else if (layout->kind == MEMO_LAYOUT_PLAIN) {
+        for (chunk = 0; chunk < rd; chunk++)
+            for (i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
+    } else { /* there and back */
+        for (chunk = 0; chunk < rd; chunk++)
+            for (i = 0; i < n_rows / 2; i++) dealt[chunk * n_rows + i] = t++;
+        for (chunk = rd; chunk-- > 0;)
+            for (i = n_rows / 2; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
+    }
+}
+
+MEMOI memo_status memoi_layout_compare(const memo_layout* layout, const int64_t* dealt,
+                                       memo_error* error) {
+    int64_t n_local = layout->padded_tokens / layout->ring / layout->ulysses;
+    int32_t rank;
+    for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
+        memo_run runs[MEMO_RUNS_MAX];
+        int32_t n_runs = memo_layout_runs(layout, rank, runs), run = 0;
+        int64_t row, in_run = 0, n_rows = 0, k;
+        for (k = 0; k < n_runs; k++) n_rows += runs[k].count;
+        if (n_rows != n_local)
+            return memoi_layout_wrong(error, "the runs of a rank have another length than its rows",
+                                      dealt[rank * n_local], rank, 0);
+        for (row = 0; row < n_local; row++) {
+            int64_t position = dealt[rank * n_local + row], found_row;
+            int32_t found_rank;
+            if (memo_layout_position(layout, rank, row) != position)
+                return memoi_layout_wrong(error, "memo_layout_position says otherwise", position,
+                                          rank, row);
+            memo_layout_find(layout, position, &found_rank, &found_row);
+            if (found_rank != rank || found_row != row)
+                return memoi_layout_wrong(error, "memo_layout_find says otherwise", position, rank,
+                                          row);
+            while (in_run == runs[run].count) {
+                run++;
+                in_run = 0;
+            }
+            if (runs[run].start + in_run++ * runs[run].stride != position)
+                return memoi_layout_wrong(error, "the runs say otherwise", position, rank, row);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_layout_validate(const memo_layout* layout, memo_error* error) {
+    int64_t n_ranks = (int64_t)layout->ring * layout->ulysses, n_rows;
+    int64_t* dealt;
+    memo_status status;
+    if (layout->ring < 1 || layout->ulysses < 1 || layout->padded_tokens < layout->n_tokens ||
+        layout->n_tokens < 1 || layout->padded_tokens - layout->n_tokens >= 2 * n_ranks ||
+        layout->padded_tokens % n_ranks ||
+        layout->local_tokens != layout->padded_tokens / n_ranks ||
+        layout->ring_tokens != layout->padded_tokens / layout->ring ||
+        (layout->kind == MEMO_LAYOUT_ZIGZAG && layout->ring_tokens % 2))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout: %lld tokens, %lld with padding, %lld a rank and %lld a ring "
+                              "rank do not fit %lld ranks",
+                              (long long)layout->n_tokens, (long long)layout->padded_tokens,
+                              (long long)layout->local_tokens, (long long)layout->ring_tokens,
+                              (long long)n_ranks);
+    n_rows = layout->padded_tokens / layout->ring;
+    dealt = (int64_t*)memoi_calloc(layout->padded_tokens, sizeof(int64_t));
+    if (!dealt) return memoi_no_memory(error, "the positions of a layout");
+    memoi_layout_deal(layout, n_rows, dealt);
+    status = memoi_layout_compare(layout, dealt, error);
+    MEMO_FREE(dealt);
+    return status;
+}
+/* ---- the queue ----------------------------------------------------------------------------------
+ * Knows: a device, a recorder around one, a schedule, the row kernels.  Knows nothing of ranks or
+ * attention.
+ *
+ * What is enqueued goes to a device, or, as data, into a schedule. */
+
+enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_N_STREAMS };
+enum { MEMOI_SP_COMPUTED = 0, MEMOI_SP_EVEN, MEMOI_SP_ODD, MEMOI_SP_N_EVENTS };
+
+typedef struct memoi_sp_queue {
+    const memo_device* device; /* NULL: into schedule */
+    memo_stream streams[MEMOI_SP_N_STREAMS];
+    memo_event events[MEMOI_SP_N_EVENTS];
+    memo_schedule* schedule;
+    int32_t stream_indices[MEMOI_SP_N_STREAMS];
+    int32_t event_indices[MEMOI_SP_N_EVENTS];
+    int32_t has_ranges; /* 0: addresses mean nothing */
+} memoi_sp_queue;
+
+/* A table from older code ends before annotate. */
+MEMOI int memoi_sp_has_annotate(const memo_device* device) {
+    int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
+    return device->struct_bytes >= needed && device->annotate;
+}
+
+/* What is about to be enqueued, and is not in the table.  The caller enqueues it where there is a
+ * device. */
+MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, memo_op_desc* op,
+                                    memo_error* error) {
+    if (queue->device)
+        return memoi_sp_has_annotate(queue->device)
+                   ? queue->device->annotate(queue->device->context, queue->streams[stream], op,
+                                             error)
+                   : MEMO_STATUS_OK;
+    op->stream = queue->stream_indices[stream];
+    if (!queue->has_ranges) op->n_reads = op->n_writes = 0;
+    return memo_schedule_run(queue->schedule, op, error);
+}
+
+MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int stream,
+                                  memo_error* error) {
+    if (queue->device)
+        return queue->device->event_record(queue->device->context, queue->events[event],
+                                           queue->streams[stream], error);
+    return memo_schedule_record(queue->schedule, queue->event_indices[event],
+                                queue->stream_indices[stream], error);
+}
+
+MEMOI memo_status memoi_sp_wait(const memoi_sp_queue* queue, int event, int stream,
+                                memo_error* error) {
+    if (queue->device)
+        return queue->device->event_wait(queue->device->context, queue->events[event],
+                                         queue->streams[stream], error);
+    return memo_schedule_wait(queue->schedule, queue->event_indices[event],
+                              queue->stream_indices[stream], error);
+}
+
+MEMOI memo_status memoi_sp_fill(const memoi_sp_queue* queue, void* address, int64_t n_bytes,
+                                memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range written;
+    if (!n_bytes) return MEMO_STATUS_OK;
+    if (queue->device)
+        return queue->device->fill(queue->device->context, queue->streams[MEMOI_SP_COMPUTE],
+                                   address, 0, n_bytes, error);
+    written = memoi_range_at(address, n_bytes);
+    op.name = "fill";
+    op.link_bytes = n_bytes;
+    op.writes = &written;
+    op.n_writes = 1;
+    return memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+}
+
+MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int64_t to_stride_bytes,
+                                     const void* from, int64_t from_stride_bytes, int64_t row_bytes,
+                                     int64_t n_rows, memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range* ranges;
+    memo_status status;
+    if (!n_rows || !row_bytes) return MEMO_STATUS_OK;
+    if (queue->device)
+        return queue->device->copy_rows(queue->device->context, queue->streams[MEMOI_SP_COMPUTE],
+                                        MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from,
+                                        from_stride_bytes, row_bytes, n_rows, error);
+    ranges = (memo_range*)memoi_calloc(2 * n_rows, sizeof(memo_range));
+    if (!ranges) return memoi_no_memory(error, "the rows of a copy in a schedule");
+    op.name = memoi_copy_name(MEMO_COPY_ON_DEVICE);
+    op.link_bytes = row_bytes * n_rows;
+    op.reads = ranges;
+    op.n_reads = memoi_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
+    op.writes = ranges + n_rows;
+    op.n_writes = memoi_row_ranges(ranges + n_rows, to, to_stride_bytes, row_bytes, n_rows);
+    status = memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
+    MEMO_FREE(ranges);
+    return status;
+}
+
+#ifndef MEMO_NO_HOST_DEVICE
+
+/* A recorder passes calls on; what is launched goes to the device at the end of the chain. */
+MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
+    while (memoi_sp_has_annotate(device) && device->annotate == memoi_rec_annotate)
+        device = &((const memo_recorder*)device->context)->inner;
+    return (memo_device*)(uintptr_t)device;
+}
+
+#endif
+
+/* --- row kernels --- */
+
+/* MEMOI_SP_KERNEL(queue, entry, kernel, desc): enqueues a row kernel on the compute stream, or,
+ * where there is no device, announces op.  A device that lacks row kernels must be the host's. */
+#if defined(MEMO_DEVICE_HAS_ROW_KERNELS)
+
+#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
+    (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
+     : (queue)->device->entry                                                                      \
+         ? (queue)->device->entry((queue)->device->context, (queue)->streams[MEMOI_SP_COMPUTE],    \
+                                  desc, error)                                                     \
+         : memoi_sp_no_kernel(queue, error))
+
+MEMOI memo_status memoi_sp_no_kernel(const memoi_sp_queue* queue, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "the device '%s' has no row kernels",
+                          queue->device->name);
+}
+
+#elif !defined(MEMO_NO_HOST_DEVICE)
+
+#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
+    memoi_sp_launch(queue, op, memoi_run_row_##kernel, desc, sizeof *(desc), error)
+
+MEMOI memo_status memoi_sp_launch(const memoi_sp_queue* queue, memo_op_desc* op,
+                                  memo_host_function kernel, const void* desc, int64_t desc_bytes,
+                                  memo_error* error) {
+    memo_status status = memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error);
+    if (status || !queue->device) return status;
+    return memo_host_device_launch(memoi_sp_host_of(queue->device),
+                                   queue->streams[MEMOI_SP_COMPUTE], kernel, desc, desc_bytes,
+                                   error);
+}
+
+#else
+
+#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
+    ((void)(desc), queue->device                                                                   \
+                       ? memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                            \
+                                        "the device has no row kernels, and the host's was left "  \
+                                        "out")                                                     \
+                       : memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error))
+
+#endif
+
+MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* merge,
+                                 memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[4];
+    int64_t n_rows;
+    memo_status status = MEMO_STATUS_OK;
+    if (queue->device) status = memo_merge_desc_resolve(merge, error);
+    if (status) return status;
+    n_rows = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
+    reads[0] = memoi_range_at(merge->out, n_rows * merge->n_columns * 4);
+    reads[1] = memoi_range_at(merge->lse, n_rows * 4);
+    reads[2] = memoi_range_at(merge->part_out, n_rows * merge->n_columns * 4);
+    reads[3] = memoi_range_at(merge->part_lse, n_rows * 4);
+    op.name = "merge";
+    op.reads = reads;
+    op.n_reads = 4;
+    op.writes = reads;
+    op.n_writes = 2;
+    return MEMOI_SP_KERNEL(queue, &op, merge, merge, merge);
+}
+
+/* to += from, rows of n numbers. */
+MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t to_stride,
+                               const float* from, int64_t from_stride, int64_t n, int64_t n_rows,
+                               memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_add_desc add;
+    memo_range reads[2];
+    memo_status status = MEMO_STATUS_OK;
+    if (!n || !n_rows) return MEMO_STATUS_OK;
+    memset(&add, 0, sizeof add); /* F32 */
+    add.to = to;
+    add.a = to;
+    add.b = from;
+    add.n_rows = n_rows;
+    add.n_columns = n;
+    add.to_stride = add.a_stride = to_stride;
+    add.b_stride = from_stride;
+    reads[0] = memoi_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
+    reads[1] = memoi_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
+    op.name = "add";
+    op.reads = reads;
+    op.n_reads = 2;
+    op.writes = reads;
+    op.n_writes = 1;
+    if (queue->device) status = memo_add_desc_resolve(&add, error);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, add, add, &add);
+}
+
+/* sums[row] = sum of a * b over the n numbers of a row. */
+MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
+                                    const void* b, memo_type type, int64_t n, int64_t n_rows,
+                                    memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_row_sums_desc sums;
+    memo_range ranges[3];
+    memo_status status = MEMO_STATUS_OK;
+    memset(&sums, 0, sizeof sums);
+    sums.sums = to;
+    sums.a = a;
+    sums.b = b;
+    sums.a_type = sums.b_type = type;
+    sums.n_rows = n_rows;
+    sums.n_columns = n;
+    ranges[0] = memoi_range_at(a, n_rows * n * memo_type_bytes(type));
+    ranges[1] = memoi_range_at(b, n_rows * n * memo_type_bytes(type));
+    ranges[2] = memoi_range_at(to, n_rows * 4);
+    op.name = "row sums";
+    op.reads = ranges;
+    op.n_reads = 2;
+    op.writes = ranges + 2;
+    op.n_writes = 1;
+    if (queue->device) status = memo_row_sums_desc_resolve(&sums, error);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, sums, &sums);
+}
+
+/* to (type) = from, n numbers. */
+MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const float* from,
+                                memo_type type, int64_t n, memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_cast_desc cast;
+    memo_range ranges[2];
+    memo_status status = MEMO_STATUS_OK;
+    if (!n) return MEMO_STATUS_OK;
+    memset(&cast, 0, sizeof cast);
+    cast.to = to;
+    cast.from = from;
+    cast.to_type = type;
+    cast.n = n;
+    ranges[0] = memoi_range_at(from, n * 4);
+    ranges[1] = memoi_range_at(to, n * memo_type_bytes(type));
+    op.name = "cast";
+    op.reads = ranges;
+    op.n_reads = 1;
+    op.writes = ranges + 1;
+    op.n_writes = 1;
+    if (queue->device) status = memo_cast_desc_resolve(&cast, error);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, cast, &cast);
+}
+/* ---- 4 local attention --------------------------------------------------------------------------
+ * Knows: masks over positions, and how to compute a block on the host.  Knows nothing of ranks or
+ * layouts. */
+
+memo_mask memo_mask_default(void) {
+    memo_mask mask;
+    memset(&mask, 0, sizeof mask);
+    return mask;
+}
+
+/* The document that a position lies in. */
+MEMOI int64_t memoi_mask_document(const memo_mask* mask, int64_t position) {
+    int64_t low = 0, high = mask->n_documents; /* begins[low] <= position < begins[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (mask->document_begins[middle] <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
+    *begin = 0;
+    *end = mask->n_tokens;
+    if (query >= mask->n_tokens) {
+        *end = 0;
+        return;
+    }
+    if (mask->document_begins) {
+        int64_t document = memoi_mask_document(mask, query);
+        *begin = mask->document_begins[document];
+        *end = mask->document_begins[document + 1];
+    }
+    if (mask->window && query - *begin >= mask->window) *begin = query - mask->window + 1;
+    if (mask->window && *end - query > mask->window) *end = query + mask->window;
+    if (mask->kind == MEMO_MASK_CAUSAL && *end > query + 1) *end = query + 1;
+}
+
+/* Indices [begin, end) of a run whose positions lie in [low, high). */
+MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
+                              int64_t* end) {
+    int64_t first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
+    int64_t last = high > run->start ? (high - run->start + run->stride - 1) / run->stride : 0;
+    *begin = first < run->count ? first : run->count;
+    *end = last < run->count ? last : run->count;
+    if (*end < *begin) *end = *begin;
+}
+
+int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                        const memo_run* k_runs, int32_t n_k_runs) {
+    int64_t n = 0, i;
+    int32_t q, k;
+    for (q = 0; q < n_q_runs; q++)
+        for (i = 0; i < q_runs[q].count; i++) {
+            int64_t low, high, begin, end;
+            memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
+            for (k = 0; k < n_k_runs; k++) {
+                memoi_run_interval(&k_runs[k], low, high, &begin, &end);
+                n += end - begin;
+            }
+        }
+    return n;
+}
+
+/* 0 only where no query of one run sees a key of the other.  Exact for runs of stride 1: the
+ * intervals of neighbours overlap, so together they are one. */
+MEMOI int memoi_runs_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
+    int64_t n_queries, low, high, begin, end, ignored;
+    if (q->start >= mask->n_tokens || !q->count) return 0;
+    n_queries = (mask->n_tokens - 1 - q->start) / q->stride + 1;
+    if (n_queries > q->count) n_queries = q->count;
+    memo_mask_interval(mask, q->start, &low, &ignored);
+    memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, &high);
+    memoi_run_interval(k, low, high, &begin, &end);
+    return begin < end;
+}
+
+/* --- on the host: tiles of queries against tiles of keys --- */
+#ifndef MEMO_NO_HOST_DEVICE
+
+/* Numbers of the types that attention takes. */
+MEMOI void memoi_row_load(float* to, const void* from, int64_t first, int64_t n, memo_type type) {
+    if (type == MEMO_TYPE_F32)
+        memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
+    else
+        memoi_widen(to, (const uint16_t*)from + first, n, type);
+}
+
+#define MEMOI_TILE_Q 32
+#define MEMOI_TILE_K 64
+#define MEMOI_HEAD   MEMO_HOST_ATTENTION_HEAD_SIZE
+
+typedef struct memoi_host_attention_args {
+    memo_attention_block block;
+    memo_host_attention* state;
+} memoi_host_attention_args;
+typedef char
+    memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+
+/* Some queries of one run, of one head. */
+typedef struct memoi_q_tile {
+    int64_t row; /* the first, in q */
+    int64_t n;
+    int64_t low[MEMOI_TILE_Q], high[MEMOI_TILE_Q]; /* positions each may see */
+    int64_t min_low, max_high;
+    float q[MEMOI_TILE_Q][MEMOI_HEAD];
+} memoi_q_tile;
+
+/* Some keys of one run, with what each query sees of them: indices [begin, end) in the tile. */
+typedef struct memoi_k_tile {
+    int64_t row, n;
+    int64_t begin[MEMOI_TILE_Q], end[MEMOI_TILE_Q];
+    float k_transposed[MEMOI_HEAD * MEMOI_TILE_K]; /* so that the inner loop runs over keys */
+    float rows[MEMOI_TILE_K][MEMOI_HEAD];          /* forward: v; backward: k */
+} memoi_k_tile;
+
+MEMOI void memoi_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* block,
+                             const memo_run* run, int64_t run_row, int64_t first) {
+    int64_t i;
+    tile->row = run_row + first;
+    tile->n = run->count - first < MEMOI_TILE_Q ? run->count - first : MEMOI_TILE_Q;
+    tile->min_low = INT64_MAX;
+    tile->max_high = 0;
+    for (i = 0; i < tile->n; i++) {
+        memo_mask_interval(&block->mask, run->start + (first + i) * run->stride, &tile->low[i],
+                           &tile->high[i]);
+        if (tile->low[i] == tile->high[i]) continue;
+        if (tile->low[i] < tile->min_low) tile->min_low = tile->low[i];
+        if (tile->high[i] > tile->max_high) tile->max_high = tile->high[i];
+    }
+    if (tile->min_low > tile->max_high) tile->min_low = 0; /* none of them sees anything */
+}
+
+MEMOI int64_t memoi_q_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+    return b * block->q_batch_stride + row * block->q_row_stride + h * block->head_size;
+}
+MEMOI int64_t memoi_k_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
+    return b * block->k_batch_stride + row * block->k_row_stride + h * block->head_size;
+}
+MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int64_t row,
+                               int64_t h) {
+    return b * block->lse_batch_stride + row * block->lse_row_stride + h;
+}
+
+/* Returns how many pairs the mask lets through. */
+MEMOI int64_t memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
+                                 const memo_run* run, int64_t run_row, int64_t first,
+                                 int64_t last) {
+    int64_t i, n_pairs = 0;
+    tile->row = run_row + first;
+    tile->n = last - first < MEMOI_TILE_K ? last - first : MEMOI_TILE_K;
+    for (i = 0; i < q_tile->n; i++) {
+        int64_t begin, end;
+        memoi_run_interval(run, q_tile->low[i], q_tile->high[i], &begin, &end);
+        begin = begin > first ? begin - first : 0;
+        end = end > first ? end - first : 0;
+        tile->end[i] = end < tile->n ? end : tile->n;
+        tile->begin[i] = begin < tile->end[i] ? begin : tile->end[i];
+        n_pairs += tile->end[i] - tile->begin[i];
+    }
+    return n_pairs;
+}
+
+MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const void* from,
+                             const memo_attention_block* block, int64_t b, int64_t row, int64_t n,
+                             int64_t head) {
+    float line[MEMOI_HEAD];
+    int64_t i;
+    int32_t e, d = block->head_size;
+    for (i = 0; i < n; i++) {
+        float* to = rows ? rows[i] : line;
+        memoi_row_load(to, from, memoi_k_offset(block, b, row + i, head), d, block->type);
+        if (transposed)
+            for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
+    }
+    if (transposed) /* products are taken of whole tiles */
+        for (e = 0; e < d; e++)
+            for (i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
+}
+
+/* products[j] = sum over e of x[e] * columns[e][j], for all keys of a tile. */
+MEMOI void memoi_tile_products(float products[MEMOI_TILE_K], const float* x, const float* columns,
+                               int32_t d) {
+    int32_t e;
+    int j;
+    for (j = 0; j < MEMOI_TILE_K; j++) products[j] = 0;
+    for (e = 0; e < d; e++) {
+        float factor = x[e];
+        for (j = 0; j < MEMOI_TILE_K; j++) products[j] += factor * columns[e * MEMOI_TILE_K + j];
+    }
+}
+
+/* to += factor * from */
+MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) {
+    int32_t e;
+    for (e = 0; e < d; e++) to[e] += factor * from[e];
+}
+
+/* Softmax in one pass: sums are relative to the largest score so far. */
+typedef struct memoi_softmax {
+    float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
+    float out[MEMOI_TILE_Q][MEMOI_HEAD];
+} memoi_softmax;
+
+MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
+                             const memoi_k_tile* k_tile, float scale, int32_t d) {
+    float scores[MEMOI_TILE_K], part[MEMOI_HEAD];
+    int64_t i, j;
+    int32_t e;
+    for (i = 0; i < q_tile->n; i++) {
+        float largest = softmax->largest[i], correction, sum = 0;
+        if (k_tile->begin[i] == k_tile->end[i]) continue;
+        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
+        for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+            scores[j] *= scale;
+            if (scores[j] > largest) largest = scores[j];
+        }
+        if (largest == -INFINITY) continue; /* every score is */
+        correction = expf(softmax->largest[i] - largest);
+        for (e = 0; e < d; e++) part[e] = 0;
+        for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+            float p = expf(scores[j] - largest);
+            sum += p;
+            memoi_row_add(part, p, k_tile->rows[j], d);
+        }
+        softmax->largest[i] = largest;
+        softmax->sum[i] = softmax->sum[i] * correction + sum;
+        for (e = 0; e < d; e++) softmax->out[i][e] = softmax->out[i][e] * correction + part[e];
+    }
+}
+
+MEMOI void memoi_softmax_finish(const memoi_softmax* softmax, const memo_attention_block* block,
+                                const memoi_q_tile* tile, int64_t b, int64_t h) {
+    int64_t i;
+    int32_t e, d = block->head_size;
+    for (i = 0; i < tile->n; i++) {
+        float* out = block->out + memoi_q_offset(block, b, tile->row + i, h);
+        float sum = softmax->sum[i];
+        for (e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
+        block->lse[memoi_lse_offset(block, b, tile->row + i, h)] =
+            sum > 0 ? softmax->largest[i] + logf(sum) : -INFINITY;
+    }
+}
+
+/* Gradients of one tile of queries, and of one tile of keys. */
+typedef struct memoi_tile_gradients {
+    float lse[MEMOI_TILE_Q], row_dot[MEMOI_TILE_Q];
+    float d_out[MEMOI_TILE_Q][MEMOI_HEAD], d_q[MEMOI_TILE_Q][MEMOI_HEAD];
+    float v_transposed[MEMOI_HEAD * MEMOI_TILE_K];
+    float d_k[MEMOI_TILE_K][MEMOI_HEAD], d_v[MEMOI_TILE_K][MEMOI_HEAD];
+} memoi_tile_gradients;
+
+MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_tile,
+                               const memoi_k_tile* k_tile, float scale, int32_t d) {
+    float scores[MEMOI_TILE_K], d_p[MEMOI_TILE_K], part[MEMOI_HEAD];
+    int64_t i, j;
+    int32_t e;
+    for (i = 0; i < q_tile->n; i++) {
+        if (k_tile->begin[i] == k_tile->end[i] || g->lse[i] == -INFINITY) continue;
+        memoi_tile_products(scores, q_tile->q[i], k_tile->k_transposed, d);
+        memoi_tile_products(d_p, g->d_out[i], g->v_transposed, d);
+        for (e = 0; e < d; e++) part[e] = 0;
+        for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
+            float p = expf(scale * scores[j] - g->lse[i]);
+            float d_s = scale * p * (d_p[j] - g->row_dot[i]);
+            memoi_row_add(part, d_s, k_tile->rows[j], d);
+            memoi_row_add(g->d_k[j], d_s, q_tile->q[i], d);
+            memoi_row_add(g->d_v[j], p, g->d_out[i], d);
+        }
+        memoi_row_add(g->d_q[i], 1, part, d);
+    }
+}
+
+/* What one head of one tile of queries does with all keys.  Returns the scores computed. */
+MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile* q_tile, int64_t b,
+                                 int64_t h) {
+    memoi_softmax softmax;
+    memoi_k_tile k_tile;
+    int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
+    int32_t k;
+    for (i = 0; i < q_tile->n; i++) {
+        softmax.largest[i] = -INFINITY;
+        softmax.sum[i] = 0;
+        memset(softmax.out[i], 0, (size_t)block->head_size * sizeof(float));
+        memoi_row_load(q_tile->q[i], block->q, memoi_q_offset(block, b, q_tile->row + i, h),
+                       block->head_size, block->type);
+    }
+    for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
+        int64_t first, last, n_pairs;
+        memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
+        for (; first < last; first += MEMOI_TILE_K) {
+            n_pairs = memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last);
+            if (!n_pairs) continue;
+            n_scores += n_pairs;
+            memoi_k_tile_load(k_tile.k_transposed, NULL, block->k, block, b, k_tile.row, k_tile.n,
+                              kv_head);
+            memoi_k_tile_load(NULL, k_tile.rows, block->v, block, b, k_tile.row, k_tile.n, kv_head);
+            memoi_softmax_add(&softmax, q_tile, &k_tile, block->scale, block->head_size);
+        }
+    }
+    memoi_softmax_finish(&softmax, block, q_tile, b, h);
+    return n_scores;
+}
+
+MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_tile* q_tile,
+                                  int64_t b, int64_t h) {
+    memoi_tile_gradients g;
+    memoi_k_tile k_tile;
+    int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
+    int32_t k, d = block->head_size;
+    for (i = 0; i < q_tile->n; i++) {
+        int64_t at = memoi_q_offset(block, b, q_tile->row + i, h);
+        int64_t lse_at = memoi_lse_offset(block, b, q_tile->row + i, h);
+        g.lse[i] = block->lse[lse_at];
+        g.row_dot[i] = block->row_dots[lse_at];
+        memset(g.d_q[i], 0, (size_t)d * sizeof(float));
+        memoi_row_load(q_tile->q[i], block->q, at, d, block->type);
+        memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
+    }
+    for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
+        int64_t first, last, n_pairs;
+        memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
+        for (; first < last; first += MEMOI_TILE_K) {
+            n_pairs = memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last);
+            if (!n_pairs) continue;
+            n_scores += n_pairs;
+            memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, block, b, k_tile.row,
+                              k_tile.n, kv_head);
+            memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
+                              kv_head);
+            for (i = 0; i < k_tile.n; i++) {
+                memset(g.d_k[i], 0, (size_t)d * sizeof(float));
+                memset(g.d_v[i], 0, (size_t)d * sizeof(float));
+            }
+            memoi_gradients_add(&g, q_tile, &k_tile, block->scale, d);
+            for (i = 0; i < k_tile.n; i++) {
+                int64_t at = memoi_k_offset(block, b, k_tile.row + i, kv_head);
+                memoi_row_add(block->d_k + at, 1, g.d_k[i], d);
+                memoi_row_add(block->d_v + at, 1, g.d_v[i], d);
+            }
+        }
+    }
+    for (i = 0; i < q_tile->n; i++)
+        memoi_row_add(block->d_q + memoi_q_offset(block, b, q_tile->row + i, h), 1, g.d_q[i], d);
+    return n_scores;
+}
+
+MEMOI memo_status memoi_run_attention(const memoi_host_attention_args* run, int is_backward) {
+    const memo_attention_block* block = &run->block;
+    int64_t run_row = 0, first, n_scores = 0;
+    memoi_q_tile tile;
+    int32_t r, b, h;
+    for (r = 0; r < block->n_q_runs; run_row += block->q_runs[r++].count)
+        for (first = 0; first < block->q_runs[r].count; first += MEMOI_TILE_Q) {
+            memoi_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
+            for (b = 0; b < block->n_batch; b++)
+                for (h = 0; h < block->n_q_heads; h++)
+                    n_scores += is_backward ? memoi_tile_backward(block, &tile, b, h)
+                                            : memoi_tile_forward(block, &tile, b, h);
+        }
+    __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_run_attention_forward(void* args, memo_error* error) {
+    (void)error;
+    return memoi_run_attention((const memoi_host_attention_args*)args, 0);
+}
+MEMOI memo_status memoi_run_attention_backward(void* args, memo_error* error) {
+    (void)error;
+    return memoi_run_attention((const memoi_host_attention_args*)args, 1);
+}
+
+MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
+                                              const memo_attention_block* block,
+                                              memo_host_function function, memo_error* error) {
+    memoi_host_attention_args args;
+    if (block->head_size < 1 || block->head_size > MEMOI_HEAD)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "the host's attention: head_size is %d; it must lie in [1, %d]",
+                              (int)block->head_size, MEMOI_HEAD);
+    if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
+        block->type != MEMO_TYPE_F16)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "the host's attention does not take %s", memo_type_name(block->type));
+    if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the host's attention: %d query heads do not share %d key heads "
+                              "evenly",
+                              (int)block->n_q_heads, (int)block->n_kv_heads);
+    memset(&args, 0, sizeof args);
+    args.block = *block;
+    args.state = (memo_host_attention*)user;
+    return memo_host_device_launch(memoi_sp_host_of(args.state->device), stream, function, &args,
+                                   sizeof args, error);
+}
+
+MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
+                                               const memo_attention_block* block,
+                                               memo_error* error) {
+    return memoi_host_attention_launch(user, stream, block, memoi_run_attention_forward, error);
+}
+MEMOI memo_status memoi_host_attention_backward(void* user, memo_stream stream,
+                                                const memo_attention_block* block,
+                                                memo_error* error) {
+    return memoi_host_attention_launch(user, stream, block, memoi_run_attention_backward, error);
+}
+
+memo_attention memo_host_attention_functions(memo_host_attention* state) {
+    memo_attention attention;
+    attention.forward = memoi_host_attention_forward;
+    attention.backward = memoi_host_attention_backward;
+    attention.user = state;
+    return attention;
+}
+
+#endif /* MEMO_NO_HOST_DEVICE */
+/* ---- 5 Ulysses ----------------------------------------------------------------------------------
+ * Knows: heads and rows of one rank and its ulysses group.  Knows nothing of positions, masks or
+ * attention. */
+
+memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
+                                         int32_t ulysses_rank) {
+    memo_ulysses_heads heads;
+    int32_t group = n_q_heads / n_kv_heads, end;
+    heads.first_q = (int32_t)((int64_t)ulysses_rank * n_q_heads / ulysses);
+    end = (int32_t)(((int64_t)ulysses_rank + 1) * n_q_heads / ulysses);
+    heads.n_q = end - heads.first_q;
+    heads.first_kv = heads.first_q / group;
+    heads.n_kv = heads.n_q ? (end - 1) / group - heads.first_kv + 1 : 0;
+    return heads;
+}
+
+/* What does not change from call to call. */
+typedef struct memoi_sp_shape {
+    memo_layout layout;
+    int32_t ring_rank, ulysses_rank;
+    int32_t n_batch, n_q_heads, n_kv_heads, head_size;
+    memo_type type;
+    float scale;
+    int32_t sends_again;
+    memo_ulysses_heads heads;
+    int32_t is_replicated; /* some key head is needed by more than one rank */
+    const memo_run* runs;  /* MEMO_RUNS_MAX of each ring rank */
+    int32_t n_runs;
+} memoi_sp_shape;
+
+/* A tensor that is exchanged: n_heads heads of n numbers in each row. */
+typedef struct memoi_exchanged {
+    const char* name;
+    int32_t is_kv;
+    int64_t n;
+    memo_type type;
+} memoi_exchanged;
+
+typedef struct memoi_heads {
+    int64_t first, n;
+} memoi_heads;
+
+MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
+    memo_ulysses_heads both =
+        memo_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->layout.ulysses, rank);
+    memoi_heads heads;
+    heads.first = is_kv ? both.first_kv : both.first_q;
+    heads.n = is_kv ? both.n_kv : both.n_q;
+    return heads;
+}
+
+/* Heads that all ranks together need of a row: more than there are, where some are replicated. */
+MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
+    int64_t n = 0;
+    int32_t p;
+    for (p = 0; p < shape->layout.ulysses; p++) n += memoi_heads_of(shape, is_kv, p).n;
+    return n;
+}
+
+MEMOI int64_t memoi_to_heads_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
+    return shape->n_batch * shape->layout.local_tokens * x->n * memo_type_bytes(x->type) *
+           (memoi_heads_needed(shape, x->is_kv) -
+            memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n);
+}
+MEMOI int64_t memoi_to_rows_bytes(const memoi_sp_shape* shape, const memoi_exchanged* x) {
+    return shape->n_batch * shape->layout.local_tokens * x->n * memo_type_bytes(x->type) *
+           memoi_heads_of(shape, x->is_kv, shape->ulysses_rank).n * (shape->layout.ulysses - 1);
+}
+
+typedef struct memoi_ulysses {
+    const memoi_sp_shape* shape;
+    memoi_sp_queue* queue;
+    memo_comm* comm;
+    char* staging; /* room for all heads needed of all local rows */
+    double bytes_per_s, latency_s;
+} memoi_ulysses;
+
+MEMOI double memoi_sp_transfer_s(double bytes_per_s, double latency_s, int64_t n_bytes) {
+    return latency_s + (bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0);
+}
+
+MEMOI memo_status memoi_ulysses_announce(const memoi_ulysses* u, const char* name,
+                                         const memo_range* reads, int64_t n_reads,
+                                         const memo_range* writes, int64_t n_writes,
+                                         int64_t n_bytes, memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.reads = reads;
+    op.n_reads = n_reads;
+    op.writes = writes;
+    op.n_writes = n_writes;
+    op.link_bytes = n_bytes;
+    if (!u->queue->device)
+        op.duration_s = memoi_sp_transfer_s(u->bytes_per_s, u->latency_s, n_bytes);
+    return memoi_sp_announce(u->queue, MEMOI_SP_COMPUTE, &op, error);
+}
+
+/* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
+MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
+                                         const void* from_rows, void* to_heads, memo_error* error) {
+    const memoi_sp_shape* shape = u->shape;
+    int32_t ud = shape->layout.ulysses, me = shape->ulysses_rank, step, b;
+    int64_t n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
+    int64_t unit = x->n * memo_type_bytes(x->type), n_local = shape->layout.local_tokens;
+    int64_t n_rows = shape->n_batch * n_local, ring_tokens = shape->layout.ring_tokens;
+    memoi_heads own = memoi_heads_of(shape, x->is_kv, me), peer;
+    const char* from = (const char*)from_rows;
+    char *to = (char*)to_heads, *packed = u->staging;
+    memo_range reads[2], write;
+    memo_status status = MEMO_STATUS_OK;
+    for (step = 1; !status && step < ud; step++) {
+        peer = memoi_heads_of(shape, x->is_kv, (me + step) % ud);
+        if (peer.n == n_heads) continue; /* whole rows are sent as they lie */
+        status = memoi_sp_copy_rows(u->queue, packed, peer.n * unit, from + peer.first * unit,
+                                    n_heads * unit, peer.n * unit, n_rows, error);
+        packed += peer.n * unit * n_rows;
+    }
+    for (b = 0; !status && b < shape->n_batch; b++)
+        status = memoi_sp_copy_rows(u->queue, to + (b * ring_tokens + me * n_local) * own.n * unit,
+                                    own.n * unit, from + (b * n_local * n_heads + own.first) * unit,
+                                    n_heads * unit, own.n * unit, n_local, error);
+    reads[0] = memoi_range_at(from, n_rows * n_heads * unit);
+    reads[1] = memoi_range_at(u->staging, packed - u->staging);
+    write = memoi_range_at(to, shape->n_batch * ring_tokens * own.n * unit);
+    if (!status)
+        status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
+                                        memoi_to_heads_bytes(shape, x), error);
+    if (status || !u->queue->device) return status;
+    status = u->comm->group_begin(u->comm, error);
+    packed = u->staging;
+    for (step = 1; !status && step < ud; step++) {
+        int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
+        const char* rows;
+        peer = memoi_heads_of(shape, x->is_kv, to_rank);
+        rows = peer.n == n_heads ? from : packed;
+        for (b = 0; !status && b < shape->n_batch; b++)
+            status = memoi_comm_exchange(
+                u->comm, u->queue->streams[MEMOI_SP_COMPUTE], rows + b * n_local * peer.n * unit,
+                n_local * peer.n * x->n, to_rank,
+                to + (b * ring_tokens + from_rank * n_local) * own.n * unit, n_local * own.n * x->n,
+                from_rank, x->type, error);
+        if (peer.n != n_heads) packed += peer.n * unit * n_rows;
+    }
+    return status ? status
+                  : u->comm->group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+}
+
+/* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
+ * (fp32, shaped as to) a head that several ranks have is the sum of theirs, and to is not
+ * touched. */
+MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
+                                        const void* from_heads, void* to_rows, float* sums,
+                                        memo_error* error) {
+    const memoi_sp_shape* shape = u->shape;
+    int32_t ud = shape->layout.ulysses, me = shape->ulysses_rank, step, b;
+    int64_t n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
+    int64_t unit = x->n * memo_type_bytes(x->type), n_local = shape->layout.local_tokens;
+    int64_t n_rows = shape->n_batch * n_local, ring_tokens = shape->layout.ring_tokens;
+    memoi_heads own = memoi_heads_of(shape, x->is_kv, me), peer;
+    const char* from = (const char*)from_heads;
+    char *to = (char*)to_rows, *packed = u->staging;
+    memo_range read, write;
+    memo_status status;
+    read = memoi_range_at(from, shape->n_batch * ring_tokens * own.n * unit);
+    write =
+        memoi_range_at(u->staging, (memoi_heads_needed(shape, x->is_kv) - own.n) * unit * n_rows);
+    status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1, memoi_to_rows_bytes(shape, x),
+                                    error);
+    if (!status && u->queue->device) {
+        status = u->comm->group_begin(u->comm, error);
+        for (step = 1; !status && step < ud; step++) {
+            int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
+            peer = memoi_heads_of(shape, x->is_kv, from_rank);
+            for (b = 0; !status && b < shape->n_batch; b++)
+                status = memoi_comm_exchange(
+                    u->comm, u->queue->streams[MEMOI_SP_COMPUTE],
+                    from + (b * ring_tokens + to_rank * n_local) * own.n * unit,
+                    n_local * own.n * x->n, to_rank, packed + b * n_local * peer.n * unit,
+                    n_local * peer.n * x->n, from_rank, x->type, error);
+            packed += peer.n * unit * n_rows;
+        }
+        if (!status)
+            status = u->comm->group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+    }
+    if (!status && sums) status = memoi_sp_fill(u->queue, sums, n_rows * n_heads * unit, error);
+    for (b = 0; !status && b < shape->n_batch; b++) {
+        const char* rows = from + (b * ring_tokens + me * n_local) * own.n * unit;
+        int64_t at = b * n_local * n_heads * x->n + own.first * x->n;
+        status =
+            sums ? memoi_sp_add(u->queue, sums + at, n_heads * x->n, (const float*)rows,
+                                own.n * x->n, own.n * x->n, n_local, error)
+                 : memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), n_heads * unit,
+                                      rows, own.n * unit, own.n * unit, n_local, error);
+    }
+    packed = u->staging;
+    for (step = 1; !status && step < ud; step++) {
+        peer = memoi_heads_of(shape, x->is_kv, (me - step + ud) % ud);
+        status =
+            sums ? memoi_sp_add(u->queue, sums + peer.first * x->n, n_heads * x->n,
+                                (const float*)packed, peer.n * x->n, peer.n * x->n, n_rows, error)
+                 : memoi_sp_copy_rows(u->queue, to + peer.first * unit, n_heads * unit, packed,
+                                      peer.n * unit, peer.n * unit, n_rows, error);
+        packed += peer.n * unit * n_rows;
+    }
+    return status;
+}
+/* ---- 6 ring -------------------------------------------------------------------------------------
+ * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
+ * Ulysses, nor where its tensors come from: they are by heads, (n_batch, ring_tokens, heads of the
+ * rank, head_size). */
+
+/* Of one rank, through one forward or backward. */
+typedef struct memoi_ring {
+    const memoi_sp_shape* shape;
+    memoi_sp_queue* queue;
+    memo_comm* comm;
+    const memo_attention* attention;
+    const memo_sp_attention_costs* costs; /* into a schedule */
+    memo_mask mask;
+    int32_t is_backward;
+    const int32_t* more_streams; /* those of the other ranks, in a schedule of all */
+    int32_t n_more_streams;
+
+    const char *q, *k, *v, *d_out;
+    float *out, *lse; /* running, at the end final */
+    float *block_out, *block_lse;
+    const float* row_dots;
+    float* d_q;
+    char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
+    float *d_k[2], *d_v[2];       /* step s adds to, and exchange s + 1 sends, number (s + 1) % 2 */
+    float *d_k_step, *d_v_step;   /* what a step adds */
+    float *d_k_final, *d_v_final; /* where the last hop brings them; may be one of the above */
+
+    int32_t last_step;  /* of any rank with something to compute */
+    int32_t n_awaited;  /* exchanges that the compute stream has waited for */
+    int32_t has_worked; /* this rank, in the step before */
+} memoi_ring;
+
+/* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
+typedef struct memoi_rectangle {
+    int32_t q_begin, q_end, k_begin, k_end;
+} memoi_rectangle;
+
+/* The smallest that holds every pair of runs that see each other; returns 0 where there is none. */
+MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
+                               int32_t k_rank, memoi_rectangle* r) {
+    const memo_run* q_runs = shape->runs + q_rank * MEMO_RUNS_MAX;
+    const memo_run* k_runs = shape->runs + k_rank * MEMO_RUNS_MAX;
+    int32_t q, k;
+    r->q_begin = r->k_begin = shape->n_runs;
+    r->q_end = r->k_end = 0;
+    for (q = 0; q < shape->n_runs; q++)
+        for (k = 0; k < shape->n_runs; k++) {
+            if (!memoi_runs_meet(mask, &q_runs[q], &k_runs[k])) continue;
+            if (q < r->q_begin) r->q_begin = q;
+            if (k < r->k_begin) r->k_begin = k;
+            if (q >= r->q_end) r->q_end = q + 1;
+            if (k >= r->k_end) r->k_end = k + 1;
+        }
+    return r->q_end > 0;
+}
+
+MEMOI int32_t memoi_ring_last_step(const memoi_sp_shape* shape, const memo_mask* mask) {
+    int32_t rd = shape->layout.ring, step, rank;
+    memoi_rectangle rectangle;
+    if (!shape->heads.n_q) return 0;
+    for (step = rd - 1; step > 0; step--)
+        for (rank = 0; rank < rd; rank++)
+            if (memoi_ring_rectangle(shape, mask, rank, (rank - step + rd) % rd, &rectangle))
+                return step;
+    return 0;
+}
+
+MEMOI int32_t memoi_ring_n_exchanges(const memoi_ring* ring) {
+    if (!ring->last_step) return 0;
+    return ring->is_backward ? ring->last_step + 2 : ring->last_step;
+}
+
+/* Elements of k or v. */
+MEMOI int64_t memoi_ring_kv_elements(const memoi_sp_shape* shape) {
+    return shape->n_batch * shape->layout.ring_tokens * shape->heads.n_kv * shape->head_size;
+}
+
+/* Into the caller's hands: what an exchange sends and receives. */
+typedef struct memoi_message_list {
+    const void* from[4];
+    void* to[4];
+    memo_type types[4];
+    int32_t to_ranks[4], from_ranks[4];
+    int32_t n;
+} memoi_message_list;
+
+MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, void* to,
+                                  memo_type type, int32_t to_rank, int32_t from_rank) {
+    list->from[list->n] = from;
+    list->to[list->n] = to;
+    list->types[list->n] = type;
+    list->to_ranks[list->n] = to_rank;
+    list->from_ranks[list->n] = from_rank;
+    list->n++;
+}
+
+MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
+    int32_t rd = ring->shape->layout.ring, me = ring->shape->ring_rank;
+    int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
+    memo_type type = ring->shape->type;
+    list->n = 0;
+    if (s < ring->last_step) {
+        memoi_message_list_add(list, s ? ring->k_buffers[(s + 1) % 2] : ring->k,
+                               ring->k_buffers[s % 2], type, next, previous);
+        memoi_message_list_add(list, s ? ring->v_buffers[(s + 1) % 2] : ring->v,
+                               ring->v_buffers[s % 2], type, next, previous);
+    }
+    if (!ring->is_backward || !s) return;
+    if (s <= ring->last_step) {
+        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k[(s + 1) % 2], MEMO_TYPE_F32, next,
+                               previous);
+        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], MEMO_TYPE_F32, next,
+                               previous);
+    } else { /* home */
+        int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
+        memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, MEMO_TYPE_F32, home, other);
+        memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, MEMO_TYPE_F32, home, other);
+    }
+}
+
+/* Exchange s in three parts, so that those of all ranks can be written into one schedule. */
+MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
+    int is_needed = s == 0 || (ring->has_worked && (ring->is_backward || s > 1));
+    return is_needed ? memoi_sp_wait(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_RING, error)
+                     : MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* error) {
+    int64_t n = memoi_ring_kv_elements(ring->shape);
+    memo_stream stream = ring->queue->streams[MEMOI_SP_RING];
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[4], writes[4];
+    memoi_message_list list;
+    memo_status status;
+    int32_t i;
+    memoi_ring_messages(ring, s, &list);
+    for (i = 0; i < list.n; i++) {
+        int64_t n_bytes = n * memo_type_bytes(list.types[i]);
+        reads[i] = memoi_range_at(list.from[i], n_bytes);
+        writes[i] = memoi_range_at(list.to[i], n_bytes);
+        op.link_bytes += n_bytes;
+    }
+    op.name = "ring exchange";
+    op.reads = reads;
+    op.writes = writes;
+    op.n_reads = op.n_writes = list.n;
+    op.more_streams = ring->more_streams;
+    op.n_more_streams = ring->n_more_streams;
+    if (!ring->queue->device)
+        op.duration_s = memoi_sp_transfer_s(ring->costs->ring_bytes_per_s,
+                                            ring->costs->ring_latency_s, op.link_bytes);
+    status = memoi_sp_announce(ring->queue, MEMOI_SP_RING, &op, error);
+    if (status || !ring->queue->device) return status;
+    status = ring->comm->group_begin(ring->comm, error);
+    for (i = 0; i < list.n && !status; i++)
+        status =
+            memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i], n, list.to_ranks[i],
+                                (char*)list.to[i], n, list.from_ranks[i], list.types[i], error);
+    return status ? status : ring->comm->group_end(ring->comm, stream, error);
+}
+
+MEMOI memo_status memoi_ring_exchange_end(memoi_ring* ring, int32_t s, memo_error* error) {
+    return memoi_sp_record(ring->queue, s % 2 ? MEMOI_SP_ODD : MEMOI_SP_EVEN, MEMOI_SP_RING, error);
+}
+
+/* The compute stream waits for exchange s, unless it has already. */
+MEMOI memo_status memoi_ring_await(memoi_ring* ring, int32_t s, memo_error* error) {
+    if (s < ring->n_awaited) return MEMO_STATUS_OK;
+    ring->n_awaited = s + 1;
+    return memoi_sp_wait(ring->queue, s % 2 ? MEMOI_SP_ODD : MEMOI_SP_EVEN, MEMOI_SP_COMPUTE,
+                         error);
+}
+
+/* Rows of the first n runs. */
+MEMOI int64_t memoi_runs_rows(const memo_run* runs, int32_t n) {
+    int64_t rows = 0;
+    int32_t k;
+    for (k = 0; k < n; k++) rows += runs[k].count;
+    return rows;
+}
+
+/* Heads that share key heads evenly: the callback's condition.  first are of the rank's own. */
+MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_heads parts[3]) {
+    const memo_ulysses_heads* own = &shape->heads;
+    int32_t group = shape->n_q_heads / shape->n_kv_heads, q = own->first_q;
+    int32_t end = own->first_q + own->n_q, n = 0;
+    while (q < end) {
+        int32_t next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
+        if (next > end) next = end;
+        parts[n].first_q = q - own->first_q;
+        parts[n].n_q = next - q;
+        parts[n].first_kv = q / group - own->first_kv;
+        parts[n].n_kv = (next - 1) / group - q / group + 1;
+        n++;
+        q = next;
+    }
+    return n;
+}
+
+MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_rectangle* r,
+                                            int32_t s) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd;
+    const memo_run* q_runs = shape->runs + shape->ring_rank * MEMO_RUNS_MAX;
+    const memo_run* k_runs = shape->runs + k_rank * MEMO_RUNS_MAX;
+    int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
+    int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
+    int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, lse_at;
+    const char* k = s ? ring->k_buffers[(s + 1) % 2] : ring->k;
+    const char* v = s ? ring->v_buffers[(s + 1) % 2] : ring->v;
+    memo_attention_block block;
+    memset(&block, 0, sizeof block);
+    block.type = shape->type;
+    block.scale = shape->scale;
+    block.n_batch = shape->n_batch;
+    block.head_size = shape->head_size;
+    block.q_runs = q_runs + r->q_begin;
+    block.n_q_runs = r->q_end - r->q_begin;
+    block.k_runs = k_runs + r->k_begin;
+    block.n_k_runs = r->k_end - r->k_begin;
+    block.mask = ring->mask;
+    block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
+    block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
+    block.lse_row_stride = shape->heads.n_q;
+    block.q_batch_stride = shape->layout.ring_tokens * block.q_row_stride;
+    block.k_batch_stride = shape->layout.ring_tokens * block.k_row_stride;
+    block.lse_batch_stride = shape->layout.ring_tokens * block.lse_row_stride;
+    q_at = q_row * block.q_row_stride;
+    k_at = k_row * block.k_row_stride;
+    lse_at = q_row * block.lse_row_stride;
+    block.q = ring->q + q_at * element_bytes;
+    block.k = k + k_at * element_bytes;
+    block.v = v + k_at * element_bytes;
+    if (ring->is_backward) {
+        block.d_out = ring->d_out + q_at * element_bytes;
+        block.lse = ring->lse + lse_at;
+        block.row_dots = ring->row_dots + lse_at;
+        block.d_q = ring->d_q + q_at;
+        block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
+        block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
+    } else {
+        block.out = (s ? ring->block_out : ring->out) + q_at;
+        block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
+    }
+    return block;
+}
+
+/* The part of block that works on some heads. */
+MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block* block,
+                                                     const memo_ulysses_heads* heads) {
+    memo_attention_block part = *block;
+    int64_t q_at = (int64_t)heads->first_q * block->head_size;
+    int64_t k_at = (int64_t)heads->first_kv * block->head_size;
+    int64_t element_bytes = memo_type_bytes(block->type);
+    part.n_q_heads = heads->n_q;
+    part.n_kv_heads = heads->n_kv;
+    part.q = (const char*)block->q + q_at * element_bytes;
+    part.k = (const char*)block->k + k_at * element_bytes;
+    part.v = (const char*)block->v + k_at * element_bytes;
+    part.lse = block->lse + heads->first_q;
+    if (block->out) part.out = block->out + q_at;
+    if (!block->d_q) return part;
+    part.d_out = (const char*)block->d_out + q_at * element_bytes;
+    part.row_dots = block->row_dots + heads->first_q;
+    part.d_q = block->d_q + q_at;
+    part.d_k = block->d_k + k_at;
+    part.d_v = block->d_v + k_at;
+    return part;
+}
+
+/* From the first row of the first batch to the last of the last one. */
+MEMOI memo_range memoi_ring_range(const void* first, int64_t n_batch, int64_t batch_stride,
+                                  int64_t n_rows, int64_t row_stride, int64_t element_bytes) {
+    return memoi_range_at(first,
+                          ((n_batch - 1) * batch_stride + n_rows * row_stride) * element_bytes);
+}
+
+MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
+                                    memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    int64_t n_q = memoi_runs_rows(block->q_runs, block->n_q_runs);
+    int64_t n_k = memoi_runs_rows(block->k_runs, block->n_k_runs);
+    int64_t element_bytes = memo_type_bytes(shape->type), nb = shape->n_batch;
+    memo_ulysses_heads parts[3];
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[6], writes[3];
+    int32_t n_parts = memoi_ring_head_parts(shape, parts), i;
+    memo_status status;
+    reads[0] = memoi_ring_range(block->q, nb, block->q_batch_stride, n_q, block->q_row_stride,
+                                element_bytes);
+    reads[1] = memoi_ring_range(block->k, nb, block->k_batch_stride, n_k, block->k_row_stride,
+                                element_bytes);
+    reads[2] = memoi_ring_range(block->v, nb, block->k_batch_stride, n_k, block->k_row_stride,
+                                element_bytes);
+    op.n_reads = 3;
+    op.n_writes = 2;
+    op.name = ring->is_backward ? "attention backward" : "attention";
+    if (ring->is_backward) {
+        reads[3] = memoi_ring_range(block->d_out, nb, block->q_batch_stride, n_q,
+                                    block->q_row_stride, element_bytes);
+        reads[4] = memoi_ring_range(block->lse, nb, block->lse_batch_stride, n_q,
+                                    block->lse_row_stride, 4);
+        reads[5] = memoi_ring_range(block->row_dots, nb, block->lse_batch_stride, n_q,
+                                    block->lse_row_stride, 4);
+        writes[0] =
+            memoi_ring_range(block->d_q, nb, block->q_batch_stride, n_q, block->q_row_stride, 4);
+        writes[1] =
+            memoi_ring_range(block->d_k, nb, block->k_batch_stride, n_k, block->k_row_stride, 4);
+        writes[2] =
+            memoi_ring_range(block->d_v, nb, block->k_batch_stride, n_k, block->k_row_stride, 4);
+        op.n_reads = 6;
+        op.n_writes = 3;
+    } else {
+        writes[0] =
+            memoi_ring_range(block->out, nb, block->q_batch_stride, n_q, block->q_row_stride, 4);
+        writes[1] = memoi_ring_range(block->lse, nb, block->lse_batch_stride, n_q,
+                                     block->lse_row_stride, 4);
+    }
+    op.reads = reads;
+    op.writes = writes;
+    if (!ring->queue->device)
+        op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
+                                           : ring->costs->forward_s_per_score) *
+                        (double)(nb * shape->heads.n_q) *
+                        (double)memo_mask_count(&block->mask, block->q_runs, block->n_q_runs,
+                                                block->k_runs, block->n_k_runs);
+    status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
+    if (!ring->queue->device) return status;
+    for (i = 0; i < n_parts && !status; i++) {
+        memo_attention_block part = memoi_ring_block_of_heads(block, &parts[i]);
+        status = (ring->is_backward ? ring->attention->backward : ring->attention->forward)(
+            ring->attention->user, ring->queue->streams[MEMOI_SP_COMPUTE], &part, error);
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* block,
+                                   memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    memo_merge_desc merge;
+    memset(&merge, 0, sizeof merge);
+    merge.part_out = block->out;
+    merge.part_lse = block->lse;
+    merge.part_type = MEMO_TYPE_F32;
+    merge.out = ring->out + (block->out - ring->block_out);
+    merge.lse = ring->lse + (block->lse - ring->block_lse);
+    merge.n_batches = shape->n_batch;
+    merge.n_rows = memoi_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
+    merge.n_columns = shape->head_size;
+    merge.batch_stride_rows = merge.part_batch_stride_rows =
+        shape->layout.ring_tokens * shape->heads.n_q;
+    return memoi_sp_merge(ring->queue, &merge, error);
+}
+
+/* The rows of d_k or d_v that block writes, zeroed before and added to the carried ones after. */
+MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
+                                        const memo_attention_block* block, memo_error* error) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t b;
+    for (b = 0; b < block->n_batch && !status; b++)
+        status = memoi_sp_fill(ring->queue, rows + b * block->k_batch_stride, n * 4, error);
+    return status;
+}
+MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const float* all,
+                                      const float* rows, const memo_attention_block* block,
+                                      memo_error* error) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
+    return memoi_sp_add(ring->queue, to + (rows - all), block->k_batch_stride, rows,
+                        block->k_batch_stride, n, block->n_batch, error);
+}
+
+MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
+    const memoi_sp_shape* shape = ring->shape;
+    int32_t rd = shape->layout.ring, n_exchanges = memoi_ring_n_exchanges(ring);
+    int32_t k_rank = (shape->ring_rank - s + rd) % rd;
+    memoi_rectangle rectangle;
+    memo_attention_block block;
+    memo_status status = MEMO_STATUS_OK;
+    ring->has_worked =
+        memoi_ring_rectangle(shape, &ring->mask, shape->ring_rank, k_rank, &rectangle);
+    if (s == 0) { /* sets every row */
+        ring->has_worked = 1;
+        rectangle.q_begin = rectangle.k_begin = 0;
+        rectangle.q_end = rectangle.k_end = shape->n_runs;
+    }
+    if (!ring->has_worked) return MEMO_STATUS_OK;
+    block = memoi_ring_block(ring, &rectangle, s);
+    if (s) status = memoi_ring_await(ring, s - 1, error);
+    if (!status && s && ring->is_backward) {
+        status = memoi_ring_clear_rows(ring, block.d_k, &block, error);
+        if (!status) status = memoi_ring_clear_rows(ring, block.d_v, &block, error);
+    }
+    if (!status) status = memoi_ring_attend(ring, &block, error);
+    if (!status && s && !ring->is_backward) status = memoi_ring_merge(ring, &block, error);
+    if (!status && s && ring->is_backward) {
+        status = memoi_ring_await(ring, s, error);
+        if (!status)
+            status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block.d_k,
+                                         &block, error);
+        if (!status)
+            status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block.d_v,
+                                         &block, error);
+    }
+    if (!status && s + 1 < n_exchanges && (s || ring->is_backward))
+        status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
+    return status;
+}
+
+/* Before the first step: last_step is set, and in backward what is added to is zeroed. */
+MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
+    int64_t n_kv = memoi_ring_kv_elements(ring->shape);
+    int64_t n_q = ring->shape->n_batch * ring->shape->layout.ring_tokens * ring->shape->heads.n_q *
+                  ring->shape->head_size;
+    memo_status status = MEMO_STATUS_OK;
+    ring->n_awaited = 0;
+    ring->has_worked = 0;
+    if (ring->is_backward) {
+        if (!ring->last_step) {
+            ring->d_k[1] = ring->d_k_final;
+            ring->d_v[1] = ring->d_v_final;
+        }
+        status = memoi_sp_fill(ring->queue, ring->d_q, n_q * 4, error);
+        if (!status) status = memoi_sp_fill(ring->queue, ring->d_k[1], n_kv * 4, error);
+        if (!status) status = memoi_sp_fill(ring->queue, ring->d_v[1], n_kv * 4, error);
+    }
+    if (!status && memoi_ring_n_exchanges(ring))
+        status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
+    return status;
+}
+
+/* After the last step the compute stream has passed all exchanges. */
+MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
+    int32_t n_exchanges = memoi_ring_n_exchanges(ring);
+    return n_exchanges ? memoi_ring_await(ring, n_exchanges - 1, error) : MEMO_STATUS_OK;
+}
+
+/* n_rings: 1, or those of all ranks, into one schedule: then the first exchanges for all. */
+MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
+    int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
+    int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
+    memo_status status = MEMO_STATUS_OK;
+    for (i = 0; i < n_rings && !status; i++) status = memoi_ring_begin(&rings[i], error);
+    for (s = 0; !status && (s < n_exchanges || s < n_steps); s++) {
+        if (s < n_exchanges) {
+            for (i = 0; i < n_rings && !status; i++)
+                status = memoi_ring_exchange_begin(&rings[i], s, error);
+            if (!status) status = memoi_ring_exchange(&rings[0], s, error);
+            for (i = 0; i < n_rings && !status; i++)
+                status = memoi_ring_exchange_end(&rings[i], s, error);
+        }
+        for (i = 0; s < n_steps && i < n_rings && !status; i++)
+            status = memoi_ring_step(&rings[i], s, error);
+    }
+    for (i = 0; i < n_rings && !status; i++) status = memoi_ring_end(&rings[i], error);
+    return status;
+}
+/* ---- 7 hybrid -----------------------------------------------------------------------------------
+ * Knows: Ulysses and the ring as functions, and which buffers they need.  Knows nothing of how they
+ * do it. */
+
+typedef struct memoi_sp_buffers {
+    char *q, *k, *v; /* by heads, where backward sends again */
+    char* typed;     /* by heads: the output in its type; d_out, then gradients in their type */
+    char* staging;   /* of exchanges between rows and heads */
+    float* out;      /* by heads: fp32 output; d_q */
+    float *block_out, *block_lse;
+    float *dots_rows, *dots; /* row dots by rows, by heads */
+    float *d_k[2], *d_v[2], *d_k_step, *d_v_step;
+    float* sums; /* (n_batch, local_tokens, n_kv_heads, head_size) of d_k or d_v of replicas */
+    char *ring_k[2], *ring_v[2];
+} memoi_sp_buffers;
+
+struct memo_sp_attention {
+    memoi_sp_shape shape;
+    memo_run* runs;
+    memo_attention attention;
+    memo_comm *ring, *ulysses;
+    memoi_sp_queue queue;
+    memoi_sp_buffers forward, backward; /* in the same memory */
+    void* memory;                       /* its own; NULL: the user's, or none */
+};
+
+memo_sp_attention_desc memo_sp_attention_desc_default(void) {
+    memo_sp_attention_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* --- shapes and sizes --- */
+
+MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const memo_layout* layout = &desc->layout;
+    if (layout->ring < 1 || layout->ulysses < 1 || layout->local_tokens < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: desc.layout is empty; memo_layout_make fills it");
+    if ((desc->ring && desc->ring->size != layout->ring) ||
+        (desc->ulysses && desc->ulysses->size != layout->ulysses))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: the layout is for ring %d and ulysses %d, the "
+                              "communicators have %d and %d ranks",
+                              (int)layout->ring, (int)layout->ulysses,
+                              desc->ring ? (int)desc->ring->size : 1,
+                              desc->ulysses ? (int)desc->ulysses->size : 1);
+    if (desc->ring_rank < 0 || desc->ring_rank >= layout->ring || desc->ulysses_rank < 0 ||
+        desc->ulysses_rank >= layout->ulysses)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: there is no ring rank %d and ulysses rank %d among "
+                              "%d x %d",
+                              (int)desc->ring_rank, (int)desc->ulysses_rank, (int)layout->ring,
+                              (int)layout->ulysses);
+    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads ||
+        desc->head_size < 1 || desc->n_batch < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: batch %d, %d query heads, %d key heads of size %d; "
+                              "query heads must be a multiple of key heads",
+                              (int)desc->n_batch, (int)desc->n_q_heads, (int)desc->n_kv_heads,
+                              (int)desc->head_size);
+    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: type %s; it takes f32, bf16 and f16",
+                              memo_type_name(desc->type));
+    /* So that no product below overflows. */
+    if ((double)layout->ring_tokens * (desc->n_batch ? desc->n_batch : 1) * desc->n_q_heads *
+            desc->head_size * layout->ulysses >
+        (double)(MEMOI_BYTES_MAX / 1024))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: tensors of more than 2^52 elements");
+    return MEMO_STATUS_OK;
+}
+
+/* runs: ring * MEMO_RUNS_MAX of them, or NULL where only sizes are wanted. */
+MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
+                                      memoi_sp_shape* shape, memo_error* error) {
+    memo_status status = memoi_sp_shape_check(desc, error);
+    int32_t r;
+    memset(shape, 0, sizeof *shape);
+    if (status) return status;
+    shape->layout = desc->layout;
+    shape->ring_rank = desc->ring ? desc->ring->rank : desc->ring_rank;
+    shape->ulysses_rank = desc->ulysses ? desc->ulysses->rank : desc->ulysses_rank;
+    shape->n_batch = desc->n_batch ? desc->n_batch : 1;
+    shape->n_q_heads = desc->n_q_heads;
+    shape->n_kv_heads = desc->n_kv_heads;
+    shape->head_size = desc->head_size;
+    shape->type = desc->type;
+    shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
+    shape->sends_again = desc->sends_again;
+    shape->heads = memo_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->layout.ulysses,
+                                         shape->ulysses_rank);
+    shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
+    shape->runs = runs;
+    for (r = 0; runs && r < desc->layout.ring; r++)
+        shape->n_runs = memo_layout_ring_runs(&desc->layout, r, runs + r * MEMO_RUNS_MAX);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memoi_exchanged memoi_sp_exchanged(const memoi_sp_shape* shape, const char* name,
+                                         int32_t is_kv) {
+    memoi_exchanged x;
+    x.name = name;
+    x.is_kv = is_kv;
+    x.n = shape->head_size;
+    x.type = shape->type;
+    return x;
+}
+MEMOI memoi_exchanged memoi_sp_exchanged_dots(const memoi_sp_shape* shape) {
+    memoi_exchanged x = memoi_sp_exchanged(shape, "row dots to heads", 0);
+    x.n = 1;
+    x.type = MEMO_TYPE_F32;
+    return x;
+}
+/* Gradients of replicas are not rounded before they are summed. */
+MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name) {
+    memoi_exchanged x = memoi_sp_exchanged(shape, name, 1);
+    if (shape->is_replicated) x.type = MEMO_TYPE_F32;
+    return x;
+}
+
+MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, int64_t n_heads) {
+    return shape->n_batch * n_tokens * n_heads * shape->head_size;
+}
+
+/* Where tensors need no exchange and no rounding, the user's own memory is worked in. */
+MEMOI int memoi_sp_is_direct(const memoi_sp_shape* shape) {
+    return shape->layout.ulysses == 1 && shape->type == MEMO_TYPE_F32;
+}
+
+typedef struct memoi_hybrid_carver {
+    char* base;
+    int64_t n_bytes;
+} memoi_hybrid_carver;
+
+MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
+    char* address = carver->base ? carver->base + carver->n_bytes : NULL;
+    carver->n_bytes = memoi_align_up(carver->n_bytes + n_bytes, 512);
+    return address;
+}
+
+/* q, k and v by heads lie one behind another. */
+MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
+                                   char** v) {
+    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
+    memoi_hybrid_carver carver;
+    carver.base = base;
+    carver.n_bytes = 0;
+    *q = memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_q) * element_bytes);
+    *k =
+        memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_kv) * element_bytes);
+    *v =
+        memoi_hybrid_carve(&carver, memoi_sp_elements(shape, n, shape->heads.n_kv) * element_bytes);
+    return carver.n_bytes;
+}
+
+/* Returns the bytes needed. */
+MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
+                             memoi_sp_buffers* buffers) {
+    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
+    int64_t n_q = memoi_sp_elements(shape, n, shape->heads.n_q);
+    int64_t n_kv = memoi_sp_elements(shape, n, shape->heads.n_kv);
+    int has_ulysses = shape->layout.ulysses > 1, has_ring = shape->layout.ring > 1, i;
+    int is_direct = memoi_sp_is_direct(shape);
+    memoi_hybrid_carver carver;
+    memset(buffers, 0, sizeof *buffers);
+    carver.base = base;
+    carver.n_bytes = 0;
+    /* First, so that forward and backward have them at the same place: what orders the one's use of
+     * them orders the other's. */
+    if (has_ring)
+        for (i = 0; i < 2; i++) {
+            buffers->ring_k[i] = memoi_hybrid_carve(&carver, n_kv * element_bytes);
+            buffers->ring_v[i] = memoi_hybrid_carve(&carver, n_kv * element_bytes);
+        }
+    if (has_ulysses) {
+        int64_t needed = memoi_heads_needed(shape, 1) *
+                         (is_backward && shape->is_replicated ? 4 : element_bytes);
+        int64_t q_needed = shape->n_q_heads * element_bytes;
+        char* part = NULL;
+        if (shape->sends_again) {
+            part = memoi_hybrid_carve(
+                &carver, memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v));
+            if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
+        }
+        /* Row dots are smaller than q but for heads of one or two elements. */
+        if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
+            q_needed = 4 * (int64_t)shape->n_q_heads;
+        buffers->staging =
+            memoi_hybrid_carve(&carver, memoi_sp_elements(shape, shape->layout.local_tokens,
+                                                          needed > q_needed ? needed : q_needed));
+        if (is_backward || shape->type != MEMO_TYPE_F32)
+            buffers->typed = memoi_hybrid_carve(&carver, n_q * element_bytes);
+    }
+    if (!is_direct) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+    if (!is_backward) {
+        if (has_ring) {
+            buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+            buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
+        }
+        return carver.n_bytes;
+    }
+    buffers->dots = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
+    buffers->dots_rows = buffers->dots;
+    if (has_ulysses)
+        buffers->dots_rows = (float*)memoi_hybrid_carve(
+            &carver, shape->n_batch * shape->layout.local_tokens * shape->n_q_heads * 4);
+    for (i = 0; i < 2; i++) {
+        if (i == 0 ? !has_ring : !has_ring && is_direct) continue;
+        buffers->d_k[i] = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
+        buffers->d_v[i] = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
+    }
+    if (has_ring) {
+        buffers->d_k_step = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
+        buffers->d_v_step = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
+    }
+    if (has_ulysses && shape->is_replicated)
+        buffers->sums = (float*)memoi_hybrid_carve(
+            &carver, memoi_sp_elements(shape, shape->layout.local_tokens, shape->n_kv_heads) * 4);
+    return carver.n_bytes;
+}
+
+MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* sizes) {
+    memoi_exchanged q = memoi_sp_exchanged(shape, "", 0), kv = memoi_sp_exchanged(shape, "", 1);
+    memoi_exchanged d_kv = memoi_sp_exchanged_d_kv(shape, "");
+    memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
+    int64_t n_kv = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv);
+    int64_t to_heads = memoi_to_heads_bytes(shape, &q) + 2 * memoi_to_heads_bytes(shape, &kv);
+    int64_t forward, backward;
+    memoi_sp_buffers buffers;
+    char* ignored;
+    memset(sizes, 0, sizeof *sizes);
+    forward = memoi_sp_carve(shape, NULL, 0, &buffers);
+    backward = memoi_sp_carve(shape, NULL, 1, &buffers);
+    sizes->device_bytes = forward > backward ? forward : backward;
+    if (shape->layout.ulysses > 1 && !shape->sends_again)
+        sizes->saved_bytes = memoi_sp_carve_heads(shape, NULL, &ignored, &ignored, &ignored);
+    sizes->lse_bytes = (int64_t)shape->n_batch * shape->layout.ring_tokens * shape->heads.n_q * 4;
+    sizes->heads = shape->heads;
+    sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &q);
+    sizes->ulysses_backward_bytes =
+        memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &dots) +
+        memoi_to_rows_bytes(shape, &q) + 2 * memoi_to_rows_bytes(shape, &d_kv) +
+        (shape->sends_again ? to_heads : 0);
+    sizes->ring_forward_bytes = 2 * n_kv * memo_type_bytes(shape->type) * (shape->layout.ring - 1);
+    sizes->ring_backward_bytes = sizes->ring_forward_bytes;
+    if (shape->layout.ring > 1) sizes->ring_backward_bytes += 2 * n_kv * 4 * shape->layout.ring;
+}
+
+memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
+                                        memo_sp_attention_sizes* sizes, memo_error* error) {
+    memoi_sp_shape shape;
+    memo_status status = memoi_sp_shape_make(desc, NULL, &shape, error);
+    memset(sizes, 0, sizeof *sizes);
+    if (!status) memoi_sp_sizes(&shape, sizes);
+    return status;
+}
+
+/* --- creation --- */
+
+MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_attention_desc* desc,
+                                          memo_error* error) {
+    const memo_device* device = desc->device;
+    memo_sp_attention_sizes sizes;
+    memo_status status = memoi_sp_shape_make(desc, a->runs, &a->shape, error);
+    int i;
+    if (status) return status;
+    if (!device || !desc->stream || !desc->attention.forward || !desc->attention.backward)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: desc.device, stream and attention's two functions "
+                              "are needed");
+    if ((!desc->ring && desc->layout.ring > 1) || (!desc->ulysses && desc->layout.ulysses > 1))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: the layout is for ring %d and ulysses %d, but "
+                              "desc.%s is NULL",
+                              (int)desc->layout.ring, (int)desc->layout.ulysses,
+                              !desc->ring && desc->layout.ring > 1 ? "ring" : "ulysses");
+    a->attention = desc->attention;
+    a->ring = desc->ring;
+    a->ulysses = desc->ulysses;
+    a->queue.device = device;
+    a->queue.has_ranges = 1;
+    a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
+    if (a->shape.layout.ring > 1) {
+        status = device->stream_create(device->context, "ring", 1, &a->queue.streams[MEMOI_SP_RING],
+                                       error);
+        for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
+            status = device->event_create(device->context, &a->queue.events[i], error);
+    }
+    memoi_sp_sizes(&a->shape, &sizes);
+    if (!status && !desc->device_memory && sizes.device_bytes)
+        status = device->device_alloc(device->context, sizes.device_bytes, &a->memory, error);
+    if (!status && sizes.device_bytes) {
+        char* base = (char*)(desc->device_memory ? desc->device_memory : a->memory);
+        memoi_sp_carve(&a->shape, base, 0, &a->forward);
+        memoi_sp_carve(&a->shape, base, 1, &a->backward);
+    }
+    return status;
+}
+
+memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp_attention** result,
+                                     memo_error* error) {
+    memo_sp_attention* a;
+    memo_status status;
+    *result = NULL;
+    status = memoi_sp_shape_check(desc, error);
+    if (status) return status;
+    a = (memo_sp_attention*)memoi_calloc(1, sizeof *a);
+    if (!a) return memoi_no_memory(error, "an attention over ranks");
+    a->runs = (memo_run*)memoi_calloc((int64_t)desc->layout.ring * MEMO_RUNS_MAX, sizeof(memo_run));
+    status = a->runs ? memoi_sp_attention_open(a, desc, error)
+                     : memoi_no_memory(error, "an attention over ranks");
+    if (status) {
+        memo_sp_attention_destroy(a);
+        return status;
+    }
+    *result = a;
+    return MEMO_STATUS_OK;
+}
+
+void memo_sp_attention_destroy(memo_sp_attention* a) {
+    const memo_device* device;
+    int i;
+    if (!a) return;
+    device = a->queue.device;
+    if (device) {
+        /* The stream may still read the runs. */
+        if (a->queue.streams[MEMOI_SP_COMPUTE])
+            device->stream_synchronize(device->context, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
+        if (a->queue.streams[MEMOI_SP_RING])
+            device->stream_destroy(device->context, a->queue.streams[MEMOI_SP_RING], NULL);
+        for (i = 0; i < MEMOI_SP_N_EVENTS; i++)
+            if (a->queue.events[i])
+                device->event_destroy(device->context, a->queue.events[i], NULL);
+        if (a->memory) device->device_free(device->context, a->memory, NULL);
+    }
+    MEMO_FREE(a->runs);
+    MEMO_FREE(a);
+}
+
+/* --- one forward or backward --- */
+
+MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, memo_error* error) {
+    int64_t i;
+    if ((mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL) || mask->window < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: a mask of kind %d with a window of %lld",
+                              (int)mask->kind, (long long)mask->window);
+    if (!mask->document_begins) return MEMO_STATUS_OK;
+    for (i = 0; i < mask->n_documents; i++)
+        if (mask->document_begins[i + 1] < mask->document_begins[i]) break;
+    if (mask->n_documents < 1 || i < mask->n_documents || mask->document_begins[0] ||
+        mask->document_begins[mask->n_documents] != n_tokens)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: the %lld documents must ascend from 0 to the %lld "
+                              "tokens of the layout",
+                              (long long)mask->n_documents, (long long)n_tokens);
+    return MEMO_STATUS_OK;
+}
+
+/* Everything that a walk through forward or backward needs, on this rank. */
+typedef struct memoi_sp_walk {
+    const memoi_sp_shape* shape;
+    memoi_sp_queue queue;
+    memoi_sp_buffers buffers;
+    memo_sp_attention_tensors tensors;
+    memoi_ulysses ulysses;
+    memoi_ring ring;
+} memoi_sp_walk;
+
+MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
+                              const memoi_sp_queue* queue, const memoi_sp_buffers* buffers,
+                              const memo_sp_attention_tensors* tensors, const memo_mask* mask,
+                              int32_t is_backward) {
+    memset(walk, 0, sizeof *walk);
+    walk->shape = shape;
+    walk->queue = *queue;
+    walk->buffers = *buffers;
+    walk->tensors = *tensors;
+    walk->ulysses.shape = walk->ring.shape = shape;
+    walk->ulysses.queue = walk->ring.queue = &walk->queue;
+    walk->ulysses.staging = buffers->staging;
+    walk->ring.is_backward = is_backward;
+    walk->ring.mask = *mask;
+    walk->ring.mask.n_tokens = shape->layout.n_tokens;
+    walk->ring.last_step = memoi_ring_last_step(shape, &walk->ring.mask);
+}
+
+MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_costs* costs) {
+    walk->ring.costs = costs;
+    walk->ulysses.bytes_per_s = costs->ulysses_bytes_per_s;
+    walk->ulysses.latency_s = costs->ulysses_latency_s;
+}
+
+/* q, k and v by heads: the user's own, or exchanged where is_sent. */
+MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error* error) {
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0);
+    memoi_exchanged k = memoi_sp_exchanged(walk->shape, "k to heads", 1);
+    memoi_exchanged v = memoi_sp_exchanged(walk->shape, "v to heads", 1);
+    char *q_heads = walk->buffers.q, *k_heads = walk->buffers.k, *v_heads = walk->buffers.v;
+    memo_status status;
+    if (walk->shape->layout.ulysses == 1) {
+        walk->ring.q = (const char*)t->q;
+        walk->ring.k = (const char*)t->k;
+        walk->ring.v = (const char*)t->v;
+        return MEMO_STATUS_OK;
+    }
+    if (!walk->shape->heads.n_q) /* nothing will lie there */
+        q_heads = k_heads = v_heads = (char*)t->out;
+    else if (!walk->shape->sends_again)
+        memoi_sp_carve_heads(walk->shape, (char*)t->saved, &q_heads, &k_heads, &v_heads);
+    walk->ring.q = q_heads;
+    walk->ring.k = k_heads;
+    walk->ring.v = v_heads;
+    if (!is_sent) return MEMO_STATUS_OK;
+    status = memoi_ulysses_to_heads(&walk->ulysses, &q, t->q, q_heads, error);
+    if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, k_heads, error);
+    if (!status) status = memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, v_heads, error);
+    return status;
+}
+
+/* An fp32 result by heads goes, in the tensors' type, to the user's rows. */
+MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, float* from,
+                                void* to, memo_error* error) {
+    const memoi_sp_shape* shape = walk->shape;
+    memo_type type = shape->type;
+    int64_t n = memoi_sp_elements(shape, shape->layout.ring_tokens,
+                                  x->is_kv ? shape->heads.n_kv : shape->heads.n_q);
+    memo_status status = MEMO_STATUS_OK;
+    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* it is there already */
+    if (shape->layout.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
+    if (x->is_kv && shape->is_replicated) {
+        status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
+        n = memoi_sp_elements(shape, shape->layout.local_tokens, shape->n_kv_heads);
+        return status ? status
+                      : memoi_sp_cast(&walk->queue, to, walk->buffers.sums, type, n, error);
+    }
+    if (type == MEMO_TYPE_F32)
+        return memoi_ulysses_to_rows(&walk->ulysses, x, from, to, NULL, error);
+    status = memoi_sp_cast(&walk->queue, walk->buffers.typed, from, type, n, error);
+    return status ? status
+                  : memoi_ulysses_to_rows(&walk->ulysses, x, walk->buffers.typed, to, NULL, error);
+}
+
+/* Each pass is begin, ring, end: the ring may run for all ranks at once, in one schedule. */
+MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error) {
+    const memoi_sp_buffers* b = &walk->buffers;
+    memoi_ring* ring = &walk->ring;
+    int i;
+    ring->out = memoi_sp_is_direct(walk->shape) ? (float*)walk->tensors.out : b->out;
+    ring->lse = walk->tensors.lse;
+    ring->block_out = b->block_out;
+    ring->block_lse = b->block_lse;
+    for (i = 0; i < 2; i++) {
+        ring->k_buffers[i] = b->ring_k[i];
+        ring->v_buffers[i] = b->ring_v[i];
+    }
+    return memoi_sp_take_qkv(walk, 1, error);
+}
+
+MEMOI memo_status memoi_sp_forward_end(memoi_sp_walk* walk, memo_error* error) {
+    memoi_exchanged out = memoi_sp_exchanged(walk->shape, "out to rows", 0);
+    return memoi_sp_give(walk, &out, walk->ring.out, walk->tensors.out, error);
+}
+
+MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error) {
+    const memoi_sp_shape* shape = walk->shape;
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const memoi_sp_buffers* b = &walk->buffers;
+    memoi_exchanged d_out = memoi_sp_exchanged(shape, "d_out to heads", 0);
+    memoi_exchanged dots = memoi_sp_exchanged_dots(shape);
+    memoi_ring* ring = &walk->ring;
+    int is_direct = memoi_sp_is_direct(shape), i;
+    memo_status status;
+    ring->lse = t->lse;
+    ring->row_dots = b->dots;
+    ring->d_q = is_direct ? (float*)t->d_q : b->out;
+    ring->d_k_step = b->d_k_step;
+    ring->d_v_step = b->d_v_step;
+    for (i = 0; i < 2; i++) {
+        ring->k_buffers[i] = b->ring_k[i];
+        ring->v_buffers[i] = b->ring_v[i];
+        ring->d_k[i] = b->d_k[i];
+        ring->d_v[i] = b->d_v[i];
+    }
+    /* The last exchange, number last_step + 1, sends buffer (last_step + 1) % 2. */
+    i = ring->last_step ? ring->last_step % 2 : 1;
+    ring->d_k_final = is_direct ? (float*)t->d_k : ring->d_k[i];
+    ring->d_v_final = is_direct ? (float*)t->d_v : ring->d_v[i];
+    status = memoi_sp_take_qkv(walk, shape->sends_again, error);
+    if (!status)
+        status = memoi_sp_row_sums(
+            &walk->queue, b->dots_rows, t->out, t->d_out, shape->type, shape->head_size,
+            shape->n_batch * shape->layout.local_tokens * shape->n_q_heads, error);
+    ring->d_out = (const char*)t->d_out;
+    if (shape->layout.ulysses == 1 || status) return status;
+    ring->d_out = b->typed;
+    status = memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->typed, error);
+    if (!status)
+        status = memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots, error);
+    return status;
+}
+
+MEMOI memo_status memoi_sp_backward_end(memoi_sp_walk* walk, memo_error* error) {
+    memoi_exchanged d_q = memoi_sp_exchanged(walk->shape, "d_q to rows", 0);
+    memoi_exchanged d_k = memoi_sp_exchanged_d_kv(walk->shape, "d_k to rows");
+    memoi_exchanged d_v = memoi_sp_exchanged_d_kv(walk->shape, "d_v to rows");
+    memo_status status = memoi_sp_give(walk, &d_q, walk->ring.d_q, walk->tensors.d_q, error);
+    if (!status) status = memoi_sp_give(walk, &d_k, walk->ring.d_k_final, walk->tensors.d_k, error);
+    if (!status) status = memoi_sp_give(walk, &d_v, walk->ring.d_v_final, walk->tensors.d_v, error);
+    return status;
+}
+
+MEMOI memo_status memoi_sp_begin(memoi_sp_walk* walk, memo_error* error) {
+    return walk->ring.is_backward ? memoi_sp_backward_begin(walk, error)
+                                  : memoi_sp_forward_begin(walk, error);
+}
+MEMOI memo_status memoi_sp_end(memoi_sp_walk* walk, memo_error* error) {
+    return walk->ring.is_backward ? memoi_sp_backward_end(walk, error)
+                                  : memoi_sp_forward_end(walk, error);
+}
+
+MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
+                                      const memo_sp_attention_tensors* t, const memo_mask* mask,
+                                      int is_backward, memo_error* error) {
+    int needs_saved = a->shape.layout.ulysses > 1 && !a->shape.sends_again && a->shape.heads.n_q;
+    int needs_qkv = !is_backward || a->shape.layout.ulysses == 1 || a->shape.sends_again;
+    const char* missing = needs_qkv && (!t->q || !t->k || !t->v)           ? "q, k or v"
+                          : !t->out                                        ? "out"
+                          : !t->lse && a->shape.heads.n_q                  ? "lse"
+                          : !t->saved && needs_saved                       ? "saved"
+                          : is_backward && !t->d_out                       ? "d_out"
+                          : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
+                                                                           : NULL;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "sp attention: %s is NULL",
+                              missing);
+    return memoi_sp_mask_check(mask, a->shape.layout.n_tokens, error);
+}
+
+MEMOI memo_status memoi_sp_walk_through(memoi_sp_walk* walk, memo_error* error) {
+    memo_status status = memoi_sp_begin(walk, error);
+    if (!status) status = memoi_ring_run(&walk->ring, 1, error);
+    return status ? status : memoi_sp_end(walk, error);
+}
+
+MEMOI memo_status memoi_sp_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
+                               const memo_mask* mask, int is_backward, memo_error* error) {
+    memoi_sp_walk walk;
+    memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
+    if (status) return status;
+    memoi_sp_walk_init(&walk, &a->shape, &a->queue, is_backward ? &a->backward : &a->forward,
+                       tensors, mask, is_backward);
+    walk.ring.attention = &a->attention;
+    walk.ring.comm = a->ring;
+    walk.ulysses.comm = a->ulysses;
+    return memoi_sp_walk_through(&walk, error);
+}
+
+memo_status memo_sp_attention_forward(memo_sp_attention* attention,
+                                      const memo_sp_attention_tensors* tensors,
+                                      const memo_mask* mask, memo_error* error) {
+    return memoi_sp_run(attention, tensors, mask, 0, error);
+}
+memo_status memo_sp_attention_backward(memo_sp_attention* attention,
+                                       const memo_sp_attention_tensors* tensors,
+                                       const memo_mask* mask, memo_error* error) {
+    return memoi_sp_run(attention, tensors, mask, 1, error);
+}
+
+/* --- as a schedule --- */
+
+/* The stream of that name, added where there is none. */
+MEMOI memo_status memoi_sp_schedule_stream(memo_schedule* schedule, const char* name,
+                                           int32_t* stream, memo_error* error) {
+    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
+        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
+    return memo_schedule_add_stream(schedule, name, stream, error);
+}
+
+MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* compute_name,
+                                          const char* ring_name, int has_ring,
+                                          memoi_sp_queue* queue, memo_error* error) {
+    memo_status status;
+    int i;
+    memset(queue, 0, sizeof *queue);
+    queue->schedule = schedule;
+    status = memoi_sp_schedule_stream(schedule, compute_name,
+                                      &queue->stream_indices[MEMOI_SP_COMPUTE], error);
+    if (!has_ring || status) return status;
+    status =
+        memoi_sp_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
+    for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
+        status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
+    return status;
+}
+
+memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
+                                       const memo_sp_attention_tensors* tensors,
+                                       const memo_mask* mask, int32_t is_backward,
+                                       const memo_sp_attention_costs* costs,
+                                       memo_schedule* schedule, memo_error* error) {
+    memo_sp_attention_costs none;
+    memoi_sp_queue queue;
+    memoi_sp_walk walk;
+    memo_status status = memoi_sp_check_call(a, tensors, mask, is_backward, error);
+    memset(&none, 0, sizeof none);
+    if (!status)
+        status = memoi_sp_schedule_queue(schedule, "compute", "ring", a->shape.layout.ring > 1,
+                                         &queue, error);
+    if (status) return status;
+    queue.has_ranges = 1;
+    memoi_sp_walk_init(&walk, &a->shape, &queue, is_backward ? &a->backward : &a->forward, tensors,
+                       mask, is_backward);
+    memoi_sp_walk_set_costs(&walk, costs ? costs : &none);
+    return memoi_sp_walk_through(&walk, error);
+}
+
+typedef struct memoi_sp_all_ranks {
+    memoi_sp_shape* shapes;
+    memoi_sp_walk* walks;
+    memoi_ring* rings;
+    memo_run* runs;
+    int32_t* more_streams;
+} memoi_sp_all_ranks;
+
+/* The first ring rank exchanges for all; its walk knows the other ranks' streams. */
+MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t r;
+    for (r = 0; r < rd && !status; r++) status = memoi_sp_begin(&all->walks[r], error);
+    if (status) return status;
+    for (r = 0; r < rd; r++) all->rings[r] = all->walks[r].ring;
+    status = memoi_ring_run(all->rings, rd, error);
+    for (r = 0; r < rd && !status; r++) {
+        all->walks[r].ring = all->rings[r];
+        status = memoi_sp_end(&all->walks[r], error);
+    }
+    return status;
+}
+
+memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
+                                            const memo_mask* mask, int32_t is_backward,
+                                            const memo_sp_attention_costs* costs,
+                                            memo_schedule* schedule, memo_error* error) {
+    char* somewhere = (char*)(uintptr_t)4096; /* never touched */
+    memo_status status = memoi_sp_shape_check(desc, error);
+    memo_sp_attention_costs none;
+    memo_sp_attention_tensors tensors;
+    memo_sp_attention_desc rank_desc = *desc;
+    memoi_sp_all_ranks all;
+    int32_t rd = desc->layout.ring, r;
+    if (!status) status = memoi_sp_mask_check(mask, desc->layout.n_tokens, error);
+    if (status) return status;
+    memset(&none, 0, sizeof none);
+    memset(&tensors, 0, sizeof tensors);
+    tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
+    tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
+    tensors.lse = (float*)(void*)somewhere;
+    all.shapes = (memoi_sp_shape*)memoi_calloc(rd, sizeof(memoi_sp_shape));
+    all.walks = (memoi_sp_walk*)memoi_calloc(rd, sizeof(memoi_sp_walk));
+    all.rings = (memoi_ring*)memoi_calloc(rd, sizeof(memoi_ring));
+    all.runs = (memo_run*)memoi_calloc((int64_t)rd * MEMO_RUNS_MAX, sizeof(memo_run));
+    all.more_streams = (int32_t*)memoi_calloc(rd, sizeof(int32_t));
+    if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.more_streams)
+        status = memoi_no_memory(error, "the schedule of a ring");
+    if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
+    rank_desc.ring = rank_desc.ulysses = NULL;
+    for (r = 0; r < rd && !status; r++) {
+        char compute_name[32], ring_name[32];
+        memoi_sp_buffers buffers;
+        memoi_sp_queue queue;
+        rank_desc.ring_rank = r;
+        snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
+        snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
+        status = memoi_sp_shape_make(&rank_desc, all.runs, &all.shapes[r], error);
+        if (!status)
+            status =
+                memoi_sp_schedule_queue(schedule, compute_name, ring_name, rd > 1, &queue, error);
+        if (status) break;
+        memoi_sp_carve(&all.shapes[r], somewhere, is_backward, &buffers);
+        memoi_sp_walk_init(&all.walks[r], &all.shapes[r], &queue, &buffers, &tensors, mask,
+                           is_backward);
+        memoi_sp_walk_set_costs(&all.walks[r], costs ? costs : &none);
+        if (r) all.more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
+    }
+    if (!status) {
+        all.walks[0].ring.more_streams = all.more_streams;
+        all.walks[0].ring.n_more_streams = rd - 1;
+    }
+    if (!status) status = memoi_sp_all_ranks_run(&all, rd, error);
+    MEMO_FREE(all.shapes);
+    MEMO_FREE(all.walks);
+    MEMO_FREE(all.rings);
+    MEMO_FREE(all.runs);
+    MEMO_FREE(all.more_streams);
+    return status;
+}
 #endif /* MEMO_SP_IMPLEMENTATION */

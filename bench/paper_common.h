@@ -12,7 +12,7 @@
 #ifndef MEMO_PLAN_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #endif
-#include "../plan_parts/layout_alone.h"
+#include "memo_plan.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -10,7 +10,7 @@
  *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "../plan_parts/layout_alone.h"
+#include "memo_plan.h"
 
 #define GIB 1073741824.0
 

@@ -2,10 +2,6 @@
  * kernels loop over. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#ifndef MEMO_ROW_KERNELS
-#include "parts/10_row_kernels.h"
-#include "parts/10_row_kernels.inc"
-#endif
 
 #include "memo_test.h"
 #include <sys/mman.h>
@@ -553,8 +549,6 @@ static void refuses_what_cannot_be_meant(void) {
           strstr(error.message, "2^62"));
 }
 
-#ifdef MEMO_DEVICE_HAS_ROW_KERNELS
-
 /* A cast, an addition and a gather one after the other on a stream, recorded: no race, right names. */
 static void run_on_a_host_stream(void) {
     enum { N = 100 };
@@ -618,8 +612,6 @@ static void run_on_a_host_stream(void) {
     memo_host_device_destroy(host);
 }
 
-#endif
-
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(sixteen_bits_survive_both_ways);
@@ -633,8 +625,6 @@ int main(int argc, char** argv) {
     TEST(merge_leaves_other_batches_alone);
     TEST(indices_pass_32_bits);
     TEST(refuses_what_cannot_be_meant);
-#ifdef MEMO_DEVICE_HAS_ROW_KERNELS
     TEST(run_on_a_host_stream);
-#endif
     return memo_test_end();
 }
