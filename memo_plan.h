@@ -319,11 +319,291 @@ MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_para
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
+/* ---- tensor-parallel degrees --------------------------------------------------------------------
+ *
+ * A degree for every block (attention, MLP, ...) that costs the least time within a device's memory
+ * (Oases paper, section 4; the overlapped schedule with fine-grained recomputation).  A small
+ * degree communicates less, a large one holds less.  With F, X forward and recomputation +
+ * backward, C, CB the collectives behind them, of one of two sub-batches:
+ *
+ *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also C
+ *   + X from i at p to i+1 at q (a larger degree gathers in the forward, a smaller one in the
+ *   backward pass)
+ *     forward    q <= p ? max(F_{i+1}[q], C_i[p])  : C_i[p] + AllGather[p][q] + F_{i+1}[q]
+ *     backward   q >= p ? max(X_i[p], CB_{i+1}[q]) : CB_{i+1}[q] + AllGather[q][p] + X_i[p]
+ *   memory                  sum over blocks of state + saved, + the largest runtime <= the device's
+ *
+ * Embedding and head stay at boundary_degree; a first or last block of another degree pays one
+ * AllGather. */
+
+/* One block at one degree, of one sub-batch. */
+typedef struct memo_degree_cost {
+    double forward_s;             /* F */
+    double forward_collective_s;  /* C */
+    double backward_s;            /* X = R + B */
+    double backward_collective_s; /* CB */
+    double
+        gradient_s; /* all-reduce of its gradients over the data-parallel ranks; not in the paper */
+    int64_t state_bytes;   /* parameters, gradients, optimizer */
+    int64_t saved_bytes;   /* inputs kept for the backward pass, of both sub-batches */
+    int64_t runtime_bytes; /* while it runs */
+} memo_degree_cost;
+
+#define MEMO_DEGREES_MAX 16
+
+typedef struct memo_degrees_problem {
+    int32_t n_blocks, n_degrees;
+    int32_t degrees[MEMO_DEGREES_MAX]; /* powers of two, ascending */
+    memo_degree_cost* costs;           /* (n_blocks, n_degrees) */
+    /* [p][q], p < q: seconds of the all-gather of one sub-batch's rows from groups of degrees[p]
+     * ranks to groups of degrees[q]. */
+    double gather_s[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
+    int64_t memory_bytes;    /* of a device; 0: no limit */
+    int32_t boundary_degree; /* of embedding and head, one of degrees; 0: as their neighbours */
+    int32_t has_gradients;   /* gradient_s counts */
+} memo_degrees_problem;
+
+/* Costs are zero.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees,
+                                                 int32_t n_degrees, memo_degrees_problem** problem,
+                                                 memo_error* error);
+MEMO_API void memo_degrees_problem_destroy(memo_degrees_problem* problem);
+
+/* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch
+ * * d * sequence / (2 n_gpus) tokens of a sub-batch in a group of d:
+ *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations, / (d *
+ *   flops_per_s); half the
+ *                pairs of a causal mask
+ *   R, B         F without its last product (attention 2 t h^2, MLP 8 t h^2), 2 F
+ *   C = CB       2 (d - 1) / d * 2 t h / bandwidth[d] + 2 (d - 1) * latency
+ *   AllGather    (1 - p / q) * 2 t_q h / bandwidth[q] + (q / p - 1) * latency
+ *   gradients    2 (D - 1) / D * 2 P / d / data_bandwidth, D = n_gpus / d, P = 4 h^2 and 8 h^2
+ *   state        16 P / d          saved  2 * 2 t h
+ *   runtime      attention 2 t (4 h + 4 * 3 h / d), MLP 2 t (4 h + 4 * 4 h / d) */
+typedef struct memo_degrees_model {
+    int32_t n_layers, hidden;
+    int64_t sequence, batch; /* tokens of a sequence, sequences of the global batch */
+    int32_t n_gpus;
+    int32_t n_degrees;
+    int32_t degrees[MEMO_DEGREES_MAX];
+    double bandwidth_bytes_per_s[MEMO_DEGREES_MAX]; /* of a collective over degrees[k] ranks */
+    double data_bandwidth_bytes_per_s;              /* of the gradients; 0: they do not count */
+    double latency_s;                               /* of a step of a collective */
+    double flops_per_s;                             /* that a block reaches */
+    int64_t memory_bytes;
+    int32_t boundary_degree;
+} memo_degrees_model;
+MEMO_API memo_degrees_model memo_degrees_model_default(void);
+/* Errors: INVALID_ARGUMENT naming the field, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
+                                                     memo_degrees_problem** problem,
+                                                     memo_error* error);
+
+/* A profile as text, measured or not; whole nanoseconds and bytes:
+ *
+ *   memo degrees-profile 1
+ *   blocks N                            the frame (first and last line) may be left out, as for
+ *   traces degrees 2 4 8
+ *   memory BYTES                        these three may be left out
+ *   boundary DEGREE
+ *   gradients 1
+ *   gather FROM TO NS                   each pair, FROM < TO
+ *   block I DEGREE F C X CB GRADIENTS STATE SAVED RUNTIME     each block from 0, each degree
+ *   end LINES CHECKSUM
+ *
+ * Errors: IO; FORMAT, VERSION with error->line. */
+MEMO_API memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
+                                               memo_error* error);
+MEMO_API memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
+                                                memo_degrees_problem** problem, memo_error* error);
+MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
+                                                const char* path, memo_error* error);
+
+/* Time and memory of a plan; block_degrees (n_blocks) are degrees, not indices.  Errors:
+ * INVALID_ARGUMENT naming the block. */
+MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
+                                           const int32_t* block_degrees, double* step_s,
+                                           int64_t* memory_bytes, memo_error* error);
+
+typedef enum memo_degrees_engine {
+    MEMO_DEGREES_ENGINE_AUTO = 0, /* the integer program where lp_solve is there, else labels */
+    MEMO_DEGREES_ENGINE_MIP,      /* the paper's integer program, by lp_solve */
+    MEMO_DEGREES_ENGINE_LABELS /* dynamic program: partial plans that no other beats in time and memory */
+} memo_degrees_engine;
+
+typedef struct memo_degrees_plan {
+    int32_t n_blocks;
+    int32_t* degrees;
+    double step_s; /* as memo_degrees_evaluate has it: what overlaps counts once */
+    int64_t memory_bytes;
+    memo_proof proof; /* OPTIMAL, or FEASIBLE where time or labels ran out */
+    double solve_s;
+    char engine[16];
+} memo_degrees_plan;
+
+/* time_limit_s 0: 10.  Of equal plans any.  Errors: INVALID_ARGUMENT (a negative cost; the
+ * boundary's degree is none of degrees), INFEASIBLE (how much memory the smallest plan needs),
+ * UNSUPPORTED (the integer program without lp_solve), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem,
+                                        memo_degrees_engine engine, double time_limit_s,
+                                        memo_degrees_plan** plan, memo_error* error);
+MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
+
+/* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
+ * a checksum; the frame may be left out.  *block_degrees is freed with memo_degrees_free.  Errors:
+ * as above. */
+MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
+                                        const char* path, memo_error* error);
+MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+                                       memo_error* error);
+MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
+                                        int32_t** block_degrees, int32_t* n_blocks,
+                                        memo_error* error);
+MEMO_API void memo_degrees_free(int32_t* block_degrees);
+
+/* ---- swap: profile ------------------------------------------------------------------------------
+ *
+ * What the planner needs to know of a device and of a trainer on it: measured once, kept in a
+ * file. */
+
+#define MEMO_PROFILE_TENSORS_MAX 64
+#define MEMO_PROFILE_COPIES_MAX  24
+
+typedef struct memo_profile_tensor {
+    char name[32];              /* no blanks */
+    double recompute_s_per_row; /* negative: cannot be recomputed, or not measured */
+} memo_profile_tensor;
+
+/* How long copies of a size take, in seconds. */
+typedef struct memo_profile_copy {
+    int64_t size_bytes;
+    double to_host_s, to_device_s; /* alone */
+    double both_ways_s;            /* one each way at the same time, until both are done */
+} memo_profile_copy;
+
+typedef struct memo_profile {
+    int64_t n_rows;               /* of a micro-batch: what the times below are for */
+    double forward_s, backward_s; /* of a layer */
+    double between_s;             /* between the last forward and the first backward */
+    int32_t n_tensors, n_copies;
+    memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
+} memo_profile;
+
+/* The trainer's part: each function enqueues its work on compute_stream; NULL: takes no time. */
+typedef struct memo_profile_desc {
+    const memo_device* device;
+    memo_stream compute_stream;
+    memo_status (*forward)(void* user, memo_error* error);
+    memo_status (*backward)(void* user, memo_error* error); /* without recomputation */
+    memo_status (*between)(void* user, memo_error* error);
+    /* All rows of one tensor; NULL: no tensor can be recomputed.  UNSUPPORTED: this one cannot. */
+    memo_status (*recompute)(void* user, int32_t tensor, memo_error* error);
+    void* user;
+    const memo_swap_tensor* tensors;
+    int32_t n_tensors; /* at most MEMO_PROFILE_TENSORS_MAX */
+    int64_t n_rows;
+    int64_t largest_copy_bytes; /* from 64 KiB on in steps of 8; device and host memory for two are
+                                   taken meanwhile; 0: 32 MiB */
+    int32_t n_repetitions;      /* each figure is the median of these, after one more to warm up;
+                                   0: 5 */
+} memo_profile_desc;
+
+MEMO_API memo_profile_desc memo_profile_desc_default(void);
+/* Waits for the device again and again: not for the training path.  Errors: INVALID_ARGUMENT, the
+ * device's, those of the functions. */
+MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
+                                          memo_error* error);
+
+/* Text: "memo profile 1", a line a figure, "end" with a checksum, as for traces.  Times are whole
+ * femtoseconds, so that reading gives back what was written to within one; below 9000 s.
+ *
+ *   rows ROWS
+ *   layer FORWARD BACKWARD BETWEEN
+ *   tensor NAME FEMTOSECONDS_PER_ROW|-
+ *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS */
+MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
+                                        memo_error* error);
+MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
+                                        memo_profile* profile, memo_error* error);
+
+/* ---- swap: rows of every tensor -----------------------------------------------------------------
+ *
+ * For each skeletal tensor: how many of its rows are kept on the device, swapped and recomputed, so
+ * that a step takes least.  A linear program over the three shares of each tensor and the start
+ * time of every operation of the step; its value is the makespan that memo_schedule_simulate finds
+ * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
+ * compared by that makespan, with the best single alpha (MEMO paper) among them.
+ *
+ * Layers have the same times, so their shares are the same; where device memory is left over,
+ * layers keep rows that others recompute, from the last on.  (Keeping rows of all layers or of some
+ * is the same to the program: both shorten the step by the same time for each byte.) */
+
+/* What recomputing a tensor takes.  It is recomputed from tensors before it in the table; whether
+ * these were kept, swapped or recomputed themselves, their rows are there by then, so each pays for
+ * itself alone (a GELU for its few operations, its input for the product before). */
+typedef struct memo_swap_cost {
+    double recompute_s_per_row; /* negative: cannot be recomputed */
+    int32_t is_whole;           /* all rows or none (attention) */
+    int32_t
+        with; /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd,
+                     attention its LSE): both are split alike, and that one's time counts; 0: none */
+} memo_swap_cost;
+
+typedef struct memo_swap_plan_desc {
+    /* tensors, n_layers, n_rows and tile_rows count; modes say what alpha means (WHOLE and SPLIT)
+     * and which tensors are kept in any case (KEEP). */
+    const memo_swap_desc* swap;
+    const memo_swap_cost* costs;  /* n_tensors */
+    double forward_s, backward_s; /* of a layer */
+    double between_s;             /* after the last forward */
+    double copy_s;                /* of each copy, beside its bytes */
+    double to_host_bytes_per_s;   /* 0: no time, as the next */
+    double to_device_bytes_per_s; /* copies of a step never go both ways at once */
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes: what all else leaves; 0: no
+     * limit. */
+    int64_t device_bytes, host_bytes;
+    int32_t is_alpha_only; /* the best single alpha, nothing else */
+} memo_swap_plan_desc;
+
+typedef struct memo_swap_plan {
+    /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
+    memo_swap_rows* rows;      /* (n_layers, n_tensors); NULL: by alpha */
+    double alpha;              /* the best single one; -1: none fits */
+    int32_t n_resident_layers; /* that goes with alpha */
+
+    double step_s;       /* predicted makespan of a micro-batch's layers and what is between */
+    double stall_s;      /* of it, the compute stream waits */
+    double recompute_s;  /* of it, recomputation */
+    double alpha_step_s; /* the same for the best single alpha */
+    double program_s; /* the program's value: no plan that gives every layer the same shares takes
+                             less, rounded to tiles or not; 0: not known */
+    int64_t device_bytes, host_bytes, swapped_bytes; /* as in memo_swap_sizes */
+    memo_alpha_limit limit;                          /* what binds */
+    char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
+} memo_swap_plan;
+
+MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
+/* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
+ * largest copy of the profile.  costs (n_tensors of desc->swap, may be NULL) get
+ * recompute_s_per_row by the names of the tensors.  Errors: INVALID_ARGUMENT (another number of
+ * rows; a tensor the profile does not have). */
+MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
+                                                const memo_profile* profile, memo_error* error);
+/* Without lp_solve: the best single alpha, improved tile by tile; program_s is 0.
+ * Errors: INVALID_ARGUMENT; INFEASIBLE (which memory, and how much the least demanding plan needs);
+ * OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                                    memo_error* error);
+MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
+/* Sets rows, alpha and n_resident_layers of a desc with the same tensors, layers and rows; plan
+ * lives as long as desc is used. */
+MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
+
 #ifdef __cplusplus
 }
 #endif
-
-#include "plan_parts/swap.h"
 
 #endif /* MEMO_PLAN_H */
 
@@ -3228,6 +3508,2629 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
     MEMO_FREE(list);
 }
 
-#include "plan_parts/swap.inc"
+/* ---- degrees: the problem -----------------------------------------------------------------------
+ * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
+
+MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
+                                          int32_t degree) {
+    return &problem->costs[(int64_t)block * problem->n_degrees + degree];
+}
+
+/* Index of a degree, or -1. */
+MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
+    int32_t k;
+    for (k = 0; k < problem->n_degrees; k++)
+        if (problem->degrees[k] == degree) return k;
+    return -1;
+}
+
+MEMOI int memoi_is_degree(int64_t degree) {
+    return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
+}
+
+#define MEMOI_DEGREES_BLOCKS 100000
+
+memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
+                                        memo_degrees_problem** problem, memo_error* error) {
+    memo_degrees_problem* made;
+    int32_t k;
+    *problem = NULL;
+    if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d blocks; there may be 1 to %d", (int)n_blocks,
+                              MEMOI_DEGREES_BLOCKS);
+    if (n_degrees < 1 || n_degrees > MEMO_DEGREES_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
+    for (k = 0; k < n_degrees; k++)
+        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "degree %d: degrees are powers of two and ascend",
+                                  (int)degrees[k]);
+    made = (memo_degrees_problem*)memoi_calloc(1, sizeof *made);
+    if (made)
+        made->costs =
+            (memo_degree_cost*)memoi_calloc((int64_t)n_blocks * n_degrees, sizeof *made->costs);
+    if (!made || !made->costs) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "a problem of degrees");
+    }
+    made->n_blocks = n_blocks;
+    made->n_degrees = n_degrees;
+    for (k = 0; k < n_degrees; k++) made->degrees[k] = degrees[k];
+    *problem = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
+    if (!problem) return;
+    MEMO_FREE(problem->costs);
+    MEMO_FREE(problem);
+}
+
+#define MEMOI_DEGREES_SECONDS 1e9 /* no cost is larger, so that sums keep their digits */
+
+MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
+    int32_t i, p, q;
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++) {
+            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            int64_t bytes_max = MEMOI_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
+            double s[5], sum = 0;
+            int k, is_good = 1;
+            s[0] = c->forward_s;
+            s[1] = c->forward_collective_s;
+            s[2] = c->backward_s;
+            s[3] = c->backward_collective_s;
+            s[4] = c->gradient_s;
+            for (k = 0; k < 5; k++) {
+                is_good &= s[k] >= 0;
+                sum += s[k];
+            }
+            if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "block %d at degree %d: a time is below 0 or beyond 1e9 s",
+                                      (int)i, (int)problem->degrees[p]);
+            if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
+                c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
+                c->runtime_bytes > bytes_max)
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "block %d at degree %d: bytes are below 0 or sum up to more "
+                                      "than 2^62",
+                                      (int)i, (int)problem->degrees[p]);
+        }
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++)
+            if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "the gather from degree %d to %d is below 0 or beyond 1e9 s",
+                                      (int)problem->degrees[p], (int)problem->degrees[q]);
+    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the boundary's degree %d is none of the degrees",
+                              (int)problem->boundary_degree);
+    if (problem->memory_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the memory is below 0");
+    return MEMO_STATUS_OK;
+}
+
+/* --- costs --- */
+
+MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
+    return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
+}
+
+MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
+
+MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
+    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    int32_t boundary =
+        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
+    double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
+                    memoi_degrees_max(c->backward_s, c->backward_collective_s);
+    if (block == 0)
+        cost_s +=
+            c->forward_s + c->backward_collective_s + memoi_degrees_gather_s(problem, boundary, p);
+    if (block == problem->n_blocks - 1)
+        cost_s +=
+            c->forward_collective_s + c->backward_s + memoi_degrees_gather_s(problem, boundary, p);
+    return cost_s + (problem->has_gradients ? c->gradient_s : 0);
+}
+
+/* From block at p to the one behind it at q. */
+MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
+                                  int32_t q) {
+    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
+    double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
+    if (q <= p)
+        forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
+    else
+        forward_s = from->forward_collective_s + gather_s + to->forward_s;
+    if (q >= p)
+        backward_s = memoi_degrees_max(from->backward_s, to->backward_collective_s);
+    else
+        backward_s = to->backward_collective_s + gather_s + from->backward_s;
+    return forward_s + backward_s;
+}
+
+MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
+    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    return c->state_bytes + c->saved_bytes;
+}
+
+MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* indices,
+                             double* step_s, int64_t* memory_bytes) {
+    int64_t kept = 0, runtime = 0;
+    int32_t i;
+    *step_s = 0;
+    for (i = 0; i < problem->n_blocks; i++) {
+        *step_s += memoi_degrees_node_s(problem, i, indices[i]);
+        if (i + 1 < problem->n_blocks)
+            *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
+        kept += memoi_degrees_kept(problem, i, indices[i]);
+        runtime = memoi_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+    }
+    *memory_bytes = kept + runtime;
+}
+
+memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
+                                  double* step_s, int64_t* memory_bytes, memo_error* error) {
+    int32_t* indices;
+    int32_t i;
+    memo_status status = memoi_degrees_check(problem, error);
+    if (status) return status;
+    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    if (!indices) return memoi_no_memory(error, "degrees");
+    for (i = 0; i < problem->n_blocks && !status; i++) {
+        indices[i] = memoi_degree_index(problem, block_degrees[i]);
+        if (indices[i] < 0)
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "block %d has degree %d, which the profile does not know",
+                                    (int)i, (int)block_degrees[i]);
+    }
+    if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
+    MEMO_FREE(indices);
+    return status;
+}
+
+/* --- from constants --- */
+
+memo_degrees_model memo_degrees_model_default(void) {
+    memo_degrees_model model;
+    memset(&model, 0, sizeof model);
+    return model;
+}
+
+MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, memo_error* error) {
+    int32_t k;
+    const char* wrong = model->n_layers < 1 || model->n_layers > MEMOI_DEGREES_BLOCKS / 2
+                            ? "n_layers"
+                        : model->hidden < 1                                           ? "hidden"
+                        : model->sequence < 1 || model->sequence > 1LL << 40          ? "sequence"
+                        : model->batch < 1 || model->batch > 1LL << 40                ? "batch"
+                        : model->n_gpus < 1                                           ? "n_gpus"
+                        : model->n_degrees < 1 || model->n_degrees > MEMO_DEGREES_MAX ? "n_degrees"
+                        : !(model->data_bandwidth_bytes_per_s >= 0) ? "data_bandwidth_bytes_per_s"
+                        : !(model->latency_s >= 0)                  ? "latency_s"
+                        : !(model->flops_per_s > 0)                 ? "flops_per_s"
+                                                                    : NULL;
+    if (wrong)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s of a model of degrees is out of range", wrong);
+    for (k = 0; k < model->n_degrees; k++)
+        if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
+            model->n_gpus % model->degrees[k])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "degree %d: it must divide the %d devices and have a bandwidth "
+                                  "above 0",
+                                  (int)model->degrees[k], (int)model->n_gpus);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
+                                            memo_degrees_problem** problem, memo_error* error) {
+    double h = model->hidden, s = (double)model->sequence;
+    int32_t i, p, q;
+    memo_status status = memoi_degrees_model_check(model, error);
+    *problem = NULL;
+    if (!status)
+        status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
+                                             problem, error);
+    if (status) return status;
+    for (p = 0; p < model->n_degrees; p++) {
+        double d = model->degrees[p], replicas = model->n_gpus / d;
+        double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
+        double message_bytes = tokens * h * 2;
+        double reduce_s = 2 * (d - 1) / d * message_bytes / model->bandwidth_bytes_per_s[p] +
+                          2 * (d - 1) * model->latency_s;
+        for (q = 0; q < p; q++) {
+            double ratio = d / model->degrees[q];
+            (*problem)->gather_s[q][p] =
+                (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
+                (ratio - 1) * model->latency_s;
+        }
+        for (i = 0; i < 2 * model->n_layers; i++) {
+            int is_mlp = i % 2;
+            double parameters = (is_mlp ? 8 : 4) * h * h;
+            double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
+            double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
+            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
+            c->forward_s = flops / d / model->flops_per_s;
+            c->forward_collective_s = c->backward_collective_s = reduce_s;
+            c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
+            if (model->data_bandwidth_bytes_per_s > 0)
+                c->gradient_s = 2 * (replicas - 1) / replicas * parameters / d * 2 /
+                                model->data_bandwidth_bytes_per_s;
+            c->state_bytes = (int64_t)(16 * parameters / d);
+            c->saved_bytes = (int64_t)(2 * message_bytes);
+            c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
+        }
+    }
+    (*problem)->memory_bytes = model->memory_bytes;
+    (*problem)->boundary_degree = model->boundary_degree;
+    (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
+    status = memoi_degrees_check(*problem, error);
+    if (status) {
+        memo_degrees_problem_destroy(*problem);
+        *problem = NULL;
+    }
+    return status;
+}
+
+/* --- text --- */
+
+/* Opens the frame where there is one and leaves the reader at the first line of content. */
+MEMOI memo_status memoi_degrees_open(memoi_reader* reader, const char* text, const char* kind,
+                                     const char** word, int64_t* length, int64_t* count,
+                                     memoi_reader* last_line, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    *count = -1;
+    if (!memoi_next_content(reader, word, length))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
+                                kind);
+    if (!memoi_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
+    status = memoi_frame_open(reader, kind, error);
+    if (!status) status = memoi_frame_close(reader, text, count, last_line, error);
+    if (!status && !memoi_next_content(reader, word, length))
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
+    return status;
+}
+
+MEMOI memo_status memoi_degrees_count(const memoi_reader* last_line, int64_t stated, int64_t found,
+                                      memo_error* error) {
+    if (stated < 0 || stated == found) return MEMO_STATUS_OK;
+    return memoi_line_error(last_line, error, MEMO_STATUS_FORMAT,
+                            "wrong count: %lld stated, %lld lines above", (long long)stated,
+                            (long long)found);
+}
+
+/* A number in [least, most]. */
+MEMOI memo_status memoi_degrees_number(memoi_reader* reader, const char* what, int64_t least,
+                                       int64_t most, int64_t* value, memo_error* error) {
+    memo_status status = memoi_expect_number(reader, what, value, error);
+    if (!status && (*value < least || *value > most))
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                  "the %s %lld is outside [%lld, %lld]", what, (long long)*value,
+                                  (long long)least, (long long)most);
+    return status;
+}
+
+/* A profile being read. */
+typedef struct memoi_degrees_profile {
+    int64_t n_blocks, memory_bytes, boundary, has_gradients;
+    int32_t degrees[MEMO_DEGREES_MAX];
+    int32_t n_degrees;
+    int32_t has_memory, has_boundary, has_gradients_line;
+    memo_degrees_problem* problem; /* from the first line on that needs it */
+    int32_t* has_block;            /* (n_blocks, n_degrees) */
+    int32_t has_gather[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
+} memoi_degrees_profile;
+
+#define MEMOI_DEGREES_NS 1000000000000000000 /* 1e9 s */
+
+MEMOI memo_status memoi_degrees_twice(const memoi_reader* reader, const char* what,
+                                      memo_error* error) {
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s for the second time", what);
+}
+
+MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memoi_reader* reader,
+                                      memo_error* error) {
+    memo_error reason;
+    memo_status status;
+    if (profile->problem) return MEMO_STATUS_OK;
+    if (!profile->n_blocks || !profile->n_degrees)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "`blocks` and `degrees` must come before");
+    status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
+                                         profile->n_degrees, &profile->problem, &reason);
+    if (!status) {
+        profile->has_block =
+            (int32_t*)memoi_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
+        if (!profile->has_block) return memoi_no_memory(error, "a profile");
+    }
+    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memoi_no_memory(error, "a profile")
+           : status ? memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
+                    : MEMO_STATUS_OK;
+}
+
+/* A degree of the profile, as an index. */
+MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, memoi_reader* reader,
+                                       int32_t* index, memo_error* error) {
+    int64_t degree = 0;
+    memo_status status = memoi_expect_number(reader, "degree", &degree, error);
+    if (status) return status;
+    *index = memoi_degree_index(profile->problem, degree);
+    if (*index >= 0) return MEMO_STATUS_OK;
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
+                            (long long)degree);
+}
+
+MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memoi_reader* reader,
+                                              memo_error* error) {
+    memoi_reader ahead = *reader;
+    const char* word;
+    int64_t length, degree = 0;
+    while (memoi_next_word(&ahead, &word, &length)) {
+        memo_status status = memoi_expect_number(reader, "degree", &degree, error);
+        if (status) return status;
+        if (profile->n_degrees == MEMO_DEGREES_MAX)
+            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
+                                    MEMO_DEGREES_MAX);
+        if (!memoi_is_degree(degree) ||
+            (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
+            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                    "degree %lld: degrees are powers of two and ascend",
+                                    (long long)degree);
+        profile->degrees[profile->n_degrees++] = (int32_t)degree;
+    }
+    if (profile->n_degrees) return MEMO_STATUS_OK;
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
+}
+
+MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memoi_reader* reader,
+                                             memo_error* error) {
+    int32_t p = 0, q = 0;
+    int64_t ns = 0;
+    memo_status status = memoi_degrees_begin(profile, reader, error);
+    if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
+    if (!status) status = memoi_degrees_expect(profile, reader, &q, error);
+    if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
+    if (status) return status;
+    if (p >= q)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "a gather goes from a smaller degree to a larger one");
+    if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
+    profile->has_gather[p][q] = 1;
+    profile->problem->gather_s[p][q] = 1e-9 * (double)ns;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memoi_reader* reader,
+                                            memo_error* error) {
+    static const char* const names[] = {"F",         "C",     "X",     "CB",
+                                        "GRADIENTS", "STATE", "SAVED", "RUNTIME"};
+    int64_t block = 0, n[8];
+    int32_t p = 0, k;
+    memo_degree_cost* cost;
+    memo_status status = memoi_degrees_begin(profile, reader, error);
+    memset(n, 0, sizeof n);
+    if (!status)
+        status = memoi_degrees_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
+    if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
+    for (k = 0; k < 8 && !status; k++)
+        status = memoi_degrees_number(reader, names[k], 0,
+                                      k < 5 ? MEMOI_DEGREES_NS / 5
+                                            : MEMOI_BYTES_MAX / (2 * profile->n_blocks + 1),
+                                      &n[k], error);
+    if (status) return status;
+    if (profile->has_block[block * profile->n_degrees + p]++)
+        return memoi_degrees_twice(reader, "this block and degree", error);
+    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
+    cost->forward_s = 1e-9 * (double)n[0];
+    cost->forward_collective_s = 1e-9 * (double)n[1];
+    cost->backward_s = 1e-9 * (double)n[2];
+    cost->backward_collective_s = 1e-9 * (double)n[3];
+    cost->gradient_s = 1e-9 * (double)n[4];
+    cost->state_bytes = n[5];
+    cost->saved_bytes = n[6];
+    cost->runtime_bytes = n[7];
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memoi_reader* reader,
+                                           const char* word, int64_t length, memo_error* error) {
+    memo_status status;
+    char shown[40];
+    if (memoi_word_is(word, length, "blocks")) {
+        if (profile->n_blocks) return memoi_degrees_twice(reader, "`blocks`", error);
+        status = memoi_degrees_number(reader, "number of blocks", 1, MEMOI_DEGREES_BLOCKS,
+                                      &profile->n_blocks, error);
+    } else if (memoi_word_is(word, length, "degrees")) {
+        if (profile->n_degrees) return memoi_degrees_twice(reader, "`degrees`", error);
+        status = memoi_degrees_parse_degrees(profile, reader, error);
+    } else if (memoi_word_is(word, length, "memory")) {
+        if (profile->has_memory++) return memoi_degrees_twice(reader, "`memory`", error);
+        status = memoi_degrees_number(reader, "memory", 0, MEMOI_BYTES_MAX, &profile->memory_bytes,
+                                      error);
+    } else if (memoi_word_is(word, length, "boundary")) {
+        if (profile->has_boundary++) return memoi_degrees_twice(reader, "`boundary`", error);
+        status = memoi_degrees_number(reader, "boundary", 0, 1 << 20, &profile->boundary, error);
+    } else if (memoi_word_is(word, length, "gradients")) {
+        if (profile->has_gradients_line++) return memoi_degrees_twice(reader, "`gradients`", error);
+        status = memoi_degrees_number(reader, "gradients", 0, 1, &profile->has_gradients, error);
+    } else if (memoi_word_is(word, length, "gather")) {
+        status = memoi_degrees_parse_gather(profile, reader, error);
+    } else if (memoi_word_is(word, length, "block")) {
+        status = memoi_degrees_parse_block(profile, reader, error);
+    } else {
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
+                                "or block",
+                                memoi_shown(shown, word, length));
+    }
+    return status ? status : memoi_expect_line_end(reader, error);
+}
+
+/* Is everything there that has no default? */
+MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memoi_reader* reader,
+                                         memo_error* error) {
+    int64_t i;
+    int32_t p, q;
+    memo_error reason;
+    memo_status status = memoi_degrees_begin(profile, reader, error);
+    if (status) return status;
+    for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
+        if (!profile->has_block[i])
+            return memoi_line_error(
+                reader, error, MEMO_STATUS_FORMAT, "block %lld at degree %d is missing",
+                (long long)(i / profile->n_degrees), (int)profile->degrees[i % profile->n_degrees]);
+    for (p = 0; p < profile->n_degrees; p++)
+        for (q = p + 1; q < profile->n_degrees; q++)
+            if (!profile->has_gather[p][q])
+                return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                        "the gather from degree %d to %d is missing",
+                                        (int)profile->degrees[p], (int)profile->degrees[q]);
+    profile->problem->memory_bytes = profile->memory_bytes;
+    profile->problem->boundary_degree = (int32_t)profile->boundary;
+    profile->problem->has_gradients = (int32_t)profile->has_gradients;
+    if (memoi_degrees_check(profile->problem, &reason))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
+                                       memo_degrees_problem** problem, memo_error* error) {
+    memoi_degrees_profile profile;
+    memoi_reader reader, last_line;
+    const char* word = NULL;
+    int64_t length = 0, stated, n_lines = 0;
+    int more = 1;
+    memo_status status;
+    *problem = NULL;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memset(&profile, 0, sizeof profile);
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
+                                &last_line, error);
+    for (; !status && more; n_lines++) {
+        status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
+        more = !status && memoi_next_content(&reader, &word, &length);
+    }
+    if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
+    if (!status) status = memoi_degrees_complete(&profile, &reader, error);
+    MEMO_FREE(profile.has_block);
+    if (status)
+        memo_degrees_problem_destroy(profile.problem);
+    else
+        *problem = profile.problem;
+    return status;
+}
+
+memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
+                                      memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *problem = NULL;
+    if (status) return status;
+    status = memo_degrees_problem_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
+                                        problem, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+MEMOI long long memoi_degrees_ns(double time_s) { return (long long)floor(time_s * 1e9 + 0.5); }
+
+memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
+                                       memo_error* error) {
+    memoi_text text;
+    int32_t i, p, q;
+    int64_t n_lines = 5;
+    memo_status status = memoi_degrees_check(problem, error);
+    if (status) return status;
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
+    for (p = 0; p < problem->n_degrees; p++) memoi_put(&text, " %d", (int)problem->degrees[p]);
+    memoi_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n", (long long)problem->memory_bytes,
+              (int)problem->boundary_degree, problem->has_gradients != 0);
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++, n_lines++)
+            memoi_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
+                      (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++, n_lines++) {
+            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            memoi_put(&text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
+                      (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
+                      memoi_degrees_ns(c->forward_collective_s), memoi_degrees_ns(c->backward_s),
+                      memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
+                      (long long)c->state_bytes, (long long)c->saved_bytes,
+                      (long long)c->runtime_bytes);
+        }
+    memoi_frame_finish(&text, n_lines);
+    return memoi_text_write(&text, path, error);
+}
+
+memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
+                               memo_error* error) {
+    memoi_text text;
+    int32_t i;
+    for (i = 0; i < n_blocks; i++)
+        if (!memoi_is_degree(block_degrees[i]))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "block %d: the degree %d is no power of two", (int)i,
+                                  (int)block_degrees[i]);
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "memo degrees 1\n");
+    for (i = 0; i < n_blocks; i++) memoi_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
+    memoi_frame_finish(&text, n_blocks);
+    return memoi_text_write(&text, path, error);
+}
+
+memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
+                               int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
+    memoi_reader reader, last_line;
+    const char* word = NULL;
+    void* degrees = NULL;
+    int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
+    int more = 1;
+    memo_status status;
+    *block_degrees = NULL;
+    *n_blocks = 0;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    status =
+        memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
+    while (!status && more) {
+        char shown[40];
+        if (!memoi_word_is(word, length, "block"))
+            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
+                                      memoi_shown(shown, word, length));
+        /* In order, so that none is missing. */
+        if (!status && n == MEMOI_DEGREES_BLOCKS)
+            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
+                                      MEMOI_DEGREES_BLOCKS);
+        if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
+        if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
+        if (!status && !memoi_is_degree(degree))
+            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                                      "the degree %lld is no power of two", (long long)degree);
+        if (!status) status = memoi_expect_line_end(&reader, error);
+        if (!status && !memoi_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
+            status = memoi_no_memory(error, "degrees");
+        if (status) break;
+        ((int32_t*)degrees)[n++] = (int32_t)degree;
+        more = memoi_next_content(&reader, &word, &length);
+    }
+    if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
+    if (status) {
+        MEMO_FREE(degrees);
+        return status;
+    }
+    *block_degrees = (int32_t*)degrees;
+    *n_blocks = (int32_t)n;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+                              memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *block_degrees = NULL;
+    *n_blocks = 0;
+    if (status) return status;
+    status = memo_degrees_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
+                                block_degrees, n_blocks, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }
+
+/* ---- degrees: the dynamic program ---------------------------------------------------------------
+ * Knows: costs of blocks and of their neighbours.  Exact as long as labels are kept all.
+ *
+ * A label is a partial plan up to some block and degree; one that another beats in time and memory
+ * is dropped.  The largest runtime is not a sum: it is bounded by one of its values after the
+ * other, the smallest first. */
+
+typedef struct memoi_label {
+    double cost_s;
+    int64_t kept_bytes;
+    int64_t previous; /* index in the pool; -1: first block */
+    int32_t degree;
+} memoi_label;
+
+typedef struct memoi_labels {
+    memoi_label* pool;
+    int64_t n, capacity;
+    int64_t* ends; /* (n_blocks, n_degrees): where the labels of each end */
+    memoi_label* fresh;
+    int64_t n_fresh, fresh_capacity;
+    int is_cut; /* labels were dropped that nothing beats */
+    double deadline;
+} memoi_labels;
+
+#define MEMOI_LABELS_MAX 50000 /* of a block and degree */
+
+MEMOI int memoi_label_compare(const void* left, const void* right) {
+    const memoi_label* a = (const memoi_label*)left;
+    const memoi_label* b = (const memoi_label*)right;
+    if (a->cost_s != b->cost_s) return a->cost_s < b->cost_s ? -1 : 1;
+    if (a->kept_bytes != b->kept_bytes) return a->kept_bytes < b->kept_bytes ? -1 : 1;
+    return (a->previous > b->previous) - (a->previous < b->previous);
+}
+
+/* Labels of block i at degree q from those of the block before; 0 where there is no memory. */
+MEMOI int memoi_labels_extend(const memo_degrees_problem* problem, memoi_labels* labels, int32_t i,
+                              int32_t q, int64_t capacity_bytes) {
+    double node_s = memoi_degrees_node_s(problem, i, q);
+    int64_t kept = memoi_degrees_kept(problem, i, q), k, least = INT64_MAX, n_kept = 0;
+    int32_t p, n_before = i > 0 ? problem->n_degrees : 1;
+    labels->n_fresh = 0;
+    for (p = 0; p < n_before; p++) {
+        int64_t at = (int64_t)(i - 1) * problem->n_degrees + p;
+        int64_t end = i > 0 ? labels->ends[at] : 1, begin = at > 0 ? labels->ends[at - 1] : 0;
+        double edge_s = i > 0 ? memoi_degrees_edge_s(problem, i - 1, p, q) : 0;
+        void* fresh = labels->fresh;
+        if (!memoi_reserve(&fresh, &labels->fresh_capacity, labels->n_fresh + end - begin,
+                           sizeof(memoi_label)))
+            return 0;
+        labels->fresh = (memoi_label*)fresh;
+        for (k = begin; k < end; k++) {
+            memoi_label* label = &labels->fresh[labels->n_fresh];
+            label->previous = i > 0 ? k : -1;
+            label->degree = q;
+            label->cost_s = node_s + edge_s + (i > 0 ? labels->pool[k].cost_s : 0);
+            label->kept_bytes = kept + (i > 0 ? labels->pool[k].kept_bytes : 0);
+            if (label->kept_bytes <= capacity_bytes) labels->n_fresh++;
+        }
+    }
+    if (!labels->n_fresh) { /* none fits */
+        labels->ends[(int64_t)i * problem->n_degrees + q] = labels->n;
+        return 1;
+    }
+    qsort(labels->fresh, (size_t)labels->n_fresh, sizeof(memoi_label), memoi_label_compare);
+    for (k = 0; k < labels->n_fresh; k++) {
+        void* pool = labels->pool;
+        if (labels->fresh[k].kept_bytes >= least) continue;
+        if (n_kept++ == MEMOI_LABELS_MAX) {
+            labels->is_cut = 1;
+            break;
+        }
+        if (!memoi_reserve(&pool, &labels->capacity, labels->n + 1, sizeof(memoi_label))) return 0;
+        labels->pool = (memoi_label*)pool;
+        labels->pool[labels->n++] = labels->fresh[k];
+        least = labels->fresh[k].kept_bytes;
+    }
+    labels->ends[(int64_t)i * problem->n_degrees + q] = labels->n;
+    return 1;
+}
+
+MEMOI int memoi_int64_compare(const void* left, const void* right) {
+    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
+    return (a > b) - (a < b);
+}
+
+/* indices gets the best plan; *step_s stays INFINITY where none fits. */
+MEMOI memo_status memoi_labels_solve(const memo_degrees_problem* problem, double deadline,
+                                     int32_t* indices, double* step_s, int* is_optimal,
+                                     memo_error* error) {
+    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, n_limits = 0, k, run;
+    int64_t* limits = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    memoi_labels labels;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i, q;
+    memset(&labels, 0, sizeof labels);
+    labels.ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    *step_s = INFINITY;
+    if (!limits || !labels.ends) status = memoi_no_memory(error, "the plan of degrees");
+    if (!status) {
+        for (k = 0; k < n; k++) limits[k] = problem->costs[k].runtime_bytes;
+        qsort(limits, (size_t)n, sizeof(int64_t), memoi_int64_compare);
+        for (k = 0; k < n; k++)
+            if (k == 0 || limits[k] != limits[k - 1]) limits[n_limits++] = limits[k];
+        /* Without a limit on memory only the last matters. */
+        for (run = problem->memory_bytes ? 0 : n_limits - 1; run < n_limits && !status; run++) {
+            int64_t room = problem->memory_bytes ? problem->memory_bytes - limits[run] : INT64_MAX;
+            if (room < 0) break;
+            labels.n = 0;
+            for (i = 0; i < problem->n_blocks && !status; i++) {
+                if (memoi_plan_clock() > deadline) {
+                    labels.is_cut = 1;
+                    break;
+                }
+                for (q = 0; q < problem->n_degrees && !status; q++) {
+                    labels.ends[(int64_t)i * problem->n_degrees + q] = labels.n;
+                    if (memoi_degree_cost(problem, i, q)->runtime_bytes > limits[run]) continue;
+                    if (!memoi_labels_extend(problem, &labels, i, q, room))
+                        status = memoi_no_memory(error, "the plan of degrees");
+                }
+            }
+            if (i < problem->n_blocks || status) break;
+            for (k = n > problem->n_degrees ? labels.ends[n - problem->n_degrees - 1] : 0;
+                 k < labels.n; k++) {
+                int64_t at = k;
+                if (labels.pool[k].cost_s >= *step_s) continue;
+                *step_s = labels.pool[k].cost_s;
+                for (i = problem->n_blocks - 1; i >= 0; i--, at = labels.pool[at].previous)
+                    indices[i] = labels.pool[at].degree;
+            }
+        }
+    }
+    *is_optimal = !labels.is_cut;
+    MEMO_FREE(limits);
+    MEMO_FREE(labels.ends);
+    MEMO_FREE(labels.pool);
+    MEMO_FREE(labels.fresh);
+    return status;
+}
+
+/* ---- degrees: the integer program ---------------------------------------------------------------
+ * Knows: the paper's variables, and lp_solve.
+ *
+ * s_ip (binary): block i has degree p.  e_ipq >= 0: so has i, and i+1 has degree q; the rows make
+ * it whole where s is. rho: the largest runtime.  Time counts in the plan's own unit, memory in
+ * shares of the device. */
+
+#ifdef MEMO_LP_SOLVE
+
+typedef struct memoi_degrees_mip {
+    const memo_degrees_problem* problem;
+    lprec* lp;
+    double unit_s;
+    int first_count, n_counts; /* columns behind rho */
+    int* column;               /* of a row being built */
+    double* value;
+    int n;
+} memoi_degrees_mip;
+
+MEMOI int memoi_degrees_s(const memo_degrees_problem* problem, int32_t i, int32_t p) {
+    return i * problem->n_degrees + p + 1;
+}
+MEMOI int memoi_degrees_e(const memo_degrees_problem* problem, int32_t i, int32_t p, int32_t q) {
+    return (problem->n_blocks + i * problem->n_degrees + p) * problem->n_degrees + q + 1;
+}
+
+MEMOI void memoi_degrees_put(memoi_degrees_mip* mip, int column, double value) {
+    mip->column[mip->n] = column;
+    mip->value[mip->n++] = value;
+}
+MEMOI int memoi_degrees_row(memoi_degrees_mip* mip, int kind, double right) {
+    int ok = add_constraintex(mip->lp, mip->n, mip->value, mip->column, kind, right);
+    mip->n = 0;
+    return ok;
+}
+
+/* Do two blocks hold the same, whatever the degree? */
+MEMOI int memoi_degrees_alike(const memo_degrees_problem* problem, int32_t i, int32_t j) {
+    int32_t p;
+    for (p = 0; p < problem->n_degrees; p++)
+        if (memoi_degrees_kept(problem, i, p) != memoi_degrees_kept(problem, j, p)) return 0;
+    return 1;
+}
+
+/* Blocks that hold the same are interchangeable in the memory row, and branching on one after the
+ * other tries all ways to choose among them.  How many of them have a degree decides the memory,
+ * and is branched on first. */
+MEMOI int memoi_degrees_count_rows(memoi_degrees_mip* mip) {
+    const memo_degrees_problem* problem = mip->problem;
+    int32_t i, j, p;
+    int ok = 1, count = mip->first_count;
+    for (i = 0; i < problem->n_blocks; i++) {
+        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
+        }
+        if (j < i) continue; /* counted with j */
+        for (p = 0; p < problem->n_degrees; p++) {
+            for (j = i; j < problem->n_blocks; j++)
+                if (memoi_degrees_alike(problem, i, j))
+                    memoi_degrees_put(mip, memoi_degrees_s(problem, j, p), 1);
+            memoi_degrees_put(mip, count++, -1);
+            ok &= memoi_degrees_row(mip, EQ, 0);
+        }
+    }
+    return ok;
+}
+
+/* Columns for that: degrees times kinds of blocks; none where there are too many kinds to help. */
+MEMOI int memoi_degrees_count_columns(const memo_degrees_problem* problem) {
+    int32_t i, j, n_kinds = 0;
+    if (!problem->memory_bytes) return 0;
+    for (i = 0; i < problem->n_blocks; i++) {
+        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
+        }
+        n_kinds += j == i;
+        if (n_kinds > 8) return 0;
+    }
+    return n_kinds * problem->n_degrees;
+}
+
+MEMOI int memoi_degrees_build(memoi_degrees_mip* mip, int n_columns) {
+    const memo_degrees_problem* problem = mip->problem;
+    lprec* lp = mip->lp;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
+    int ok = 1, k;
+    set_verbose(lp, 0);
+    set_minim(lp);
+    for (i = 0; i < n; i++)
+        for (p = 0; p < d; p++) {
+            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
+                              memoi_degrees_node_s(problem, i, p) / mip->unit_s);
+            for (q = 0; q < d && i + 1 < n; q++)
+                memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q),
+                                  memoi_degrees_edge_s(problem, i, p, q) / mip->unit_s);
+        }
+    ok &= set_obj_fnex(lp, mip->n, mip->value, mip->column);
+    mip->n = 0;
+    set_add_rowmode(lp, TRUE);
+    for (i = 0; i < n; i++) {
+        for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), 1);
+        ok &= memoi_degrees_row(mip, EQ, 1);
+        if (i + 1 == n) break;
+        for (p = 0; p < d; p++) {
+            for (q = 0; q < d; q++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
+            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), -1);
+            ok &= memoi_degrees_row(mip, EQ, 0);
+        }
+        for (q = 0; q < d; q++) {
+            for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
+            memoi_degrees_put(mip, memoi_degrees_s(problem, i + 1, q), -1);
+            ok &= memoi_degrees_row(mip, EQ, 0);
+        }
+    }
+    if (problem->memory_bytes) {
+        double memory = (double)problem->memory_bytes;
+        for (i = 0; i < n; i++)
+            for (p = 0; p < d; p++)
+                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
+                                  (double)memoi_degrees_kept(problem, i, p) / memory);
+        memoi_degrees_put(mip, n_columns, 1);
+        ok &= memoi_degrees_row(mip, LE, 1);
+        for (i = 0; i < n; i++) {
+            for (p = 0; p < d; p++)
+                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
+                                  -(double)memoi_degree_cost(problem, i, p)->runtime_bytes /
+                                      memory);
+            memoi_degrees_put(mip, n_columns, 1);
+            ok &= memoi_degrees_row(mip, GE, 0);
+        }
+        if (mip->n_counts) ok &= memoi_degrees_count_rows(mip);
+    }
+    set_add_rowmode(lp, FALSE);
+    for (i = 0; i < n; i++)
+        for (p = 0; p < d; p++) ok &= set_binary(lp, memoi_degrees_s(problem, i, p), TRUE);
+    for (k = 0; k < mip->n_counts; k++) ok &= set_int(lp, mip->first_count + k, TRUE);
+    if (mip->n_counts) {
+        int n_all = mip->first_count + mip->n_counts - 1;
+        for (k = 0; k < n_all; k++) mip->value[k] = k + 1 >= mip->first_count ? 1 : 2 + k;
+        ok &= set_var_weights(lp, mip->value);
+        set_bb_rule(lp, NODE_FIRSTSELECT);
+        set_bb_floorfirst(lp, BRANCH_CEILING);
+    }
+    return ok;
+}
+
+MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, double time_limit_s,
+                                          int32_t* indices, double* step_s, int* is_optimal,
+                                          memo_error* error) {
+    int n_columns = memoi_degrees_e(problem, problem->n_blocks - 1, 0, 0), n_all;
+    int result = NOFEASFOUND;
+    int32_t i, p;
+    int64_t memory_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    double* columns;
+    memoi_degrees_mip mip;
+    memset(&mip, 0, sizeof mip);
+    mip.problem = problem;
+    mip.first_count = n_columns + 1;
+    mip.n_counts = memoi_degrees_count_columns(problem);
+    n_all = n_columns + mip.n_counts;
+    mip.lp = make_lp(0, n_all);
+    mip.column = (int*)memoi_calloc(n_all + 1, sizeof(int));
+    mip.value = (double*)memoi_calloc(n_all + 1, sizeof(double));
+    columns = (double*)memoi_calloc(n_all, sizeof(double));
+    for (i = 0; i < problem->n_blocks; i++) indices[i] = problem->n_degrees - 1;
+    memoi_degrees_sum(problem, indices, &mip.unit_s, &memory_bytes);
+    mip.unit_s = mip.unit_s > 0 ? mip.unit_s / 1000 : 1;
+    *step_s = INFINITY;
+    *is_optimal = 1;
+    if (!mip.lp || !mip.column || !mip.value || !columns || !memoi_degrees_build(&mip, n_columns)) {
+        status = memoi_no_memory(error, "lp_solve");
+    } else {
+        set_timeout(mip.lp, (long)ceil(time_limit_s));
+        set_mip_gap(mip.lp, TRUE, 0);
+        set_mip_gap(mip.lp, FALSE, 0);
+        result = solve(mip.lp);
+        if (result != INFEASIBLE) *is_optimal = result == OPTIMAL || result == PRESOLVED;
+        if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
+            for (i = 0; i < problem->n_blocks; i++) {
+                indices[i] = 0;
+                for (p = 1; p < problem->n_degrees; p++)
+                    if (columns[memoi_degrees_s(problem, i, p) - 1] >
+                        columns[memoi_degrees_s(problem, i, indices[i]) - 1])
+                        indices[i] = p;
+            }
+            memoi_degrees_sum(problem, indices, step_s, &memory_bytes);
+        }
+    }
+    MEMO_FREE(mip.column);
+    MEMO_FREE(mip.value);
+    MEMO_FREE(columns);
+    if (mip.lp) delete_lp(mip.lp);
+    return status;
+}
+
+#endif
+
+/* ---- degrees: solve -----------------------------------------------------------------------------
+ * Knows: the two engines.  Does not plan. */
+
+/* The least memory of any plan: the runtime is bounded by each of its values. */
+MEMOI int64_t memoi_degrees_least(const memo_degrees_problem* problem) {
+    int64_t least = INT64_MAX, k;
+    int32_t i, p;
+    for (k = 0; k < (int64_t)problem->n_blocks * problem->n_degrees; k++) {
+        int64_t limit = problem->costs[k].runtime_bytes, sum = limit;
+        for (i = 0; i < problem->n_blocks; i++) {
+            int64_t smallest = INT64_MAX;
+            for (p = 0; p < problem->n_degrees; p++)
+                if (memoi_degree_cost(problem, i, p)->runtime_bytes <= limit &&
+                    memoi_degrees_kept(problem, i, p) < smallest)
+                    smallest = memoi_degrees_kept(problem, i, p);
+            if (smallest == INT64_MAX) break;
+            sum += smallest;
+        }
+        if (i == problem->n_blocks && sum < least) least = sum;
+    }
+    return least;
+}
+
+MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, memo_degrees_engine engine,
+                                    double time_limit_s, memo_degrees_plan* plan,
+                                    memo_error* error) {
+    int32_t* indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    memo_status status = MEMO_STATUS_OK;
+    double begin_s = memoi_plan_clock(), step_s = INFINITY;
+    int is_optimal = 0;
+    int32_t i;
+    if (!indices) return memoi_no_memory(error, "the plan of degrees");
+#ifdef MEMO_LP_SOLVE
+    if (engine != MEMO_DEGREES_ENGINE_LABELS) {
+        snprintf(plan->engine, sizeof plan->engine, "mip");
+        status =
+            memoi_degrees_mip_solve(problem, time_limit_s, indices, &step_s, &is_optimal, error);
+        if (!status && step_s < INFINITY)
+            memoi_degrees_sum(problem, indices, &step_s, &plan->memory_bytes);
+        /* Numbers that only just fit the limit: lp_solve's tolerances are wider than a byte. */
+        if (!status && (step_s == INFINITY || !is_optimal ||
+                        (problem->memory_bytes && plan->memory_bytes > problem->memory_bytes)))
+            engine = engine == MEMO_DEGREES_ENGINE_AUTO ? MEMO_DEGREES_ENGINE_LABELS : engine;
+    }
+#else
+    if (engine == MEMO_DEGREES_ENGINE_MIP)
+        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                "built without lp_solve: define MEMO_LP_SOLVE and link "
+                                "-llpsolve55, or use labels");
+    else
+        engine = MEMO_DEGREES_ENGINE_LABELS;
+#endif
+    if (!status && engine == MEMO_DEGREES_ENGINE_LABELS) {
+        snprintf(plan->engine, sizeof plan->engine, "labels");
+        status = memoi_labels_solve(problem, begin_s + time_limit_s, indices, &step_s, &is_optimal,
+                                    error);
+    }
+    plan->solve_s = memoi_plan_clock() - begin_s;
+    if (!status && step_s < INFINITY)
+        memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
+    if (!status && (step_s == INFINITY ||
+                    (problem->memory_bytes && plan->memory_bytes > problem->memory_bytes))) {
+        int64_t least = memoi_degrees_least(problem);
+        if (least > problem->memory_bytes)
+            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                    "no plan fits %lld bytes: the smallest needs %lld",
+                                    (long long)problem->memory_bytes, (long long)least);
+        else
+            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                    "no plan within %lld bytes was found; one of %lld exists",
+                                    (long long)problem->memory_bytes, (long long)least);
+    }
+    for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
+    plan->proof = is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+    MEMO_FREE(indices);
+    return status;
+}
+
+memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees_engine engine,
+                               double time_limit_s, memo_degrees_plan** plan, memo_error* error) {
+    memo_degrees_plan* made;
+    memo_status status = memoi_degrees_check(problem, error);
+    *plan = NULL;
+    if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "a time limit of %g s; 0 to 1e6 would work", time_limit_s);
+    if (status) return status;
+    made = (memo_degrees_plan*)memoi_calloc(1, sizeof *made);
+    if (made) made->degrees = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    if (!made || !made->degrees) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "the plan of degrees");
+    }
+    made->n_blocks = problem->n_blocks;
+    status = memoi_degrees_run(problem, engine, time_limit_s > 0 ? time_limit_s : 10, made, error);
+    if (status) {
+        memo_degrees_plan_destroy(made);
+        return status;
+    }
+    *plan = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
+    if (!plan) return;
+    MEMO_FREE(plan->degrees);
+    MEMO_FREE(plan);
+}
+
+/* ---- profile ------------------------------------------------------------------------------------
+ * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
+
+memo_profile_desc memo_profile_desc_default(void) {
+    memo_profile_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+#define MEMOI_PROFILE_REPETITIONS_MAX 101
+#define MEMOI_PROFILE_LEAST_BYTES     65536
+
+typedef struct memoi_profiler {
+    const memo_profile_desc* desc;
+    const memo_device* device;
+    memo_stream streams[2]; /* of copies: to host, to device */
+    memo_event begin, end[2];
+    char* on_device; /* two of the largest copies, as on the host */
+    char* on_host;
+    int64_t copy_bytes;    /* of the copy being measured */
+    int64_t largest_bytes; /* the second half begins there */
+    int32_t n_repetitions;
+    int32_t tensor; /* that is recomputed */
+} memoi_profiler;
+
+MEMOI int memoi_compare_doubles(const void* left, const void* right) {
+    double a = *(const double*)left, b = *(const double*)right;
+    return (a > b) - (a < b);
+}
+
+/* What lies between two events on two streams, 0 and 1; they may be the same. */
+typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
+
+/* The median time from the begin of work, on both streams at once, to its end on both. */
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_stream second,
+                                     memoi_profiled work, double* median_s, memo_error* error) {
+    const memo_device* d = p->device;
+    double times[MEMOI_PROFILE_REPETITIONS_MAX];
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i, n = p->n_repetitions;
+    for (i = -1; i < n && !status; i++) { /* the first warms up */
+        double to_first = 0, to_second = 0;
+        status = d->event_record(d->context, p->begin, first, error);
+        if (!status && second != first) status = d->event_wait(d->context, p->begin, second, error);
+        if (!status) status = work(p, error);
+        if (!status) status = d->event_record(d->context, p->end[0], first, error);
+        if (!status) status = d->event_record(d->context, p->end[1], second, error);
+        if (!status) status = d->event_synchronize(d->context, p->end[0], error);
+        if (!status) status = d->event_synchronize(d->context, p->end[1], error);
+        if (!status) status = d->event_elapsed(d->context, p->begin, p->end[0], &to_first, error);
+        if (!status) status = d->event_elapsed(d->context, p->begin, p->end[1], &to_second, error);
+        if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
+    }
+    if (status) return status;
+    qsort(times, (size_t)n, sizeof(double), memoi_compare_doubles);
+    *median_s = times[n / 2];
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* error) {
+    return p->device->copy(p->device->context, p->streams[0], MEMO_COPY_TO_HOST, p->on_host,
+                           p->on_device, p->copy_bytes, error);
+}
+MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* error) {
+    return p->device->copy(p->device->context, p->streams[1], MEMO_COPY_TO_DEVICE,
+                           p->on_device + p->largest_bytes, p->on_host + p->largest_bytes,
+                           p->copy_bytes, error);
+}
+MEMOI memo_status memoi_profile_copy_both(memoi_profiler* p, memo_error* error) {
+    memo_status status = memoi_profile_copy_to_host(p, error);
+    return status ? status : memoi_profile_copy_to_device(p, error);
+}
+MEMOI memo_status memoi_profile_forward(memoi_profiler* p, memo_error* error) {
+    return p->desc->forward(p->desc->user, error);
+}
+MEMOI memo_status memoi_profile_backward(memoi_profiler* p, memo_error* error) {
+    return p->desc->backward(p->desc->user, error);
+}
+MEMOI memo_status memoi_profile_between(memoi_profiler* p, memo_error* error) {
+    return p->desc->between(p->desc->user, error);
+}
+MEMOI memo_status memoi_profile_recompute(memoi_profiler* p, memo_error* error) {
+    return p->desc->recompute(p->desc->user, p->tensor, error);
+}
+
+MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
+                                       memo_error* error) {
+    memo_stream to_host = p->streams[0], to_device = p->streams[1];
+    memo_status status = MEMO_STATUS_OK;
+    int64_t bytes = MEMOI_PROFILE_LEAST_BYTES;
+    if (bytes > p->largest_bytes) bytes = p->largest_bytes;
+    for (; !status && profile->n_copies < MEMO_PROFILE_COPIES_MAX;) {
+        memo_profile_copy* copy = &profile->copies[profile->n_copies++];
+        copy->size_bytes = p->copy_bytes = bytes;
+        status = memoi_profile_time(p, to_host, to_host, memoi_profile_copy_to_host,
+                                    &copy->to_host_s, error);
+        if (!status)
+            status = memoi_profile_time(p, to_device, to_device, memoi_profile_copy_to_device,
+                                        &copy->to_device_s, error);
+        if (!status)
+            status = memoi_profile_time(p, to_host, to_device, memoi_profile_copy_both,
+                                        &copy->both_ways_s, error);
+        if (bytes == p->largest_bytes) break;
+        bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, memo_error* error) {
+    const memo_profile_desc* desc = p->desc;
+    memo_stream stream = desc->compute_stream;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    if (desc->forward)
+        status = memoi_profile_time(p, stream, stream, memoi_profile_forward, &profile->forward_s,
+                                    error);
+    if (!status && desc->between)
+        status = memoi_profile_time(p, stream, stream, memoi_profile_between, &profile->between_s,
+                                    error);
+    if (!status && desc->backward)
+        status = memoi_profile_time(p, stream, stream, memoi_profile_backward, &profile->backward_s,
+                                    error);
+    for (t = 0; t < desc->n_tensors && !status; t++) {
+        memo_profile_tensor* tensor = &profile->tensors[t];
+        double time_s = -1;
+        snprintf(tensor->name, sizeof tensor->name, "%s", desc->tensors[t].name);
+        tensor->recompute_s_per_row = -1;
+        p->tensor = t;
+        if (!desc->recompute) continue;
+        status = memoi_profile_time(p, stream, stream, memoi_profile_recompute, &time_s, error);
+        if (status == MEMO_STATUS_UNSUPPORTED)
+            status = MEMO_STATUS_OK;
+        else
+            tensor->recompute_s_per_row = time_s / (double)desc->n_rows;
+    }
+    profile->n_tensors = desc->n_tensors;
+    return status;
+}
+
+/* A name that the file gives back. */
+MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) {
+    const char* p = name ? name : "";
+    for (; *p && (unsigned char)*p > 32; p++) {
+    }
+    if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "tensor `%s`: a name in a profile has 1 to %d letters and no blank",
+                              name ? name : "NULL",
+                              (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
+    const memo_device* d = p->device;
+    void* address = NULL;
+    memo_status status = d->device_alloc(d->context, 2 * p->largest_bytes, &address, error);
+    int i;
+    p->on_device = (char*)address;
+    if (status) return status;
+    address = NULL;
+    status = d->host_alloc(d->context, 2 * p->largest_bytes, &address, error);
+    p->on_host = (char*)address;
+    if (status) return status;
+    for (i = 0; i < 2 && !status; i++) {
+        status = d->stream_create(d->context, i ? "profile to device" : "profile to host", 0,
+                                  &p->streams[i], error);
+        if (!status) status = d->event_create(d->context, &p->end[i], error);
+    }
+    if (!status) status = d->event_create(d->context, &p->begin, error);
+    return status;
+}
+
+MEMOI void memoi_profiler_release(memoi_profiler* p) {
+    const memo_device* d = p->device;
+    int i;
+    if (p->desc->compute_stream) d->stream_synchronize(d->context, p->desc->compute_stream, NULL);
+    for (i = 0; i < 2; i++) {
+        if (p->streams[i]) {
+            d->stream_synchronize(d->context, p->streams[i], NULL);
+            d->stream_destroy(d->context, p->streams[i], NULL);
+        }
+        if (p->end[i]) d->event_destroy(d->context, p->end[i], NULL);
+    }
+    if (p->begin) d->event_destroy(d->context, p->begin, NULL);
+    if (p->on_host) d->host_free(d->context, p->on_host, NULL);
+    if (p->on_device) d->device_free(d->context, p->on_device, NULL);
+}
+
+memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
+                                 memo_error* error) {
+    memoi_profiler p;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    memset(profile, 0, sizeof *profile);
+    memset(&p, 0, sizeof p);
+    if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
+        desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
+        desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOI_BYTES_MAX / 2 ||
+        desc->n_repetitions < 0 || desc->n_repetitions > MEMOI_PROFILE_REPETITIONS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_profile_desc: device must be set, n_rows %lld be 1 or more, "
+                              "n_tensors %d at most %d, largest_copy_bytes not negative, "
+                              "n_repetitions %d at most %d",
+                              (long long)desc->n_rows, (int)desc->n_tensors,
+                              MEMO_PROFILE_TENSORS_MAX, (int)desc->n_repetitions,
+                              MEMOI_PROFILE_REPETITIONS_MAX);
+    for (t = 0; t < desc->n_tensors; t++)
+        if ((status = memoi_profile_check_name(desc->tensors[t].name, error))) return status;
+    p.desc = desc;
+    p.device = desc->device;
+    p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
+    p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
+    profile->n_rows = desc->n_rows;
+    status = memoi_profiler_acquire(&p, error);
+    if (!status) status = memoi_profile_layer(&p, profile, error);
+    if (!status) status = memoi_profile_copies(&p, profile, error);
+    memoi_profiler_release(&p);
+    return status;
+}
+
+/* --- its file --- */
+
+#define MEMOI_FEMTOSECONDS_MAX 9e18
+
+MEMOI memo_status memoi_profile_put_time(memoi_text* text, double time_s, memo_error* error) {
+    double femtoseconds = time_s * 1e15;
+    if (!(femtoseconds >= 0 && femtoseconds <= MEMOI_FEMTOSECONDS_MAX))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "a time in a profile is not negative and below 9000 s");
+    memoi_put(text, " %lld", (long long)(femtoseconds + 0.5));
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
+    memoi_text text;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    memset(&text, 0, sizeof text);
+    if (profile->n_rows < 1 || profile->n_tensors < 0 ||
+        profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
+        profile->n_copies > MEMO_PROFILE_COPIES_MAX)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT, "a profile of %lld rows, %d tensors and %d copies",
+            (long long)profile->n_rows, (int)profile->n_tensors, (int)profile->n_copies);
+    memoi_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
+    status = memoi_profile_put_time(&text, profile->forward_s, error);
+    if (!status) status = memoi_profile_put_time(&text, profile->backward_s, error);
+    if (!status) status = memoi_profile_put_time(&text, profile->between_s, error);
+    for (i = 0; i < profile->n_tensors && !status; i++) {
+        const memo_profile_tensor* tensor = &profile->tensors[i];
+        status = memoi_profile_check_name(tensor->name, error);
+        memoi_put(&text, "\ntensor %s", status ? "" : tensor->name);
+        if (tensor->recompute_s_per_row < 0)
+            memoi_put(&text, " -");
+        else if (!status)
+            status = memoi_profile_put_time(&text, tensor->recompute_s_per_row, error);
+    }
+    for (i = 0; i < profile->n_copies && !status; i++) {
+        const memo_profile_copy* copy = &profile->copies[i];
+        if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "copy %d of a profile: sizes must rise", (int)i);
+        memoi_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
+        if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
+        if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
+        if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
+    }
+    memoi_put(&text, "\n");
+    if (status) {
+        memoi_text_free(&text);
+        return status;
+    }
+    memoi_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies);
+    return memoi_text_write(&text, path, error);
+}
+
+MEMOI memo_status memoi_profile_expect_time(memoi_reader* reader, const char* what, double* time_s,
+                                            memo_error* error) {
+    int64_t femtoseconds = 0;
+    memo_status status = memoi_expect_number(reader, what, &femtoseconds, error);
+    if (!status && femtoseconds < 0)
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is negative", what);
+    *time_s = (double)femtoseconds * 1e-15;
+    return status;
+}
+
+MEMOI memo_status memoi_profile_parse_tensor(memoi_reader* reader, memo_profile* profile,
+                                             memo_error* error) {
+    memo_profile_tensor* tensor = &profile->tensors[profile->n_tensors];
+    memoi_reader ahead;
+    const char* word;
+    int64_t length;
+    if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d tensors",
+                                MEMO_PROFILE_TENSORS_MAX);
+    if (!memoi_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "a tensor's name has 1 to %d letters",
+                                (int)sizeof tensor->name - 1);
+    memcpy(tensor->name, word, (size_t)length);
+    tensor->name[length] = 0;
+    if (memoi_profile_check_name(tensor->name, NULL))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "not the name of a tensor");
+    tensor->recompute_s_per_row = -1;
+    profile->n_tensors++;
+    ahead = *reader;
+    if (memoi_next_word(&ahead, &word, &length) && memoi_word_is(word, length, "-")) {
+        *reader = ahead;
+        return MEMO_STATUS_OK;
+    }
+    return memoi_profile_expect_time(reader, "time of a row", &tensor->recompute_s_per_row, error);
+}
+
+MEMOI memo_status memoi_profile_parse_copy(memoi_reader* reader, memo_profile* profile,
+                                           memo_error* error) {
+    memo_profile_copy* copy = &profile->copies[profile->n_copies];
+    memo_status status;
+    if (profile->n_copies == MEMO_PROFILE_COPIES_MAX)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d copies",
+                                MEMO_PROFILE_COPIES_MAX);
+    status = memoi_expect_number(reader, "size", &copy->size_bytes, error);
+    if (!status && copy->size_bytes <= (profile->n_copies ? copy[-1].size_bytes : 0))
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "sizes of copies must rise");
+    if (!status)
+        status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
+    if (!status)
+        status = memoi_profile_expect_time(reader, "time to device", &copy->to_device_s, error);
+    if (!status)
+        status = memoi_profile_expect_time(reader, "time both ways", &copy->both_ways_s, error);
+    profile->n_copies++;
+    return status;
+}
+
+/* One line between the first and the last; *stage: rows, layer, tensors, copies, in this order. */
+MEMOI memo_status memoi_profile_parse_line(memoi_reader* reader, const char* word, int64_t length,
+                                           int* stage, memo_profile* profile, memo_error* error) {
+    static const char* const kinds[] = {"rows", "layer", "tensor", "copy"};
+    char shown[40];
+    memo_status status = MEMO_STATUS_OK;
+    int kind = 0;
+    while (kind < 4 && !memoi_word_is(word, length, kinds[kind])) kind++;
+    if (kind == 4 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "`%s` here; a profile has rows, layer, tensors, copies",
+                                memoi_shown(shown, word, length));
+    *stage = kind < 2 ? kind + 1 : kind;
+    if (kind == 0) {
+        status = memoi_expect_number(reader, "number of rows", &profile->n_rows, error);
+        if (!status && profile->n_rows < 1)
+            status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "no rows");
+    } else if (kind == 1) {
+        status = memoi_profile_expect_time(reader, "forward time", &profile->forward_s, error);
+        if (!status)
+            status =
+                memoi_profile_expect_time(reader, "backward time", &profile->backward_s, error);
+        if (!status)
+            status = memoi_profile_expect_time(reader, "time between", &profile->between_s, error);
+    } else if (kind == 2) {
+        status = memoi_profile_parse_tensor(reader, profile, error);
+    } else {
+        status = memoi_profile_parse_copy(reader, profile, error);
+    }
+    return status ? status : memoi_expect_line_end(reader, error);
+}
+
+memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
+                               memo_profile* profile, memo_error* error) {
+    memoi_reader reader, last_line;
+    const char* word;
+    int64_t length, count = 0, n_lines = 0;
+    memo_status status;
+    int stage = 0;
+    memset(profile, 0, sizeof *profile);
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    if (!memoi_next_content(&reader, &word, &length) || !memoi_word_is(word, length, "memo"))
+        return memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                                "a profile begins with `memo profile 1`");
+    status = memoi_frame_open(&reader, "profile", error);
+    if (!status) status = memoi_frame_close(&reader, text, &count, &last_line, error);
+    while (!status && memoi_next_content(&reader, &word, &length)) {
+        status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
+        n_lines++;
+    }
+    if (!status && stage < 2)
+        status = memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+                                  "a profile has a line `rows` and a line `layer`");
+    if (!status && count != n_lines)
+        status = memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+                                  "wrong count: %lld stated, %lld lines above", (long long)count,
+                                  (long long)n_lines);
+    if (status) memset(profile, 0, sizeof *profile);
+    return status;
+}
+
+memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    if (status) return status;
+    status = memo_profile_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", profile,
+                                error);
+    MEMO_FREE(text);
+    return status;
+}
+
+/* ---- memo_plan_swap -----------------------------------------------------------------------------
+ * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
+ *
+ * A *share* is the part of a tensor's rows that is kept, swapped or recomputed; tensors that are
+ * recomputed together are one *bundle* and have the same shares.  All layers have the same shares,
+ * so the program has three variables a bundle, whatever the number of layers.
+ *
+ * The start times of operations are eliminated: for given shares the step takes as long as the
+ * longest path through its graph, and a path's length is linear in the shares.  So there is a row
+ * for a path, added when it turns out to be the longest for the shares at hand (Benders'
+ * decomposition); after a few rounds the program's value is the length of the longest path itself.
+ *
+ * What has to be whole (a contiguous tensor is kept whole or not at all, attention is recomputed
+ * whole) is tried in all combinations, each with a program of its own. */
+
+memo_swap_plan_desc memo_swap_plan_desc_default(void) {
+    memo_swap_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+void memo_swap_plan_destroy(memo_swap_plan* plan) {
+    if (!plan) return;
+    MEMO_FREE(plan->rows);
+    MEMO_FREE(plan);
+}
+
+void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
+    desc->rows = plan->rows;
+    if (plan->rows) return;
+    desc->alpha = plan->alpha;
+    desc->n_resident_layers = plan->n_resident_layers;
+}
+
+memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
+                                       const memo_profile* profile, memo_error* error) {
+    int32_t t, k;
+    if (profile->n_rows != desc->swap->n_rows)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the profile is of %lld rows, the plan is for %lld",
+                              (long long)profile->n_rows, (long long)desc->swap->n_rows);
+    for (t = 0; costs && t < desc->swap->n_tensors; t++) {
+        const char* name = desc->swap->tensors[t].name;
+        for (k = 0; k < profile->n_tensors; k++)
+            if (name && strcmp(profile->tensors[k].name, name) == 0) break;
+        if (k == profile->n_tensors)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "the profile has no tensor `%s`", name ? name : "NULL");
+        costs[t].recompute_s_per_row = profile->tensors[k].recompute_s_per_row;
+    }
+    desc->forward_s = profile->forward_s;
+    desc->backward_s = profile->backward_s;
+    desc->between_s = profile->between_s;
+    desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
+    if (profile->n_copies > 0) {
+        const memo_profile_copy* large = &profile->copies[profile->n_copies - 1];
+        const memo_profile_copy* small = &profile->copies[0];
+        double bytes = (double)(large->size_bytes - small->size_bytes);
+        double to_host_s = large->to_host_s - small->to_host_s;
+        double to_device_s = large->to_device_s - small->to_device_s, rest_s;
+        if (bytes <= 0 || to_host_s <= 0 || to_device_s <= 0) { /* noise, or one size only */
+            bytes = (double)large->size_bytes;
+            to_host_s = large->to_host_s;
+            to_device_s = large->to_device_s;
+        }
+        if (to_host_s > 0) desc->to_host_bytes_per_s = bytes / to_host_s;
+        if (to_device_s > 0) desc->to_device_bytes_per_s = bytes / to_device_s;
+        rest_s = (small->to_host_s - (double)small->size_bytes * to_host_s / bytes +
+                  small->to_device_s - (double)small->size_bytes * to_device_s / bytes) /
+                 2;
+        if (rest_s > 0) desc->copy_s = rest_s;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* --- how long a step takes --- */
+
+/* A moment, and the longest path to it: its parts, and how often it passes what shares change. */
+typedef struct memoi_path {
+    double time_s, fixed_s;
+    int32_t n_stores, n_loads, n_recomputes;
+} memoi_path;
+
+MEMOI memoi_path memoi_path_later(memoi_path a, memoi_path b) {
+    return b.time_s > a.time_s ? b : a;
+}
+
+/* Of one layer. */
+typedef struct memoi_layer_times {
+    double store_s, load_s, recompute_s;
+    int32_t previous, is_moved;
+    memoi_path stored, loaded; /* when its rows have left, are back */
+} memoi_layer_times;
+
+/* The makespan of memo_swap_generate's schedule: the four waits, and streams that do one thing at a
+ * time.  Both directions never copy at once: the last two forwards wait for all that left, and
+ * nothing comes back before the last backward. */
+MEMOI memoi_path memoi_step_path(const memo_swap_plan_desc* desc, memoi_layer_times* layers) {
+    int32_t n = desc->swap->n_layers, i;
+    memoi_path compute, store, load;
+    memset(&compute, 0, sizeof compute);
+    store = load = compute;
+    for (i = 0; i < n; i++) {
+        memoi_layer_times* layer = &layers[i];
+        if (layer->previous >= 0)
+            compute = memoi_path_later(compute, layers[layer->previous].stored);
+        compute.time_s += desc->forward_s;
+        compute.fixed_s += desc->forward_s;
+        if (!layer->is_moved) continue;
+        store = memoi_path_later(compute, store);
+        store.time_s += layer->store_s;
+        store.n_stores++;
+        layer->stored = store;
+    }
+    compute.time_s += desc->between_s;
+    compute.fixed_s += desc->between_s;
+    for (i = n - 1; i >= 0; i--) {
+        memoi_layer_times* layer = &layers[i];
+        if (layer->is_moved) compute = memoi_path_later(compute, layer->loaded);
+        compute.time_s += layer->recompute_s + desc->backward_s;
+        compute.n_recomputes += i < n - 1; /* also where that takes no time for these shares */
+        compute.fixed_s += desc->backward_s;
+        if (layer->previous < 0) continue;
+        load = memoi_path_later(compute, load);
+        load.time_s += layers[layer->previous].load_s;
+        load.n_loads++;
+        layers[layer->previous].loaded = load;
+    }
+    return compute;
+}
+
+/* --- the problem --- */
+
+typedef struct memoi_bundle {
+    int64_t row_bytes;
+    double recompute_s; /* of all rows of a layer; negative: cannot be */
+    int32_t leader;     /* the tensor whose time counts */
+    int32_t is_contiguous, is_whole, must_keep;
+} memoi_bundle;
+
+/* Tiles of a bundle in every layer; the others are recomputed. */
+typedef struct memoi_tiles {
+    int64_t kept, swapped;
+} memoi_tiles;
+
+typedef struct memoi_score {
+    memo_swap_sizes sizes;
+    double step_s, stall_s, recompute_s;
+    int32_t fits; /* the capacities, and nothing is recomputed that cannot be */
+} memoi_score;
+
+typedef struct memoi_splitter {
+    const memo_swap_plan_desc* desc;
+    int64_t device_bytes, host_bytes; /* capacities; 0: none */
+    double link_factor;               /* copies take this part of their time: 1 */
+    memoi_bundle* bundles;            /* those with bytes */
+    int32_t n_bundles;
+    int32_t* bundle_of; /* each tensor's; -1: no bytes */
+    int64_t n_tiles, tile_rows;
+    memoi_layer_times* layers;
+    double* bundle_rows;  /* of one layer, being recomputed */
+    memo_swap_rows* rows; /* the table of the tiles being scored */
+    memo_swap_rows* best_rows;
+    memoi_tiles* tiles; /* of each bundle, being tried */
+    memoi_tiles* best_tiles;
+    memoi_score best; /* the best table so far; fits 0: none */
+    double program_s;
+    double* shares;    /* the program's: kept, swapped, recomputed of each bundle */
+    int32_t* freedoms; /* of each bundle: what the combination being tried allows */
+} memoi_splitter;
+
+MEMOI void memoi_splitter_free(memoi_splitter* s) {
+    MEMO_FREE(s->bundles);
+    MEMO_FREE(s->bundle_of);
+    MEMO_FREE(s->layers);
+    MEMO_FREE(s->bundle_rows);
+    MEMO_FREE(s->rows);
+    MEMO_FREE(s->best_rows);
+    MEMO_FREE(s->tiles);
+    MEMO_FREE(s->best_tiles);
+    MEMO_FREE(s->shares);
+    MEMO_FREE(s->freedoms);
+}
+
+MEMOI memo_status memoi_splitter_bundles(memoi_splitter* s, memo_error* error) {
+    const memo_swap_desc* swap = s->desc->swap;
+    int32_t t, pass;
+    for (pass = 0; pass < 2; pass++) { /* leaders, then those that follow them */
+        for (t = 0; t < swap->n_tensors; t++) {
+            const memo_swap_tensor* tensor = &swap->tensors[t];
+            const memo_swap_cost* cost = &s->desc->costs[t];
+            memoi_bundle* bundle;
+            double time_s = cost->recompute_s_per_row * (double)swap->n_rows;
+            if (cost->with < 0 || cost->with > swap->n_tensors || cost->with == t + 1 ||
+                (cost->with && s->desc->costs[cost->with - 1].with) || !(time_s - time_s == 0))
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "costs[%d]: recompute_s_per_row must be finite, and with 0 or "
+                    "1 + another tensor that is with none itself",
+                    (int)t);
+            if (pass != (cost->with != 0)) continue;
+            s->bundle_of[t] = cost->with ? s->bundle_of[cost->with - 1] : -1;
+            if (tensor->row_bytes == 0) continue;
+            if (s->bundle_of[t] < 0) {
+                s->bundle_of[t] = s->n_bundles;
+                bundle = &s->bundles[s->n_bundles++];
+                bundle->leader = t;
+                bundle->recompute_s = time_s;
+                bundle->is_whole = cost->is_whole;
+            }
+            bundle = &s->bundles[s->bundle_of[t]];
+            bundle->row_bytes += tensor->row_bytes;
+            bundle->is_contiguous |= tensor->is_contiguous;
+            bundle->must_keep |= tensor->mode == MEMO_SWAP_KEEP;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_splitter* s,
+                                        memo_error* error) {
+    const memo_swap_desc* swap = desc->swap;
+    memo_swap_sizes sizes;
+    int64_t n_tensors, n_cells;
+    memo_status status;
+    memset(s, 0, sizeof *s);
+    if (!swap || !desc->costs || !(desc->forward_s >= 0) || !(desc->backward_s >= 0) ||
+        !(desc->between_s >= 0) || !(desc->copy_s >= 0) || !(desc->to_host_bytes_per_s >= 0) ||
+        !(desc->to_device_bytes_per_s >= 0) || desc->device_bytes < 0 || desc->host_bytes < 0 ||
+        desc->forward_s > 1e15 || desc->backward_s > 1e15 || desc->between_s > 1e15 ||
+        desc->copy_s > 1e15)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_plan_desc: swap and costs must be set; times, rates and "
+                              "capacities must be finite and not negative");
+    status = memo_swap_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
+    if (status) return status;
+    s->desc = desc;
+    s->device_bytes = desc->device_bytes;
+    s->host_bytes = desc->host_bytes;
+    s->link_factor = 1;
+    s->tile_rows = memoi_swap_tile_rows(swap);
+    s->n_tiles = (swap->n_rows - 1) / s->tile_rows + 1;
+    n_tensors = swap->n_tensors;
+    n_cells = swap->n_layers * n_tensors;
+    s->bundles = (memoi_bundle*)memoi_calloc(n_tensors, sizeof(memoi_bundle));
+    s->bundle_of = (int32_t*)memoi_calloc(n_tensors, sizeof(int32_t));
+    s->layers = (memoi_layer_times*)memoi_calloc(swap->n_layers, sizeof(memoi_layer_times));
+    s->bundle_rows = (double*)memoi_calloc(n_tensors, sizeof(double));
+    s->rows = (memo_swap_rows*)memoi_calloc(n_cells, sizeof(memo_swap_rows));
+    s->best_rows = (memo_swap_rows*)memoi_calloc(n_cells, sizeof(memo_swap_rows));
+    s->tiles = (memoi_tiles*)memoi_calloc(n_tensors, sizeof(memoi_tiles));
+    s->best_tiles = (memoi_tiles*)memoi_calloc(n_tensors, sizeof(memoi_tiles));
+    s->shares = (double*)memoi_calloc(3 * n_tensors, sizeof(double));
+    s->freedoms = (int32_t*)memoi_calloc(n_tensors, sizeof(int32_t));
+    if (!s->bundles || !s->bundle_of || !s->layers || !s->bundle_rows || !s->rows ||
+        !s->best_rows || !s->tiles || !s->best_tiles || !s->shares || !s->freedoms) {
+        memoi_splitter_free(s);
+        return memoi_no_memory(error, "the planning of rows");
+    }
+    status = memoi_splitter_bundles(s, error);
+    if (status) memoi_splitter_free(s);
+    return status;
+}
+
+/* --- scoring --- */
+
+/* Adds one layer's recomputation, transfers and turn; 0 where a tensor that cannot be is
+ * recomputed. */
+MEMOI int memoi_score_layer(memoi_splitter* s, const memoi_swap_layout* layout, int32_t i) {
+    const memo_swap_plan_desc* desc = s->desc;
+    const memo_swap_desc* swap = desc->swap;
+    memoi_layer_times* layer = &s->layers[i];
+    double bytes = (double)layout->turns[i].moved_bytes, n_copies = 0;
+    int32_t t, b;
+    memset(layer, 0, sizeof *layer);
+    layer->previous = layout->turns[i].previous;
+    layer->is_moved = bytes > 0;
+    for (b = 0; b < s->n_bundles; b++) s->bundle_rows[b] = 0;
+    for (t = 0; t < swap->n_tensors; t++) {
+        const memoi_swap_place* place = &layout->places[(int64_t)i * swap->n_tensors + t];
+        double n = (double)(place->recompute_end - place->recompute_begin);
+        if (place->row_bytes == 0) continue;
+        n_copies += place->moved_end > place->moved_begin;
+        b = s->bundle_of[t];
+        if (n > 0 && s->bundles[b].is_whole) n = (double)swap->n_rows;
+        if (n > s->bundle_rows[b]) s->bundle_rows[b] = n;
+    }
+    for (b = 0; b < s->n_bundles; b++) {
+        if (s->bundle_rows[b] > 0 && s->bundles[b].recompute_s < 0) return 0;
+        if (s->bundle_rows[b] > 0)
+            layer->recompute_s +=
+                s->bundles[b].recompute_s * (s->bundle_rows[b] / (double)swap->n_rows);
+    }
+    layer->store_s = layer->load_s = n_copies * desc->copy_s;
+    if (desc->to_host_bytes_per_s > 0) layer->store_s += bytes / desc->to_host_bytes_per_s;
+    if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
+    layer->store_s *= s->link_factor;
+    layer->load_s *= s->link_factor;
+    return 1;
+}
+
+/* Sizes and step of what the engine would do with swap. */
+MEMOI memo_status memoi_score_desc(memoi_splitter* s, const memo_swap_desc* swap,
+                                   memoi_score* score, memo_error* error) {
+    const memo_swap_plan_desc* desc = s->desc;
+    memoi_swap_layout layout;
+    memo_status status = memoi_swap_plan(swap, &layout, error);
+    double busy_s;
+    int32_t i;
+    memset(score, 0, sizeof *score);
+    if (status) return status;
+    score->sizes = layout.sizes;
+    score->fits = (!s->device_bytes || layout.sizes.device_bytes <= s->device_bytes) &&
+                  (!s->host_bytes || layout.sizes.host_bytes <= s->host_bytes);
+    for (i = 0; i < swap->n_layers; i++) {
+        if (!memoi_score_layer(s, &layout, i)) score->fits = 0;
+        score->recompute_s += s->layers[i].recompute_s;
+    }
+    memoi_swap_layout_free(&layout);
+    score->step_s = memoi_step_path(desc, s->layers).time_s;
+    busy_s = swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s +
+             score->recompute_s;
+    score->stall_s = score->step_s > busy_s ? score->step_s - busy_s : 0;
+    return MEMO_STATUS_OK;
+}
+
+/* Tiles as rows, in the order in which this layer has them. */
+MEMOI memo_swap_rows memoi_rows_of_tiles(const memoi_splitter* s, int32_t layer,
+                                         const memoi_tiles* tiles) {
+    int64_t n_rows = s->desc->swap->n_rows, border;
+    memo_swap_rows rows;
+    rows.kept = tiles->kept < s->n_tiles ? tiles->kept * s->tile_rows : n_rows;
+    border = layer & 1 ? s->n_tiles - tiles->swapped : tiles->kept + tiles->swapped;
+    border = border < s->n_tiles ? border * s->tile_rows : n_rows;
+    rows.swapped = layer & 1 ? n_rows - border : border - rows.kept;
+    return rows;
+}
+
+MEMOI memo_status memoi_score_rows(memoi_splitter* s, memoi_score* score, memo_error* error) {
+    memo_swap_desc swap = *s->desc->swap;
+    swap.rows = s->rows;
+    return memoi_score_desc(s, &swap, score, error);
+}
+
+/* Every layer alike. */
+MEMOI memo_status memoi_score_tiles(memoi_splitter* s, memoi_score* score, memo_error* error) {
+    const memo_swap_desc* swap = s->desc->swap;
+    memoi_tiles absent;
+    int32_t layer, t;
+    absent.kept = s->n_tiles;
+    absent.swapped = 0;
+    for (layer = 0; layer < swap->n_layers; layer++)
+        for (t = 0; t < swap->n_tensors; t++)
+            s->rows[(int64_t)layer * swap->n_tensors + t] = memoi_rows_of_tiles(
+                s, layer, s->bundle_of[t] < 0 ? &absent : &s->tiles[s->bundle_of[t]]);
+    return memoi_score_rows(s, score, error);
+}
+
+/* Shorter; where equal, with less moved and kept. */
+MEMOI int memoi_score_is_better(const memoi_score* a, const memoi_score* b) {
+    double hair = 1e-12 * b->step_s;
+    if (!a->fits || !b->fits) return a->fits && !b->fits;
+    if (a->step_s < b->step_s - hair) return 1;
+    return a->step_s <= b->step_s + hair && a->sizes.host_bytes + a->sizes.device_bytes <
+                                                b->sizes.host_bytes + b->sizes.device_bytes;
+}
+
+/* Scores s->tiles, and keeps them where they are the best so far. */
+MEMOI memo_status memoi_try_tiles(memoi_splitter* s, int* is_better, memo_error* error) {
+    memoi_score score;
+    memo_status status = memoi_score_tiles(s, &score, error);
+    *is_better = 0;
+    if (status || !memoi_score_is_better(&score, &s->best)) return status;
+    *is_better = 1;
+    s->best = score;
+    memcpy(s->best_tiles, s->tiles, (size_t)s->n_bundles * sizeof(memoi_tiles));
+    memcpy(s->best_rows, s->rows,
+           (size_t)s->desc->swap->n_layers * (size_t)s->desc->swap->n_tensors *
+               sizeof(memo_swap_rows));
+    return MEMO_STATUS_OK;
+}
+
+/* May a bundle have these tiles? */
+MEMOI int memoi_tiles_are_valid(const memoi_splitter* s, const memoi_bundle* bundle,
+                                const memoi_tiles* tiles) {
+    int64_t recomputed = s->n_tiles - tiles->kept - tiles->swapped;
+    if (tiles->kept < 0 || tiles->swapped < 0 || recomputed < 0) return 0;
+    if (bundle->must_keep) return tiles->kept == s->n_tiles;
+    if (bundle->is_contiguous && tiles->kept && tiles->kept < s->n_tiles) return 0;
+    if (bundle->recompute_s < 0) return recomputed == 0;
+    return !bundle->is_whole || recomputed == 0 || recomputed == s->n_tiles;
+}
+
+/* --- the best single alpha --- */
+
+/* All alphas of whole tiles where these are few, else 64 and then those around the best. */
+MEMOI memo_status memoi_best_alpha(memoi_splitter* s, memoi_score* best, double* alpha,
+                                   int32_t* n_resident_layers, memo_error* error) {
+    memo_swap_desc swap = *s->desc->swap;
+    int64_t step = s->n_tiles / 64 + 1, low = 0, high = s->n_tiles, best_tiles = -1, k;
+    memset(best, 0, sizeof *best);
+    *alpha = -1;
+    *n_resident_layers = 2;
+    swap.rows = NULL;
+    for (;;) {
+        for (k = low;; k = k + step < high ? k + step : high) {
+            for (swap.n_resident_layers = 1; swap.n_resident_layers <= 2;
+                 swap.n_resident_layers++) {
+                memoi_score score;
+                memo_status status;
+                swap.alpha = (double)k / (double)s->n_tiles;
+                status = memoi_score_desc(s, &swap, &score, error);
+                if (status) return status;
+                if (!memoi_score_is_better(&score, best)) continue;
+                *best = score;
+                *alpha = score.sizes.alpha;
+                *n_resident_layers = swap.n_resident_layers;
+                best_tiles = k;
+            }
+            if (k >= high) break;
+        }
+        if (step == 1 || best_tiles < 0) return MEMO_STATUS_OK;
+        low = best_tiles > step ? best_tiles - step : 0;
+        high = best_tiles + step < s->n_tiles ? best_tiles + step : s->n_tiles;
+        step = step / 16 + (step > 1 && step < 16);
+        if (step == 0) step = 1;
+    }
+}
+
+/* The tiles that alpha means, as far as bundles allow. */
+MEMOI void memoi_tiles_of_alpha(memoi_splitter* s, double alpha) {
+    const memo_swap_desc* swap = s->desc->swap;
+    int64_t split = (int64_t)(alpha * (double)s->n_tiles + 0.5);
+    int32_t b;
+    for (b = 0; b < s->n_bundles; b++) {
+        const memoi_bundle* bundle = &s->bundles[b];
+        memo_swap_mode mode = swap->tensors[bundle->leader].mode;
+        memoi_tiles* tiles = &s->tiles[b];
+        tiles->kept = bundle->must_keep ? s->n_tiles : 0;
+        tiles->swapped = mode == MEMO_SWAP_WHOLE ? s->n_tiles : mode == MEMO_SWAP_SPLIT ? split : 0;
+        if (bundle->must_keep) tiles->swapped = 0;
+        if (!memoi_tiles_are_valid(s, bundle, tiles)) tiles->swapped = s->n_tiles;
+    }
+}
+
+/* --- tile by tile --- */
+
+/* Moves n tiles of bundle b from one share to another (0 kept, 1 swapped, 2 recomputed); 0:
+ * cannot. */
+MEMOI int memoi_move_tiles(memoi_splitter* s, int32_t b, int from, int to, int64_t n) {
+    memoi_tiles moved = s->tiles[b];
+    if (from == 0) moved.kept -= n;
+    if (from == 1) moved.swapped -= n;
+    if (to == 0) moved.kept += n;
+    if (to == 1) moved.swapped += n;
+    if (!memoi_tiles_are_valid(s, &s->bundles[b], &moved)) return 0;
+    s->tiles[b] = moved;
+    return 1;
+}
+
+/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
+#define MEMOI_IMPROVE_TRIALS 4000
+#define MEMOI_IMPROVE_LOOKS  2000000
+
+/* Tries the best tiles with n tiles of bundle a moved, and n of bundle b (-1: of none). */
+MEMOI memo_status memoi_try_moves(memoi_splitter* s, int32_t a, int move_a, int32_t b, int move_b,
+                                  int64_t n, int64_t* n_trials, int* improved, memo_error* error) {
+    int is_better = 0;
+    memo_status status;
+    memcpy(s->tiles, s->best_tiles, (size_t)s->n_bundles * sizeof(memoi_tiles));
+    if (!memoi_move_tiles(s, a, move_a / 3, move_a % 3, n) ||
+        (b >= 0 && !memoi_move_tiles(s, b, move_b / 3, move_b % 3, n)))
+        return MEMO_STATUS_OK;
+    ++*n_trials;
+    status = memoi_try_tiles(s, &is_better, error);
+    *improved |= is_better;
+    return status;
+}
+
+#define MEMOI_ALL_TILES_MAX 256
+
+/* Every choice of tiles, where there are few: with a handful of tiles, moves get stuck. */
+MEMOI memo_status memoi_try_all_tiles(memoi_splitter* s, memo_error* error) {
+    double n_choices = 1;
+    int32_t b;
+    for (b = 0; b < s->n_bundles; b++)
+        n_choices *= 0.5 * (double)(s->n_tiles + 1) * (double)(s->n_tiles + 2);
+    if (n_choices > MEMOI_ALL_TILES_MAX) return MEMO_STATUS_OK;
+    memset(s->tiles, 0, (size_t)s->n_bundles * sizeof(memoi_tiles));
+    for (;;) {
+        int is_better, is_valid = 1;
+        memo_status status = MEMO_STATUS_OK;
+        for (b = 0; b < s->n_bundles; b++)
+            is_valid &= memoi_tiles_are_valid(s, &s->bundles[b], &s->tiles[b]);
+        if (is_valid) status = memoi_try_tiles(s, &is_better, error);
+        if (status) return status;
+        for (b = 0; b < s->n_bundles; b++) { /* counts up */
+            memoi_tiles* tiles = &s->tiles[b];
+            if (tiles->kept + ++tiles->swapped <= s->n_tiles) break;
+            tiles->swapped = 0;
+            if (++tiles->kept <= s->n_tiles) break;
+            tiles->kept = 0;
+        }
+        if (b == s->n_bundles) return MEMO_STATUS_OK;
+    }
+}
+
+/* Moves tiles of one bundle, or of two at once (one makes room for the other), while that helps. */
+MEMOI memo_status memoi_improve_tiles(memoi_splitter* s, memo_error* error) {
+    int64_t most_trials =
+        MEMOI_IMPROVE_LOOKS / ((int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors);
+    int64_t n_trials = 0, n;
+    memo_status status = MEMO_STATUS_OK;
+    int improved = s->best.fits, move_a, move_b;
+    int32_t a, b;
+    while (improved) {
+        improved = 0;
+        for (n = s->n_tiles; n > 0 && !status; n = n > 1 ? (n + 3) / 4 : 0)
+            for (a = 0; a < s->n_bundles; a++)
+                for (move_a = 0; move_a < 9 && !status; move_a++)
+                    if (move_a % 4) /* 0, 4, 8: from a share to itself */
+                        status =
+                            memoi_try_moves(s, a, move_a, -1, 0, n, &n_trials, &improved, error);
+        if (improved) continue; /* pairs are many: only where nothing else helps */
+        for (n = s->n_tiles; n > 0 && !status; n = n > 1 ? (n + 3) / 4 : 0)
+            for (a = 0; a < s->n_bundles; a++)
+                for (b = a; b < s->n_bundles; b++)
+                    for (move_a = 0; move_a < 9; move_a++)
+                        for (move_b = 0; move_b < 9 && !status; move_b++) {
+                            if (move_a % 4 == 0 || move_b % 4 == 0) continue;
+                            if (n_trials > MEMOI_IMPROVE_TRIALS || n_trials > most_trials)
+                                return MEMO_STATUS_OK;
+                            status = memoi_try_moves(s, a, move_a, b, move_b, n, &n_trials,
+                                                     &improved, error);
+                        }
+        if (status) return status;
+    }
+    return status;
+}
+
+/* Device memory that is left over: layers keep tiles that others recompute, from the last but one
+ * on (the last recomputes nothing), what saves most time a byte first. */
+MEMOI memo_status memoi_keep_more(memoi_splitter* s, memo_error* error) {
+    const memo_swap_desc* swap = s->desc->swap;
+    int64_t left = s->device_bytes - s->best.sizes.device_bytes, n_cells;
+    memoi_score score;
+    memo_status status;
+    int32_t layer, b, t;
+    if (!s->best.fits || s->best.recompute_s <= 0) return MEMO_STATUS_OK;
+    if (!s->device_bytes) left = MEMOI_BYTES_MAX / 2;
+    n_cells = (int64_t)swap->n_layers * swap->n_tensors;
+    memcpy(s->rows, s->best_rows, (size_t)n_cells * sizeof(memo_swap_rows));
+    for (b = 0; b < s->n_bundles; b++) s->freedoms[b] = 0; /* here: bundle was looked at */
+    for (;;) {
+        const memoi_bundle* bundle;
+        int64_t tile_bytes;
+        int32_t next = -1;
+        for (b = 0; b < s->n_bundles; b++)
+            if (!s->freedoms[b] && s->bundles[b].recompute_s > 0 &&
+                s->best_tiles[b].kept + s->best_tiles[b].swapped < s->n_tiles &&
+                (next < 0 || s->bundles[b].recompute_s * (double)s->bundles[next].row_bytes >
+                                 s->bundles[next].recompute_s * (double)s->bundles[b].row_bytes))
+                next = b;
+        if (next < 0) break;
+        s->freedoms[next] = 1;
+        bundle = &s->bundles[next];
+        tile_bytes = s->tile_rows * bundle->row_bytes;
+        for (layer = swap->n_layers - 2; layer >= 0; layer--) {
+            memoi_tiles tiles = s->best_tiles[next];
+            int64_t recomputed = s->n_tiles - tiles.kept - tiles.swapped, n;
+            /* A place begins at a multiple of the alignment, for each tensor. */
+            int64_t room = left - MEMOI_SWAP_ALIGNMENT * (int64_t)swap->n_tensors;
+            n = room / tile_bytes < recomputed ? room / tile_bytes : recomputed;
+            tiles.kept += n;
+            if (n > 0 && !memoi_tiles_are_valid(s, bundle, &tiles)) n = 0; /* whole or not at all */
+            if (n <= 0) break;
+            left -= n * tile_bytes + MEMOI_SWAP_ALIGNMENT * (int64_t)swap->n_tensors;
+            for (t = 0; t < swap->n_tensors; t++)
+                if (s->bundle_of[t] == next)
+                    s->rows[(int64_t)layer * swap->n_tensors + t] =
+                        memoi_rows_of_tiles(s, layer, &tiles);
+        }
+    }
+    status = memoi_score_rows(s, &score, error);
+    if (status || !memoi_score_is_better(&score, &s->best)) return status;
+    s->best = score;
+    memcpy(s->best_rows, s->rows, (size_t)n_cells * sizeof(memo_swap_rows));
+    return MEMO_STATUS_OK;
+}
+
+/* --- the program --- */
+
+/* What a bundle's shares may be, as bits. */
+enum { MEMOI_MAY_KEEP = 1, MEMOI_MAY_SWAP = 2, MEMOI_MAY_RECOMPUTE = 4 };
+
+/* The ways of a bundle to be whole where it must: sets of shares of which any mixture is
+ * allowed. */
+MEMOI int memoi_bundle_ways(const memoi_bundle* bundle, int32_t* ways) {
+    int32_t recompute = bundle->recompute_s < 0 ? 0 : MEMOI_MAY_RECOMPUTE;
+    int n = 0;
+    if (bundle->must_keep) {
+        ways[n++] = MEMOI_MAY_KEEP;
+    } else if (bundle->is_contiguous && (bundle->is_whole || !recompute)) {
+        ways[n++] = MEMOI_MAY_KEEP;
+        ways[n++] = MEMOI_MAY_SWAP;
+        if (recompute) ways[n++] = recompute;
+    } else if (bundle->is_contiguous) {
+        ways[n++] = MEMOI_MAY_KEEP;
+        ways[n++] = MEMOI_MAY_SWAP | recompute;
+    } else if (bundle->is_whole && recompute) {
+        ways[n++] = MEMOI_MAY_KEEP | MEMOI_MAY_SWAP;
+        ways[n++] = recompute;
+    } else {
+        ways[n++] = MEMOI_MAY_KEEP | MEMOI_MAY_SWAP | recompute;
+    }
+    return n;
+}
+
+#define MEMOI_COMBINATIONS_MAX 64
+
+/* Sets s->freedoms to combination k; returns how many there are.  Bundles beyond what
+ * MEMOI_COMBINATIONS_MAX allows may mix all their ways: a bound, and tried out when rounding. */
+MEMOI int64_t memoi_combination(memoi_splitter* s, int64_t k) {
+    int64_t n = 1;
+    int32_t b;
+    for (b = 0; b < s->n_bundles; b++) {
+        int32_t ways[3] = {0, 0, 0};
+        int n_ways = memoi_bundle_ways(&s->bundles[b], ways);
+        if (n * n_ways > MEMOI_COMBINATIONS_MAX) {
+            s->freedoms[b] = ways[0] | ways[1] | ways[2];
+        } else {
+            s->freedoms[b] = ways[k / n % n_ways];
+            n *= n_ways;
+        }
+    }
+    return n;
+}
+
+/* Coefficients of the shares in a layer's times and in bytes, and what all are divided by: seconds
+ * and bytes differ by more than a solver's tolerances take. */
+typedef struct memoi_program_units {
+    double time_s, bytes;
+} memoi_program_units;
+
+MEMOI memoi_program_units memoi_program_scale(const memoi_splitter* s) {
+    const memo_swap_plan_desc* desc = s->desc;
+    memoi_program_units units;
+    int32_t b;
+    units.time_s = desc->swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s;
+    units.bytes = 0;
+    for (b = 0; b < s->n_bundles; b++) {
+        if (s->bundles[b].recompute_s > 0)
+            units.time_s += desc->swap->n_layers * s->bundles[b].recompute_s;
+        units.bytes += (double)s->bundles[b].row_bytes * (double)desc->swap->n_rows *
+                       (double)desc->swap->n_layers;
+    }
+    if (!(units.time_s > 0)) units.time_s = 1;
+    if (!(units.bytes > 0)) units.bytes = 1;
+    return units;
+}
+
+/* Of one unit of a share (0 kept, 1 swapped, 2 recomputed) of bundle b in every layer. */
+MEMOI double memoi_share_device_bytes(const memoi_splitter* s, int32_t b, int share) {
+    double bytes = (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows;
+    int32_t n = s->desc->swap->n_layers;
+    return share == 0 ? n * bytes : share == 1 ? (n < 2 ? n : 2) * bytes : bytes;
+}
+MEMOI double memoi_share_host_bytes(const memoi_splitter* s, int32_t b, int share) {
+    int32_t n_moved = s->desc->swap->n_layers - 2;
+    return share == 1 && n_moved > 0
+               ? n_moved * (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows
+               : 0;
+}
+MEMOI double memoi_share_copy_s(const memoi_splitter* s, int32_t b, double bytes_per_s) {
+    return bytes_per_s > 0 ? s->link_factor * (double)s->bundles[b].row_bytes *
+                                 (double)s->desc->swap->n_rows / bytes_per_s
+                           : 0;
+}
+
+#ifdef MEMO_LP_SOLVE
+
+/* What is made small: the step, or a memory for a step no longer than step_limit_s. */
+typedef enum memoi_aim { MEMOI_AIM_STEP = 0, MEMOI_AIM_DEVICE, MEMOI_AIM_HOST } memoi_aim;
+
+typedef struct memoi_program {
+    memoi_splitter* s;
+    lprec* lp;
+    memoi_program_units units;
+    int n_columns;  /* shares, then the step */
+    double* values; /* n_columns */
+    int* columns;   /* n_columns */
+} memoi_program;
+
+MEMOI int memoi_program_row(memoi_program* p, int n, int relation, double bound) {
+    return add_constraintex(p->lp, n, p->values, p->columns, relation, bound);
+}
+
+/* A coefficient for the share of a bundle; columns count from 1. */
+MEMOI void memoi_program_put(memoi_program* p, int* n, int32_t b, int share, double value) {
+    if (value == 0) return;
+    p->values[*n] = value;
+    p->columns[(*n)++] = 3 * b + share + 1;
+}
+
+MEMOI int memoi_program_build(memoi_program* p, memoi_aim aim, double step_limit_s) {
+    memoi_splitter* s = p->s;
+    int32_t b;
+    int share, n, memory, ok = 1;
+    for (memory = 0; memory < 2; memory++) {
+        double capacity = (double)(memory ? s->host_bytes : s->device_bytes);
+        int is_aim = aim == (memory ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE);
+        n = 0;
+        for (b = 0; b < s->n_bundles; b++)
+            for (share = 0; share < 3; share++)
+                memoi_program_put(p, &n, b, share,
+                                  (memory ? memoi_share_host_bytes(s, b, share)
+                                          : memoi_share_device_bytes(s, b, share)) /
+                                      p->units.bytes);
+        if (is_aim)
+            ok = ok && set_obj_fnex(p->lp, n, p->values, p->columns);
+        else if (capacity > 0 && n > 0)
+            ok = ok && memoi_program_row(p, n, LE, capacity / p->units.bytes);
+    }
+    for (b = 0; b < s->n_bundles; b++) {
+        n = 0;
+        for (share = 0; share < 3; share++) {
+            memoi_program_put(p, &n, b, share, 1);
+            ok = ok &&
+                 set_bounds(p->lp, 3 * b + share + 1, 0, s->freedoms[b] & (1 << share) ? 1 : 0);
+        }
+        ok = ok && memoi_program_row(p, n, EQ, 1);
+    }
+    p->values[0] = 1;
+    p->columns[0] = p->n_columns;
+    if (aim == MEMOI_AIM_STEP)
+        ok = ok && set_obj_fnex(p->lp, 1, p->values, p->columns);
+    else
+        ok = ok && memoi_program_row(p, 1, LE, step_limit_s / p->units.time_s);
+    return ok;
+}
+
+/* step - what the path's transfers and recomputations take >= its fixed part */
+MEMOI int memoi_program_add_path(memoi_program* p, const memoi_path* path) {
+    memoi_splitter* s = p->s;
+    const memo_swap_plan_desc* desc = s->desc;
+    int32_t b;
+    int n = 0;
+    for (b = 0; b < s->n_bundles; b++) {
+        double copies_s = path->n_stores * memoi_share_copy_s(s, b, desc->to_host_bytes_per_s) +
+                          path->n_loads * memoi_share_copy_s(s, b, desc->to_device_bytes_per_s);
+        memoi_program_put(p, &n, b, 1, -copies_s / p->units.time_s);
+        if (s->bundles[b].recompute_s > 0)
+            memoi_program_put(p, &n, b, 2,
+                              -path->n_recomputes * s->bundles[b].recompute_s / p->units.time_s);
+    }
+    p->values[n] = 1;
+    p->columns[n++] = p->n_columns;
+    return memoi_program_row(p, n, GE, path->fixed_s / p->units.time_s);
+}
+
+/* The longest path for the shares in s->shares. */
+MEMOI memoi_path memoi_path_of_shares(memoi_splitter* s) {
+    const memo_swap_plan_desc* desc = s->desc;
+    int32_t n = desc->swap->n_layers, b, i;
+    double store_s = 0, load_s = 0, recompute_s = 0;
+    for (b = 0; b < s->n_bundles; b++) {
+        const double* share = s->shares + 3 * b;
+        store_s += share[1] * memoi_share_copy_s(s, b, desc->to_host_bytes_per_s);
+        load_s += share[1] * memoi_share_copy_s(s, b, desc->to_device_bytes_per_s);
+        if (s->bundles[b].recompute_s > 0) recompute_s += share[2] * s->bundles[b].recompute_s;
+    }
+    for (i = 0; i < n; i++) {
+        memoi_layer_times* layer = &s->layers[i];
+        memset(layer, 0, sizeof *layer);
+        layer->store_s = store_s;
+        layer->load_s = load_s;
+        layer->recompute_s = i < n - 1 ? recompute_s : 0;
+        layer->previous = i - 2 >= 0 ? i - 2 : -1;
+        layer->is_moved = i < n - 2;
+    }
+    return memoi_step_path(desc, s->layers);
+}
+
+#define MEMOI_PATHS_MAX 200
+
+/* Solves the program of s->freedoms into s->shares.  *value: what was aimed at, in seconds or
+ * bytes. 1: solved, 0: infeasible, -1: lp_solve gives up or has no memory. */
+MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limit_s,
+                              double* value) {
+    memoi_program p;
+    int result = -1, rounds, i;
+    memset(&p, 0, sizeof p);
+    p.s = s;
+    p.units = memoi_program_scale(s);
+    p.n_columns = 3 * s->n_bundles + 1;
+    p.values = (double*)memoi_calloc(p.n_columns, sizeof(double));
+    p.columns = (int*)memoi_calloc(p.n_columns, sizeof(int));
+    p.lp = p.values && p.columns ? make_lp(0, p.n_columns) : NULL;
+    if (p.lp) {
+        set_verbose(p.lp, 0);
+        set_minim(p.lp);
+        if (memoi_program_build(&p, aim, step_limit_s)) {
+            for (i = 0; i < 3 * s->n_bundles; i++) s->shares[i] = i % 3 == 2;
+            for (rounds = 0; rounds < MEMOI_PATHS_MAX; rounds++) {
+                memoi_path path = memoi_path_of_shares(s);
+                int status;
+                if (rounds > 0 && path.time_s <= p.values[p.n_columns - 1] * p.units.time_s +
+                                                     1e-10 * p.units.time_s) {
+                    result = 1;
+                    break;
+                }
+                if (!memoi_program_add_path(&p, &path)) break;
+                status = solve(p.lp);
+                if (status == INFEASIBLE) result = 0;
+                if (status != OPTIMAL || !get_variables(p.lp, p.values)) break;
+                for (i = 0; i < 3 * s->n_bundles; i++)
+                    s->shares[i] = p.values[i] < 0 ? 0 : p.values[i] > 1 ? 1 : p.values[i];
+            }
+            *value = get_objective(p.lp) * (aim == MEMOI_AIM_STEP ? p.units.time_s : p.units.bytes);
+        }
+        delete_lp(p.lp);
+    }
+    MEMO_FREE(p.values);
+    MEMO_FREE(p.columns);
+    return result;
+}
+
+/* The least value over all combinations; 1: solved, 0: none is feasible, -1: not known. */
+MEMOI int memoi_program_bound(memoi_splitter* s, memoi_aim aim, double step_limit_s,
+                              double* bound) {
+    int64_t k = 0, n;
+    int found = 0;
+    do {
+        double value = 0;
+        int result;
+        n = memoi_combination(s, k);
+        result = memoi_program_solve(s, aim, step_limit_s, &value);
+        if (result < 0) return -1;
+        if (result == 0) continue;
+        if (!found || value < *bound) *bound = value;
+        found = 1;
+    } while (++k < n);
+    return found;
+}
+
+#define MEMOI_ROUNDINGS_MAX 512
+
+/* Tiles near a bundle's shares, those with most recomputation first; at most 4. */
+MEMOI int memoi_near_tiles(const memoi_splitter* s, int32_t b, memoi_tiles* near_tiles) {
+    const memoi_bundle* bundle = &s->bundles[b];
+    double kept = s->shares[3 * b] * (double)s->n_tiles;
+    double swapped = s->shares[3 * b + 1] * (double)s->n_tiles;
+    int n = 0, i, j;
+    for (i = 0; i < 4; i++) {
+        memoi_tiles tiles;
+        tiles.kept = (int64_t)(i & 1 ? ceil(kept - 1e-7) : floor(kept + 1e-7));
+        tiles.swapped = (int64_t)(i & 2 ? ceil(swapped - 1e-7) : floor(swapped + 1e-7));
+        if (!memoi_tiles_are_valid(s, bundle, &tiles)) continue;
+        for (j = 0; j < n; j++)
+            if (near_tiles[j].kept == tiles.kept && near_tiles[j].swapped == tiles.swapped) break;
+        if (j == n) near_tiles[n++] = tiles;
+    }
+    for (i = 0; i < 3 && n == 0; i++) { /* it may only be whole */
+        memoi_tiles tiles;
+        tiles.kept = i == 2 ? s->n_tiles : 0;
+        tiles.swapped = i == 1 ? s->n_tiles : 0;
+        if (memoi_tiles_are_valid(s, bundle, &tiles)) near_tiles[n++] = tiles;
+    }
+    return n;
+}
+
+/* Tries the tiles around s->shares, of all bundles that are split. */
+MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
+    int64_t n_roundings = 1, k, rest;
+    int32_t b;
+    for (k = 0; k < n_roundings; k++) {
+        int is_better;
+        memo_status status;
+        int64_t n = 1;
+        for (b = 0, rest = k; b < s->n_bundles; b++) {
+            memoi_tiles near_tiles[4];
+            int n_near = memoi_near_tiles(s, b, near_tiles);
+            if (n_near == 0) return MEMO_STATUS_OK;
+            if (n * n_near > MEMOI_ROUNDINGS_MAX) n_near = 1;
+            s->tiles[b] = near_tiles[rest % n_near];
+            rest /= n_near;
+            n *= n_near;
+        }
+        n_roundings = n;
+        status = memoi_try_tiles(s, &is_better, error);
+        if (status) return status;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The programs of all combinations, each rounded; s->program_s is the least of their values. */
+MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
+    int64_t k = 0, n;
+    int found = 0;
+    do {
+        double value = 0;
+        int result;
+        memo_status status = MEMO_STATUS_OK;
+        n = memoi_combination(s, k);
+        result = memoi_program_solve(s, MEMOI_AIM_STEP, 0, &value);
+        if (result > 0 && (!s->best.fits || value < s->best.step_s))
+            status = memoi_round_shares(s, error);
+        if (status) return status;
+        if (result < 0) found = -1;
+        if (result <= 0 || found < 0) continue;
+        if (!found || value < s->program_s) s->program_s = value;
+        found = 1;
+    } while (++k < n);
+    if (found <= 0) s->program_s = 0;
+    return MEMO_STATUS_OK;
+}
+
+#endif /* MEMO_LP_SOLVE */
+
+/* --- all of it --- */
+
+/* Where to start from: as much recomputed as each combination allows, then swapped. */
+MEMOI memo_status memoi_try_combinations(memoi_splitter* s, memo_error* error) {
+    int64_t k = 0, n;
+    int is_better;
+    do {
+        memo_status status;
+        int32_t b;
+        n = memoi_combination(s, k);
+        for (b = 0; b < s->n_bundles; b++) {
+            int32_t may = s->freedoms[b];
+            int recomputes = (may & MEMOI_MAY_RECOMPUTE) != 0;
+            int swaps = !recomputes && (may & MEMOI_MAY_SWAP) != 0;
+            s->tiles[b].kept = recomputes || swaps ? 0 : s->n_tiles;
+            s->tiles[b].swapped = swaps ? s->n_tiles : 0;
+        }
+        status = memoi_try_tiles(s, &is_better, error);
+        if (status) return status;
+    } while (++k < n);
+    return MEMO_STATUS_OK;
+}
+
+/* s->best: the best table of tiles that every layer has. */
+MEMOI memo_status memoi_best_tiles(memoi_splitter* s, double alpha, memo_error* error) {
+    memo_status status;
+    int is_better;
+    memset(&s->best, 0, sizeof s->best);
+    memoi_tiles_of_alpha(s, alpha < 0 ? 0 : alpha);
+    status = memoi_try_tiles(s, &is_better, error);
+    if (!status) status = memoi_try_combinations(s, error);
+#ifdef MEMO_LP_SOLVE
+    if (!status) status = memoi_try_programs(s, error);
+#endif
+    if (!status) status = memoi_try_all_tiles(s, error);
+    return status ? status : memoi_improve_tiles(s, error);
+}
+
+/* A step under these capacities, as short as this build can tell; and the memory it takes, at least
+ * of `aim` (device 0, host 1).  step_s < 0: none. */
+typedef struct memoi_outlook {
+    double step_s, bytes;
+} memoi_outlook;
+
+MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* outlook,
+                                memo_error* error) {
+    memoi_score score;
+    double alpha;
+    int32_t n_resident_layers;
+    memo_status status;
+    outlook->step_s = -1;
+    outlook->bytes = 0;
+#ifdef MEMO_LP_SOLVE
+    if (!s->desc->is_alpha_only) {
+        memoi_aim aim = is_host ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE;
+        double step_s = 0, bytes = 0;
+        int result = memoi_program_bound(s, MEMOI_AIM_STEP, 0, &step_s);
+        if (result > 0) result = memoi_program_bound(s, aim, step_s * (1 + 1e-6), &bytes);
+        if (result > 0) {
+            outlook->step_s = step_s;
+            outlook->bytes = bytes;
+        }
+        if (result >= 0) return MEMO_STATUS_OK;
+    }
+#endif
+    status = memoi_best_alpha(s, &score, &alpha, &n_resident_layers, error);
+    if (!status && !s->desc->is_alpha_only) {
+        status = memoi_best_tiles(s, alpha, error);
+        if (memoi_score_is_better(&s->best, &score)) score = s->best;
+    }
+    if (!status && score.fits) {
+        outlook->step_s = score.step_s;
+        outlook->bytes = (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes);
+    }
+    return status;
+}
+
+/* The share of the step that is saved where one limit is lifted: a tenth more of it, or all of it
+ * (a link twice as fast).  *extra_bytes: how much more memory that takes. */
+MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_all, double now_s,
+                             double* saved, double* extra_bytes, memo_error* error) {
+    const memo_swap_plan_desc* desc = s->desc;
+    int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
+    int64_t lifted = is_all || capacity > MEMOI_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
+    memoi_outlook then;
+    memo_status status;
+    *saved = *extra_bytes = 0;
+    if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH) {
+        if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0)
+            return MEMO_STATUS_OK;
+        s->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
+    } else {
+        if (capacity == 0) return MEMO_STATUS_OK;
+        *(is_host ? &s->host_bytes : &s->device_bytes) = lifted;
+    }
+    status = memoi_foresee(s, is_host, &then, error);
+    s->host_bytes = desc->host_bytes;
+    s->device_bytes = desc->device_bytes;
+    s->link_factor = 1;
+    if (status || then.step_s < 0) return status;
+    *saved = 1 - then.step_s / now_s;
+    *extra_bytes = then.bytes - (double)capacity;
+    return status;
+}
+
+/* The limit of which a tenth more saves most, and what it would save to have none; where a tenth
+ * saves nothing (attention is recomputed whole or not at all), the one that costs most in all. */
+MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
+    static const memo_alpha_limit limits[] = {
+        MEMO_ALPHA_LIMIT_HOST_MEMORY, MEMO_ALPHA_LIMIT_DEVICE_MEMORY, MEMO_ALPHA_LIMIT_BANDWIDTH};
+    memoi_outlook now;
+    double saved, extra_bytes, most = 5e-5;
+    char bytes[32];
+    memo_status status = memoi_foresee(s, 0, &now, error);
+    int is_all, i;
+    snprintf(plan->reason, sizeof plan->reason, "%s",
+             plan->stall_s < 1e-3 * plan->step_s && plan->recompute_s < 1e-3 * plan->step_s
+                 ? "nothing limits it: every copy hides behind the computation, and nothing is "
+                   "recomputed"
+                 : "no single limit: neither more of one memory nor a faster link would by itself "
+                   "save anything");
+    if (status || !(now.step_s > 0)) return status;
+    for (is_all = 0; is_all < 2 && plan->limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
+        for (i = 0; i < 3 && !status; i++) {
+            status = memoi_lift(s, limits[i], is_all, now.step_s, &saved, &extra_bytes, error);
+            if (status || saved <= most) continue;
+            most = saved;
+            plan->limit = limits[i];
+        }
+    }
+    if (status || plan->limit == MEMO_ALPHA_LIMIT_NONE) return status;
+    status = memoi_lift(s, plan->limit, 1, now.step_s, &saved, &extra_bytes, error);
+    if (plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH)
+        snprintf(plan->reason, sizeof plan->reason,
+                 "bandwidth is the limit; a link twice as fast would save %.2g%% of the step",
+                 100 * saved);
+    else
+        snprintf(plan->reason, sizeof plan->reason,
+                 "%s is the limit; %s more would save %.2g%% of the step",
+                 memo_alpha_limit_name(plan->limit), memoi_bytes_name(bytes, extra_bytes),
+                 100 * saved);
+    return status;
+}
+
+/* What the least demanding plan lacks. */
+MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
+    char needed[32], there[32];
+    memoi_score score;
+    memo_status status;
+    int is_host;
+    memoi_tiles_of_alpha(s, 0);
+    status = memoi_score_tiles(s, &score, error);
+    if (status) return status;
+    is_host = !s->device_bytes || score.sizes.device_bytes <= s->device_bytes;
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "%s memory: %s, with as much recomputed as can be, needs %s of the %s there",
+        is_host ? "host" : "device", s->desc->is_alpha_only ? "a single alpha" : "a plan",
+        memoi_bytes_name(needed,
+                         (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes)),
+        memoi_bytes_name(there, (double)(is_host ? s->host_bytes : s->device_bytes)));
+}
+
+/* plan takes s->best_rows where these are what is wanted. */
+MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
+    memoi_score score;
+    memo_status status = memoi_best_alpha(s, &score, &plan->alpha, &plan->n_resident_layers, error);
+    if (status) return status;
+    plan->alpha_step_s = score.fits ? score.step_s : 0;
+    if (!s->desc->is_alpha_only) {
+        status = memoi_best_tiles(s, plan->alpha, error);
+        if (!status) status = memoi_keep_more(s, error);
+        if (status) return status;
+        if (memoi_score_is_better(&s->best, &score)) {
+            score = s->best;
+            plan->rows = s->best_rows;
+            s->best_rows = NULL;
+        }
+    }
+    if (!score.fits) return memoi_refuse_rows(s, error);
+    plan->step_s = score.step_s;
+    plan->stall_s = score.stall_s;
+    plan->recompute_s = score.recompute_s;
+    plan->device_bytes = score.sizes.device_bytes;
+    plan->host_bytes = score.sizes.host_bytes;
+    plan->swapped_bytes = score.sizes.swapped_bytes;
+    plan->program_s = s->program_s;
+    if (s->best_rows) return memoi_name_limit(s, plan, error);
+    s->best_rows = (memo_swap_rows*)memoi_calloc(
+        (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors, sizeof(memo_swap_rows));
+    return s->best_rows ? memoi_name_limit(s, plan, error)
+                        : memoi_no_memory(error, "the planning of rows");
+}
+
+memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                           memo_error* error) {
+    memoi_splitter s;
+    memo_status status;
+    *plan = NULL;
+    status = memoi_splitter_create(desc, &s, error);
+    if (status) return status;
+    *plan = (memo_swap_plan*)memoi_calloc(1, sizeof(memo_swap_plan));
+    status = *plan ? memoi_split_rows(&s, *plan, error) : memoi_no_memory(error, "a plan of rows");
+    memoi_splitter_free(&s);
+    if (status) {
+        memo_swap_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return status;
+}
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -13,6 +13,7 @@
  *     -lnccl -lcudart
  *
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
+ *           8 overlapped tensor-parallel blocks
  *
  * OPTIONS (define before the implementation, and alike wherever memo_sp.h is included)
  *     MEMO_SP_NCCL             the NCCL back end; needs nccl.h and cuda_runtime_api.h
@@ -618,6 +619,307 @@ MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_des
                                                      const memo_mask* mask, int32_t is_backward,
                                                      const memo_sp_attention_costs* costs,
                                                      memo_schedule* schedule, memo_error* error);
+
+/* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
+ *
+ * A model split by tensor parallelism is a row of blocks (attention, MLP, attention, ...), each of
+ * which ends with a collective: in the forward pass the sum of its partial outputs, in the backward
+ * pass that of its partial input gradients.  Where a batch is cut into parts, the collective of one
+ * part runs behind the computation of another (Oases paper, section 3).
+ *
+ * --- the schedules ---
+ *
+ *   default    every operation waits for the one before (Megatron)
+ *   pipelined  the parts overlap inside each pass; a layer is recomputed whole before its backward
+ *   (Merak) cross      the passes of recomputation and backward overlap too (cross-pass)
+ *   fine       recomputation begins behind each collective of the forward, so that it needs none
+ *   itself (cross-pass
+ *              with fine-grained recomputation); the input of every block is saved instead of that
+ *              of every layer
+ *
+ * Forward, pipelined is that of the last three.  A collective starts right behind the input
+ * gradient, and the weight gradient runs behind it.
+ *
+ * With splits_sequence the parts are ranges of one sequence, in its order, and the first block of
+ * each layer is attention: its forward of a part reads keys and values of those before it, and its
+ * backward of a part adds to their gradients.  So the backward takes the last part first, and
+ * attention is recomputed for all parts before the first of them goes backward. */
+
+typedef enum memo_blocks_order {
+    MEMO_BLOCKS_DEFAULT = 0,
+    MEMO_BLOCKS_PIPELINED,
+    MEMO_BLOCKS_CROSS,
+    MEMO_BLOCKS_FINE
+} memo_blocks_order;
+MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine"; never NULL */
+
+/* Of one part of one block; the paper's F, R, B and C. */
+typedef struct memo_block_times {
+    double forward_s;
+    double recompute_s; /* without the last product where nobody reads it */
+    double backward_s;  /* of input and weights; with weights_apart, of the input */
+    double weights_s;   /* with weights_apart */
+    double reduce_s;    /* the all-reduce, or the reduce-scatter */
+    double gather_s;    /* the all-gather, with what happens to the rows between the two */
+} memo_block_times;
+
+typedef struct memo_blocks_schedule_desc {
+    memo_blocks_order order;
+    int32_t n_blocks;         /* K */
+    int32_t blocks_per_layer; /* 0: 2 */
+    int32_t n_parts;          /* sub-batches; 0: 2 */
+    int32_t splits_sequence;
+    int32_t
+        weights_apart; /* the weight gradient is an operation of its own, behind the collective */
+    /* The reduce-scatter and all-gather form: between blocks each rank has its share of the rows.
+     * The gather before a recomputation remains. */
+    int32_t is_scattered;
+    const memo_block_times* times; /* (n_blocks, n_parts); NULL: all 0 */
+} memo_blocks_schedule_desc;
+
+MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
+
+/* Appended to schedule: streams "compute" and "comm" (new where it has none of that name), what
+ * runs on them in the order of one pass over all blocks, and the bytes it touches, one for each
+ * tensor (block inputs, activations, partial sums, gradients, of each part), so that
+ * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a, W1a (weights) of block 1, part a;
+ * cF1a and so on are the collectives behind them, G1a a gather; end-a is where the trainer takes
+ * over. Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; a time
+ * that is negative or no number; more than 1000 parts), OUT_OF_HOST_MEMORY (the schedule then holds
+ * a part of the pass). */
+MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
+                                                  memo_schedule* schedule, memo_error* error);
+MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
+                                                   memo_schedule* schedule, memo_error* error);
+
+/* What splitting costs, from a profile. */
+typedef struct memo_blocks_overhead {
+    double operation_s;  /* of each computation, whatever its size: launch, idle tail */
+    double collective_s; /* of each collective: see memo_blocks_latency */
+} memo_blocks_overhead;
+
+/* What a collective of no bytes would take, from n measured ones: where the least-squares line
+ * meets 0; never below 0.  Fewer than two sizes: 0. */
+MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s,
+                                    int32_t n);
+
+/* In how many parts, of 1, 2, 4, ... up to max_parts, forward and backward together take the least
+ * time; 1 where messages are too small to gain.  desc->times are those of the whole batch
+ * (n_blocks); a part takes the overhead and its share of the rest.  Of equal times the fewest
+ * parts.  desc->n_parts is not read.  makespan_s may be NULL.  Errors: as above. */
+MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
+                                            const memo_blocks_overhead* overhead, int32_t max_parts,
+                                            int32_t* n_parts, double* makespan_s,
+                                            memo_error* error);
+
+/* --- the blocks, run ---
+ *
+ * A trainer gives a function for each piece of a block and, once per pass, calls forward and
+ * backward, for the stack or layer by layer; the helper calls them back in the schedule's order and
+ * puts collectives and event waits between them.  Nothing waits on the host.
+ *
+ * What a block function computes, for part s, with y, g the part's output and gradient buffers and
+ * T ranks:
+ *
+ *   forward      input h_i: given (i = 0) or h_{i-1} + y, where y is the reduced output of the
+ *   block before.
+ *                Keeps h_i where call.keeps_input.  y = this rank's partial sum of the block's
+ *                output.
+ *   recompute    what backward needs and forward did not keep, from h_i (call.is_input_saved) or
+ *   from h_{i-1} and y.
+ *                y again where call.has_output; else its last product is not needed.
+ *   backward     d_i, gradient of the block's output stream: given (last block) or d_{i+1} + g (g
+ *   reduced, carried
+ *                through the norm).  g = this rank's partial sum of the gradient of the block's
+ *                input.
+ *   weights      adds the gradients of this rank's weights.  Runs behind the collective of g: reads
+ *   neither y nor g. forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of
+ *   its input, d_0 + g.
+ *
+ * Parts come in a fixed order, the same in every order of the schedule: sums over parts have the
+ * same bits.  A part's collective reads and writes its buffers, which are the trainer's.
+ *
+ * Scattered (Megatron's sequence parallelism): y and g are reduced and scattered, so that each rank
+ * has its share of the rows, at y + rank * count / T; forward_rows and backward_rows carry them, on
+ * the comm stream, to the rows of the next block, which are gathered. */
+
+typedef struct memo_block_call {
+    int32_t block, part;
+    memo_stream stream;     /* enqueue there */
+    int32_t is_input_saved; /* the input is there; 0: it is the one before plus y */
+    int32_t keeps_input;    /* forward: recompute will find it saved */
+    int32_t has_output;     /* somebody reads y */
+} memo_block_call;
+
+typedef memo_status (*memo_block_function)(void* context, const memo_block_call* call,
+                                           memo_error* error);
+
+typedef struct memo_block_functions {
+    void* context;
+    memo_block_function forward, recompute, backward;
+    memo_block_function weights; /* NULL: backward does it */
+    /* May be NULL; call.block is the last block, the first. */
+    memo_block_function forward_end, backward_end;
+    /* Scattered form only.  forward_rows: this rank's rows of the gathered input of call.block, at
+     * inputs[block % blocks_per_layer] + rank * count / T, from the saved rows of its input or (not
+     * is_input_saved) from those of the block before and y.  backward_rows: this rank's rows of d
+     * for call.block, at gradients[block % 2] + rank * count / T, from the given gradient (last
+     * block) or from d of call.block + 1 and g. */
+    memo_block_function forward_rows, backward_rows;
+} memo_block_functions;
+
+/* Buffers of one part, device memory, count elements each. */
+typedef struct memo_block_buffers {
+    void *output, *gradient; /* y and g */
+    int64_t count;
+    void* const* inputs; /* scattered: of each block of a layer */
+    void* gradients[2];  /* scattered: of even and of odd blocks */
+} memo_block_buffers;
+
+typedef struct memo_blocks_desc {
+    const memo_device* device;
+    memo_stream compute_stream;
+    memo_stream comm_stream; /* NULL: one of its own, of high priority */
+    memo_comm* comm;         /* memo_mesh.tensor; used on the comm stream in between */
+    memo_type type;
+    /* Its times serve memo_blocks_get_schedule alone; weights_apart follows from the functions. */
+    memo_blocks_schedule_desc schedule;
+    const memo_block_buffers* buffers; /* (n_parts), copied */
+    memo_block_functions functions;
+} memo_blocks_desc;
+
+typedef struct memo_blocks memo_blocks;
+
+MEMO_API memo_blocks_desc memo_blocks_desc_default(void);
+/* Every rank for itself.  Errors: INVALID_ARGUMENT (a function or buffer that is missing; scattered
+ * counts that the ranks do not divide), OUT_OF_HOST_MEMORY, and the device's. */
+MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
+                                        memo_error* error);
+/* Waits for both streams. */
+MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
+
+/* One pass over all layers.  All ranks of comm call them, in the same order.  Behind them compute
+ * waits for all of it. Errors: INVALID_STATE (a backward without forward), those of the functions,
+ * of comm and of the device. */
+MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
+MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
+/* The same in pieces, so that the trainer can do something between layers (memo_swap_forward_begin
+ * and the like): layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always begins anew.
+ * Errors: INVALID_STATE (order), as above. */
+MEMO_API memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer,
+                                               memo_error* error);
+MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer,
+                                                memo_error* error);
+
+/* What forward (is_backward 0) or backward enqueues; lent until destroy. */
+MEMO_API const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks,
+                                                       int32_t is_backward);
+
+/* --- degrees that differ from block to block ---
+ *
+ * Of a world's ranks, `degree` side by side share the blocks of that degree, and the rows of a
+ * batch: a larger degree has fewer groups, with more rows each.  A run of blocks of one degree is
+ * one memo_blocks.  Where a larger degree follows, each part's rows are gathered
+ * (across->all_gather, forward) and their gradients cut (backward); where a smaller one follows,
+ * the other way round.  Cut: the rows of this rank begin at across->rank * n_rows /
+ * across->size. */
+typedef struct memo_degree_comms {
+    int32_t degree;
+    memo_comm* tensor; /* the ranks that share a block */
+    memo_comm* data; /* those with the same share of it: gradients of weights are summed over it */
+    /* Those that exchange rows with the degree that follows; NULL: none follows, or the same. */
+    memo_comm* across;
+} memo_degree_comms;
+
+/* next_degree 0: none.  All ranks of world call it and wait for each other.  Errors:
+ * INVALID_ARGUMENT (degrees that do not divide the world or each other), those of split. */
+MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
+                                              memo_degree_comms* comms, memo_error* error);
+MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
+
+/* --- layers of a split model ---
+ *
+ * Column-parallel: each rank has some of the outputs; the input is whole.  Row-parallel: each has
+ * some of the inputs and makes a partial sum of all outputs.  Attention and MLP are a
+ * column-parallel linear, what is local, and a row-parallel one: one collective, the one that ends
+ * the block.  Only what the ranks must do together is here; the products are the trainer's (or
+ * those for the host device below). */
+
+/* Elements [begin, begin + count) of n on a rank; shares differ by one at most. */
+typedef struct memo_share {
+    int64_t begin, count;
+} memo_share;
+MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
+
+/* Products of one linear layer, enqueued on stream: x (n_rows, n_in), weights (n_out, n_in), y
+ * (n_rows, n_out); fp32. bias and d_bias (n_out) may be NULL.  d_weights and d_bias are added to,
+ * rows in order. */
+typedef struct memo_linear_functions {
+    void* context;
+    memo_status (*forward)(void* context, memo_stream stream, const float* x, const float* weights,
+                           const float* bias, float* y, int64_t n_rows, int64_t n_in, int64_t n_out,
+                           memo_error* error);
+    memo_status (*backward)(void* context, memo_stream stream, const float* d_y,
+                            const float* weights, float* d_x, int64_t n_rows, int64_t n_in,
+                            int64_t n_out, memo_error* error);
+    memo_status (*weights)(void* context, memo_stream stream, const float* x, const float* d_y,
+                           float* d_weights, float* d_bias, int64_t n_rows, int64_t n_in,
+                           int64_t n_out, memo_error* error);
+} memo_linear_functions;
+
+typedef enum memo_linear_split { MEMO_LINEAR_COLUMN = 0, MEMO_LINEAR_ROW } memo_linear_split;
+
+/* A rank's share; weights (n_out, n_in). */
+typedef struct memo_linear {
+    memo_linear_functions functions;
+    memo_linear_split split;
+    int32_t rank;        /* row-parallel: rank 0 adds the bias, so that the sum has it once */
+    int64_t n_in, n_out; /* of this rank */
+    const float *weights, *bias;
+    float *d_weights, *d_bias; /* of a row-parallel bias all ranks have the whole gradient */
+} memo_linear;
+
+/* y, d_x: of a row-parallel (forward) or column-parallel layer (backward) a partial sum, to be
+ * reduced over the ranks. */
+MEMO_API memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream,
+                                         const float* x, float* y, int64_t n_rows,
+                                         memo_error* error);
+MEMO_API memo_status memo_linear_backward(const memo_linear* linear, memo_stream stream,
+                                          const float* d_y, float* d_x, int64_t n_rows,
+                                          memo_error* error);
+MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream stream,
+                                         const float* x, const float* d_y, int64_t n_rows,
+                                         memo_error* error);
+
+#ifndef MEMO_NO_HOST_DEVICE
+/* Plain loops on a host device. */
+MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
+
+/* A table of tokens split by rows; table (share.count, hidden), share = memo_share_of(vocabulary,
+ * ...).  forward: out (n_rows, hidden) of all ranks, summed by comm on stream; backward adds to
+ * d_table, rows in order.  A token outside the vocabulary gives zeros.  tokens stay until the
+ * stream has passed.  All ranks call forward; host device, fp32. */
+MEMO_API memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* comm,
+                                                 memo_stream stream, const float* table,
+                                                 memo_share share, const int32_t* tokens,
+                                                 int64_t n_rows, int64_t hidden, float* out,
+                                                 memo_error* error);
+MEMO_API memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
+                                                  float* d_table, memo_share share,
+                                                  const int32_t* tokens, int64_t n_rows,
+                                                  int64_t hidden, const float* d_out,
+                                                  memo_error* error);
+
+/* Cross-entropy over logits split by columns: logits (n_rows, share.count) become their gradients,
+ * times scale. losses (n_rows), the same on all ranks; 0 where the label is outside [0,
+ * vocabulary).  scratch (3 n_rows).  Two messages, of n_rows and 2 n_rows numbers, on stream
+ * instead of the logits.  All ranks call it; host device, fp32. */
+MEMO_API memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm,
+                                             memo_stream stream, float* logits, memo_share share,
+                                             int64_t vocabulary, const int32_t* labels,
+                                             int64_t n_rows, float scale, float* losses,
+                                             float* scratch, memo_error* error);
+#endif
 
 #ifdef __cplusplus
 }
@@ -5425,4 +5727,1358 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     MEMO_FREE(all.more_streams);
     return status;
 }
+
+/* ---- 8 overlapped blocks: the schedules ---------------------------------------------------------
+ * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks. */
+
+const char* memo_blocks_order_name(memo_blocks_order order) {
+    switch (order) {
+    case MEMO_BLOCKS_DEFAULT: return "default";
+    case MEMO_BLOCKS_PIPELINED: return "pipelined";
+    case MEMO_BLOCKS_CROSS: return "cross";
+    case MEMO_BLOCKS_FINE: return "fine";
+    }
+    return "no order";
+}
+
+memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void) {
+    memo_blocks_schedule_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+#define MEMOI_BLOCKS_PARTS 1000
+
+typedef enum memoi_blocks_kind {
+    MEMOI_BLOCKS_NONE = 0, /* a record or a wait */
+    MEMOI_BLOCKS_FORWARD,
+    MEMOI_BLOCKS_RECOMPUTE,
+    MEMOI_BLOCKS_BACKWARD,
+    MEMOI_BLOCKS_WEIGHTS,
+    MEMOI_BLOCKS_END,
+    MEMOI_BLOCKS_REDUCE_FORWARD,   /* the first of those on the comm stream */
+    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* somebody reads what was recomputed */
+    MEMOI_BLOCKS_REDUCE_UNREAD,    /* nobody does, but the order is the published one */
+    MEMOI_BLOCKS_REDUCE_BACKWARD,
+    MEMOI_BLOCKS_GATHER_INPUT,
+    MEMOI_BLOCKS_GATHER_GRADIENT
+} memoi_blocks_kind;
+
+/* What op k of a schedule is. */
+typedef struct memoi_blocks_step {
+    memoi_blocks_kind kind;
+    int32_t block, part;
+} memoi_blocks_step;
+
+/* Tensors of each part, numbered for the checker.  Those of a block are there for as many blocks as
+ * are in use at once; a trainer may keep more. */
+enum {
+    MEMOI_BLOCKS_OUTPUT,         /* y: partial, then reduced */
+    MEMOI_BLOCKS_INPUT_GRADIENT, /* g: partial, then reduced */
+    MEMOI_BLOCKS_STREAM,         /* d: gradient of what the blocks add to */
+    MEMOI_BLOCKS_KEYS,           /* keys and values of the sequence's part */
+    MEMOI_BLOCKS_KEY_GRADIENTS,
+    MEMOI_BLOCKS_RESULT,
+    MEMOI_BLOCKS_GATHERED_GRADIENT, /* of even and of odd blocks */
+    MEMOI_BLOCKS_TENSORS = MEMOI_BLOCKS_GATHERED_GRADIENT + 2
+    /* then the input of each block; activations and gathered input of each block of a layer */
+};
+
+typedef struct memoi_blocks_builder {
+    memo_blocks_schedule_desc desc; /* nothing is 0 that has a default */
+    memo_schedule* schedule;
+    int64_t steps_capacity;
+    memoi_blocks_step* steps; /* one an op */
+    int32_t compute, comm;
+    int32_t first_event; /* n_parts each: ready, reduced output, reduced gradient, gathered */
+    memo_range* ranges;  /* of the op being built */
+    int64_t n_reads, n_writes;
+    int64_t* layer_begins; /* ops, in the order of the pass; may be NULL */
+    memo_status status;
+    memo_error* error;
+} memoi_blocks_builder;
+
+enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_GATHERED };
+
+MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
+    int64_t i, n;
+    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
+    if (desc->n_parts == 0) desc->n_parts = 2;
+    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d is no order; there are default, pipelined, cross and fine",
+                              (int)desc->order);
+    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%d parts; 1 to %d would work",
+                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d blocks are not whole layers of %d", (int)desc->n_blocks,
+                              (int)desc->blocks_per_layer);
+    n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0;
+    for (i = 0; i < n; i++) {
+        const memo_block_times* t = &desc->times[i];
+        double sum = t->forward_s + t->recompute_s + t->backward_s + t->weights_s + t->reduce_s +
+                     t->gather_s;
+        if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
+              t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "a time of block %d, part %d is below 0, or no number",
+                                  (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* --- bytes --- */
+
+MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_builder* b, int32_t block) {
+    return block % b->desc.blocks_per_layer;
+}
+MEMOI int32_t memoi_blocks_tensors(const memoi_blocks_builder* b) {
+    return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + 2 * b->desc.blocks_per_layer;
+}
+MEMOI int32_t memoi_blocks_input(int32_t block) { return MEMOI_BLOCKS_TENSORS + block; }
+MEMOI int32_t memoi_blocks_activations(const memoi_blocks_builder* b, int32_t block) {
+    return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + 2 * memoi_blocks_in_layer(b, block);
+}
+MEMOI int32_t memoi_blocks_gathered(const memoi_blocks_builder* b, int32_t block) {
+    return memoi_blocks_activations(b, block) + 1;
+}
+MEMOI int32_t memoi_blocks_gathered_gradient(int32_t block) {
+    return MEMOI_BLOCKS_GATHERED_GRADIENT + (block & 1);
+}
+
+/* All reads of an op before its writes. */
+MEMOI void memoi_blocks_touch(memoi_blocks_builder* b, int64_t byte, int is_written) {
+    memo_range* range = &b->ranges[b->n_reads + b->n_writes];
+    range->begin = (uint64_t)byte;
+    range->end = (uint64_t)byte + 1;
+    if (is_written)
+        b->n_writes++;
+    else
+        b->n_reads++;
+}
+MEMOI void memoi_blocks_read(memoi_blocks_builder* b, int32_t tensor, int32_t part) {
+    memoi_blocks_touch(b, (int64_t)tensor * b->desc.n_parts + part, 0);
+}
+MEMOI void memoi_blocks_write(memoi_blocks_builder* b, int32_t tensor, int32_t part) {
+    memoi_blocks_touch(b, (int64_t)tensor * b->desc.n_parts + part, 1);
+}
+
+MEMOI int memoi_blocks_couples(const memoi_blocks_builder* b, int32_t block) {
+    return b->desc.splits_sequence && memoi_blocks_in_layer(b, block) == 0;
+}
+
+/* Is the input of a block there when its recomputation starts, from the forward pass? */
+MEMOI int memoi_blocks_is_saved(const memo_blocks_schedule_desc* desc, int32_t block) {
+    return desc->order == MEMO_BLOCKS_FINE || block % desc->blocks_per_layer == 0;
+}
+
+/* What forward or recomputation reads: the input, or what it is the sum of. */
+MEMOI void memoi_blocks_read_input(memoi_blocks_builder* b, int32_t block, int32_t part,
+                                   int is_there) {
+    int32_t before;
+    if (b->desc.is_scattered) {
+        memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
+    } else if (is_there) {
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+    } else {
+        memoi_blocks_read(b, memoi_blocks_input(block - 1), part);
+        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
+    }
+    if (memoi_blocks_couples(b, block))
+        for (before = 0; before < part; before++) memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
+}
+MEMOI void memoi_blocks_write_activations(memoi_blocks_builder* b, int32_t block, int32_t part,
+                                          int is_there, int has_output) {
+    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
+    if (!b->desc.is_scattered && !is_there) memoi_blocks_write(b, memoi_blocks_input(block), part);
+    if (has_output) memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+    if (memoi_blocks_couples(b, block)) memoi_blocks_write(b, MEMOI_BLOCKS_KEYS, part);
+}
+
+/* Nobody reads the output of a layer's last block when it is recomputed, nor, in the fine order, of
+ * any. */
+MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t block) {
+    int is_last = block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
+    if (desc->order == MEMO_BLOCKS_FINE) return 0;
+    return !(desc->order == MEMO_BLOCKS_CROSS && is_last);
+}
+
+/* Numbered behind all tensors of parts. */
+MEMOI int64_t memoi_blocks_weights(const memoi_blocks_builder* b, int32_t block) {
+    return (int64_t)memoi_blocks_tensors(b) * b->desc.n_parts + block;
+}
+
+MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
+                                int is_backward) {
+    const int32_t block = step->block, part = step->part;
+    const int is_scattered = b->desc.is_scattered;
+    int32_t before;
+    switch (step->kind) {
+    case MEMOI_BLOCKS_FORWARD:
+        memoi_blocks_read_input(b, block, part, block == 0);
+        memoi_blocks_write_activations(b, block, part, block == 0, 1);
+        break;
+    case MEMOI_BLOCKS_RECOMPUTE: {
+        int is_saved = memoi_blocks_is_saved(&b->desc, block);
+        memoi_blocks_read_input(b, block, part, is_saved);
+        memoi_blocks_write_activations(b, block, part, is_saved,
+                                       memoi_blocks_has_output(&b->desc, block));
+        break;
+    }
+    case MEMOI_BLOCKS_BACKWARD:
+        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
+        if (is_scattered) {
+            memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
+            memoi_blocks_read(b, memoi_blocks_gathered_gradient(block), part);
+        } else {
+            memoi_blocks_read(b, memoi_blocks_input(block), part);
+            memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+            if (block < b->desc.n_blocks - 1) { /* carried through the norm of the block above */
+                memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
+                memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+            }
+        }
+        if (memoi_blocks_couples(b, block))
+            for (before = 0; before <= part; before++) {
+                memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
+                memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
+            }
+        if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+        memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
+        memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
+        if (!is_scattered) memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
+        if (memoi_blocks_couples(b, block))
+            for (before = 0; before <= part; before++)
+                memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
+        break;
+    case MEMOI_BLOCKS_WEIGHTS:
+        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
+        memoi_blocks_read(
+            b, is_scattered ? memoi_blocks_gathered(b, block) : memoi_blocks_input(block), part);
+        memoi_blocks_read(
+            b, is_scattered ? memoi_blocks_gathered_gradient(block) : MEMOI_BLOCKS_STREAM, part);
+        memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+        memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
+        break;
+    case MEMOI_BLOCKS_REDUCE_FORWARD:
+    case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
+        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
+        if (is_scattered && block < b->desc.n_blocks - 1) {
+            memoi_blocks_read(b, memoi_blocks_input(block), part);
+            memoi_blocks_write(b, memoi_blocks_input(block + 1), part);
+            memoi_blocks_write(b, memoi_blocks_gathered(b, block + 1), part);
+        }
+        memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+        break;
+    case MEMOI_BLOCKS_REDUCE_UNREAD:
+        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
+        memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+        break;
+    case MEMOI_BLOCKS_REDUCE_BACKWARD:
+        memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        if (is_scattered && block > 0) {
+            memoi_blocks_read(b, memoi_blocks_input(block), part);
+            memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+            memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
+            memoi_blocks_write(b, memoi_blocks_gathered_gradient(block - 1), part);
+        }
+        memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        break;
+    case MEMOI_BLOCKS_GATHER_INPUT:
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+        memoi_blocks_write(b, memoi_blocks_gathered(b, block), part);
+        break;
+    case MEMOI_BLOCKS_GATHER_GRADIENT:
+        memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        memoi_blocks_write(b, memoi_blocks_gathered_gradient(block), part);
+        break;
+    case MEMOI_BLOCKS_END:
+        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_STREAM : memoi_blocks_input(block), part);
+        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
+        if (is_backward) memoi_blocks_read(b, memoi_blocks_input(block), part);
+        memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
+        break;
+    case MEMOI_BLOCKS_NONE: break;
+    }
+}
+
+/* --- one op after another --- */
+
+MEMOI double memoi_blocks_duration(const memoi_blocks_builder* b, const memoi_blocks_step* step) {
+    const memo_block_times* times;
+    double gather_s;
+    if (!b->desc.times) return 0;
+    times = &b->desc.times[(int64_t)step->block * b->desc.n_parts + step->part];
+    gather_s = b->desc.is_scattered ? times->gather_s : 0;
+    switch (step->kind) {
+    case MEMOI_BLOCKS_FORWARD: return times->forward_s;
+    case MEMOI_BLOCKS_RECOMPUTE: return times->recompute_s;
+    case MEMOI_BLOCKS_BACKWARD: return times->backward_s;
+    case MEMOI_BLOCKS_WEIGHTS: return times->weights_s;
+    case MEMOI_BLOCKS_REDUCE_FORWARD:
+    case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
+        return times->reduce_s + (step->block < b->desc.n_blocks - 1 ? gather_s : 0);
+    case MEMOI_BLOCKS_REDUCE_UNREAD: return times->reduce_s;
+    case MEMOI_BLOCKS_REDUCE_BACKWARD: return times->reduce_s + (step->block > 0 ? gather_s : 0);
+    case MEMOI_BLOCKS_GATHER_INPUT:
+    case MEMOI_BLOCKS_GATHER_GRADIENT: return gather_s;
+    case MEMOI_BLOCKS_END:
+    case MEMOI_BLOCKS_NONE: break;
+    }
+    return 0;
+}
+
+MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
+    static const char* const kinds[] = {"",   "F",  "R",  "B",  "W", "end-",
+                                        "cF", "cR", "cR", "cB", "G", "Gd"};
+    char block[16];
+    if (step->kind == MEMOI_BLOCKS_END)
+        block[0] = 0;
+    else
+        snprintf(block, sizeof block, "%d", (int)step->block + 1);
+    if (step->part < 26)
+        snprintf(name, 40, "%s%s%c", kinds[step->kind], block, 'a' + (int)step->part);
+    else
+        snprintf(name, 40, "%s%s.%d", kinds[step->kind], block, (int)step->part + 1);
+}
+
+/* Keeps steps as long as the schedule has ops. */
+MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
+                              int32_t part) {
+    void* steps = b->steps;
+    int64_t n = b->schedule->n_ops;
+    if (b->status) return;
+    if (!memoi_reserve(&steps, &b->steps_capacity, n, sizeof *b->steps)) {
+        b->status = memoi_no_memory(b->error, "the steps of a schedule");
+        return;
+    }
+    b->steps = (memoi_blocks_step*)steps;
+    b->steps[n - 1].kind = kind;
+    b->steps[n - 1].block = block;
+    b->steps[n - 1].part = part;
+}
+
+MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
+    return kind >= MEMOI_BLOCKS_REDUCE_FORWARD;
+}
+
+MEMOI void memoi_blocks_run_op(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
+                               int32_t part, int is_backward) {
+    memo_op_desc op = memo_op_desc_default();
+    memoi_blocks_step step;
+    char name[40];
+    if (b->status) return;
+    step.kind = kind;
+    step.block = block;
+    step.part = part;
+    b->n_reads = b->n_writes = 0;
+    memoi_blocks_touched(b, &step, is_backward);
+    memoi_blocks_name(name, &step);
+    op.name = name;
+    op.stream = memoi_blocks_is_comm(kind) ? b->comm : b->compute;
+    op.duration_s = memoi_blocks_duration(b, &step);
+    op.reads = b->ranges;
+    op.n_reads = b->n_reads;
+    op.writes = b->ranges + b->n_reads;
+    op.n_writes = b->n_writes;
+    b->status = memo_schedule_run(b->schedule, &op, b->error);
+    memoi_blocks_added(b, kind, block, part);
+}
+
+MEMOI int32_t memoi_blocks_event(const memoi_blocks_builder* b, int event, int32_t part) {
+    return b->first_event + event * b->desc.n_parts + part;
+}
+MEMOI void memoi_blocks_record(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
+    if (b->status) return;
+    b->status =
+        memo_schedule_record(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
+    memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
+}
+MEMOI void memoi_blocks_await(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
+    if (b->status) return;
+    b->status =
+        memo_schedule_wait(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
+    memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
+}
+
+/* In the default order the collective has been waited for already. */
+MEMOI void memoi_blocks_need(memoi_blocks_builder* b, int event, int32_t part) {
+    if (b->desc.order != MEMO_BLOCKS_DEFAULT) memoi_blocks_await(b, event, part, b->compute);
+}
+
+/* Behind all that compute has been given so far. */
+MEMOI void memoi_blocks_collective(memoi_blocks_builder* b, memoi_blocks_kind kind, int event,
+                                   int32_t block, int32_t part) {
+    memoi_blocks_record(b, MEMOI_BLOCKS_READY, part, b->compute);
+    memoi_blocks_await(b, MEMOI_BLOCKS_READY, part, b->comm);
+    memoi_blocks_run_op(b, kind, block, part, 0);
+    memoi_blocks_record(b, event, part, b->comm);
+    if (b->desc.order == MEMO_BLOCKS_DEFAULT) memoi_blocks_await(b, event, part, b->compute);
+}
+
+MEMOI void memoi_blocks_gather(memoi_blocks_builder* b, int32_t block, int32_t part) {
+    if (b->desc.is_scattered)
+        memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_INPUT, MEMOI_BLOCKS_GATHERED, block, part);
+}
+
+/* The k-th layer of the pass begins here. */
+MEMOI void memoi_blocks_mark(memoi_blocks_builder* b, int32_t k) {
+    if (b->layer_begins) b->layer_begins[k] = b->schedule->n_ops;
+}
+
+/* --- forward --- */
+
+MEMOI void memoi_blocks_forward(memoi_blocks_builder* b) {
+    int32_t i, s;
+    for (s = 0; s < b->desc.n_parts; s++) memoi_blocks_gather(b, 0, s);
+    for (i = 0; i < b->desc.n_blocks; i++) {
+        if (i > 0 && memoi_blocks_in_layer(b, i) == 0)
+            memoi_blocks_mark(b, i / b->desc.blocks_per_layer);
+        for (s = 0; s < b->desc.n_parts; s++) {
+            if (i > 0)
+                memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
+            else if (b->desc.is_scattered)
+                memoi_blocks_need(b, MEMOI_BLOCKS_GATHERED, s);
+            memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s, 0);
+            memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
+        }
+    }
+    for (s = 0; s < b->desc.n_parts; s++) {
+        memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->desc.n_blocks - 1, s, 0);
+    }
+}
+
+/* --- backward --- */
+
+/* The k-th part that goes backward. */
+MEMOI int32_t memoi_blocks_back(const memoi_blocks_builder* b, int32_t k) {
+    return b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
+}
+
+MEMOI void memoi_blocks_recompute(memoi_blocks_builder* b, int32_t block, int32_t part) {
+    if (!memoi_blocks_is_saved(&b->desc, block))
+        memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, part);
+    else if (b->desc.is_scattered)
+        memoi_blocks_need(b, MEMOI_BLOCKS_GATHERED, part);
+    memoi_blocks_run_op(b, MEMOI_BLOCKS_RECOMPUTE, block, part, 1);
+    if (memoi_blocks_has_output(&b->desc, block)) {
+        int is_last = memoi_blocks_in_layer(b, block) == b->desc.blocks_per_layer - 1;
+        memoi_blocks_collective(
+            b, is_last ? MEMOI_BLOCKS_REDUCE_UNREAD : MEMOI_BLOCKS_REDUCE_RECOMPUTE,
+            MEMOI_BLOCKS_REDUCED, block, part);
+    }
+}
+
+MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int32_t part) {
+    int is_last = memoi_blocks_in_layer(b, block) == b->desc.blocks_per_layer - 1;
+    /* At the end of a layer the gradient is there already: in the pipelined order the barrier has
+     * waited; in the cross order its recomputation did, for a collective that came later on the
+     * comm stream. */
+    int is_there =
+        is_last && (b->desc.order == MEMO_BLOCKS_PIPELINED ||
+                    (b->desc.order == MEMO_BLOCKS_CROSS && b->desc.blocks_per_layer > 1));
+    if (block == b->desc.n_blocks - 1 ? b->desc.is_scattered : !is_there)
+        memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, part);
+    memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part, 1);
+    memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block, part);
+    if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part, 1);
+    /* The next recomputation needs its rows; behind the weights, which read those of this block. */
+    if (block > 0 && b->desc.order >= MEMO_BLOCKS_CROSS &&
+        (b->desc.order == MEMO_BLOCKS_FINE || memoi_blocks_in_layer(b, block) == 0))
+        memoi_blocks_gather(
+            b, b->desc.order == MEMO_BLOCKS_FINE ? block - 1 : block - b->desc.blocks_per_layer,
+            part);
+}
+
+/* Recomputation and backward of a block side by side. */
+MEMOI void memoi_blocks_segment(memoi_blocks_builder* b, int32_t block) {
+    int32_t k;
+    if (memoi_blocks_couples(b, block))
+        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, block, k);
+    for (k = 0; k < b->desc.n_parts; k++) {
+        if (!memoi_blocks_couples(b, block))
+            memoi_blocks_recompute(b, block, memoi_blocks_back(b, k));
+        memoi_blocks_backward_of(b, block, memoi_blocks_back(b, k));
+    }
+}
+
+MEMOI void memoi_blocks_barrier(memoi_blocks_builder* b, int event) {
+    int32_t s;
+    for (s = 0; s < b->desc.n_parts; s++) memoi_blocks_need(b, event, s);
+}
+
+MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
+    const memo_blocks_order order = b->desc.order;
+    int32_t first = layer * b->desc.blocks_per_layer, last = first + b->desc.blocks_per_layer - 1;
+    int32_t i, k;
+    int is_top = last == b->desc.n_blocks - 1;
+    if (is_top && b->desc.is_scattered)
+        for (k = 0; k < b->desc.n_parts; k++)
+            memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_GRADIENT, MEMOI_BLOCKS_RETURNED, last,
+                                    k);
+    if (order == MEMO_BLOCKS_FINE) {
+        for (k = 0; is_top && k < b->desc.n_parts; k++) memoi_blocks_gather(b, last, k);
+        for (i = last; i >= first; i--) memoi_blocks_segment(b, i);
+        return;
+    }
+    if (is_top || order != MEMO_BLOCKS_CROSS)
+        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_gather(b, first, k);
+    for (i = first; i < last; i++)
+        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, i, k);
+    if (order == MEMO_BLOCKS_CROSS) {
+        memoi_blocks_segment(b, last);
+    } else {
+        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, last, k);
+        memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
+        for (k = 0; k < b->desc.n_parts; k++)
+            memoi_blocks_backward_of(b, last, memoi_blocks_back(b, k));
+    }
+    for (i = last - 1; i >= first; i--)
+        for (k = 0; k < b->desc.n_parts; k++)
+            memoi_blocks_backward_of(b, i, memoi_blocks_back(b, k));
+    if (order == MEMO_BLOCKS_PIPELINED && first > 0) memoi_blocks_barrier(b, MEMOI_BLOCKS_RETURNED);
+}
+
+MEMOI void memoi_blocks_backward(memoi_blocks_builder* b) {
+    int32_t n_layers = b->desc.n_blocks / b->desc.blocks_per_layer, layer, k;
+    for (layer = n_layers - 1; layer >= 0; layer--) {
+        memoi_blocks_mark(b, n_layers - 1 - layer);
+        memoi_blocks_backward_layer(b, layer);
+    }
+    for (k = 0; k < b->desc.n_parts; k++) {
+        memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, k);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, 0, k, 1);
+    }
+}
+
+/* The stream of that name, new where there is none. */
+MEMOI memo_status memoi_blocks_stream(memo_schedule* schedule, const char* name, int32_t* stream,
+                                      memo_error* error) {
+    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
+        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
+    return memo_schedule_add_stream(schedule, name, stream, error);
+}
+
+/* steps gets one of each op, to be freed with MEMO_FREE, layer_begins (n_layers) where each begins;
+ * both may be NULL, and schedule is empty where they are not. */
+MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int is_backward,
+                                     memo_schedule* schedule, memoi_blocks_step** steps,
+                                     int64_t* layer_begins, memo_error* error) {
+    memoi_blocks_builder b;
+    int32_t i, event = 0;
+    memset(&b, 0, sizeof b);
+    b.desc = *desc;
+    b.schedule = schedule;
+    b.layer_begins = layer_begins;
+    b.error = error;
+    b.status = memoi_blocks_check(&b.desc, error);
+    if (b.status) return b.status;
+    /* The most has backward of attention split by sequence. */
+    b.ranges = (memo_range*)memoi_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
+    if (!b.ranges) return memoi_no_memory(error, "a schedule");
+    b.status = memoi_blocks_stream(schedule, "compute", &b.compute, error);
+    if (!b.status) b.status = memoi_blocks_stream(schedule, "comm", &b.comm, error);
+    for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
+        b.status = memo_schedule_add_event(schedule, &event, error);
+        if (i == 0) b.first_event = event;
+    }
+    if (is_backward)
+        memoi_blocks_backward(&b);
+    else
+        memoi_blocks_forward(&b);
+    MEMO_FREE(b.ranges);
+    if (steps && !b.status)
+        *steps = b.steps;
+    else
+        MEMO_FREE(b.steps);
+    return b.status;
+}
+
+memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
+                                         memo_schedule* schedule, memo_error* error) {
+    return memoi_blocks_build(desc, 0, schedule, NULL, NULL, error);
+}
+
+memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
+                                          memo_schedule* schedule, memo_error* error) {
+    return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
+}
+
+/* --- how many parts --- */
+
+double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s, int32_t n) {
+    double mean_bytes = 0, mean_s = 0, products = 0, squares = 0, latency_s;
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        mean_bytes += (double)message_bytes[i] / n;
+        mean_s += measured_s[i] / n;
+    }
+    for (i = 0; i < n; i++) {
+        double bytes = (double)message_bytes[i] - mean_bytes;
+        products += bytes * (measured_s[i] - mean_s);
+        squares += bytes * bytes;
+    }
+    if (!(squares > 0)) return 0;
+    latency_s = mean_s - products / squares * mean_bytes;
+    return latency_s > 0 ? latency_s : 0;
+}
+
+MEMOI memo_status memoi_blocks_makespan(const memo_blocks_schedule_desc* desc, double* makespan_s,
+                                        memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int is_backward;
+    *makespan_s = 0;
+    for (is_backward = 0; !status && is_backward < 2; is_backward++) {
+        memo_schedule* schedule;
+        memo_simulation* simulation = NULL;
+        status = memo_schedule_create(&schedule, error);
+        if (status) return status;
+        status = memoi_blocks_build(desc, is_backward, schedule, NULL, NULL, error);
+        if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+        if (!status) *makespan_s += simulation->makespan_s;
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+    return status;
+}
+
+MEMOI double memoi_blocks_share(double whole_s, double overhead_s, int32_t n_parts) {
+    return whole_s <= overhead_s ? whole_s : overhead_s + (whole_s - overhead_s) / n_parts;
+}
+
+memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
+                                   const memo_blocks_overhead* overhead, int32_t max_parts,
+                                   int32_t* n_parts, double* makespan_s, memo_error* error) {
+    memo_blocks_schedule_desc tried = *desc;
+    memo_block_times* times;
+    int32_t n, i, s;
+    double best_s = 0;
+    memo_status status;
+    tried.n_parts = 1;
+    status = memoi_blocks_check(&tried, error);
+    if (status) return status;
+    if (!desc->times || max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS ||
+        !(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the best number of parts needs times, overheads of at least 0 and a "
+                              "maximum of 1 to %d",
+                              MEMOI_BLOCKS_PARTS);
+    times = (memo_block_times*)memoi_calloc((int64_t)desc->n_blocks * max_parts,
+                                            sizeof(memo_block_times));
+    if (!times) return memoi_no_memory(error, "times");
+    tried.times = times;
+    for (n = 1; !status && n <= max_parts; n *= 2) {
+        double total_s;
+        tried.n_parts = n;
+        for (i = 0; i < desc->n_blocks; i++)
+            for (s = 0; s < n; s++) {
+                const memo_block_times* whole = &desc->times[i];
+                memo_block_times* part = &times[(int64_t)i * n + s];
+                part->forward_s = memoi_blocks_share(whole->forward_s, overhead->operation_s, n);
+                part->recompute_s =
+                    memoi_blocks_share(whole->recompute_s, overhead->operation_s, n);
+                part->backward_s = memoi_blocks_share(whole->backward_s, overhead->operation_s, n);
+                part->weights_s = memoi_blocks_share(whole->weights_s, overhead->operation_s, n);
+                part->reduce_s = memoi_blocks_share(whole->reduce_s, overhead->collective_s, n);
+                part->gather_s = memoi_blocks_share(whole->gather_s, overhead->collective_s, n);
+            }
+        status = memoi_blocks_makespan(&tried, &total_s, error);
+        if (!status && (n == 1 || total_s < best_s * (1 - 1e-12))) {
+            best_s = total_s;
+            *n_parts = n;
+        }
+    }
+    MEMO_FREE(times);
+    if (!status && makespan_s) *makespan_s = best_s;
+    return status;
+}
+
+/* ---- 8 overlapped blocks: run -------------------------------------------------------------------
+ * Knows: a schedule's steps, a device, a communicator and the trainer's functions.  The schedule is
+ * the program: one op after the other is enqueued as it stands there. */
+
+typedef struct memoi_blocks_pass {
+    memo_schedule* schedule;
+    memoi_blocks_step* steps; /* one an op */
+    int64_t* layer_begins;    /* ops; in the order of the pass, then the end */
+} memoi_blocks_pass;
+
+struct memo_blocks {
+    memo_blocks_desc desc;       /* nothing is 0 that has a default; buffers are these: */
+    memo_block_buffers* buffers; /* (n_parts) */
+    int32_t owns_comm_stream;
+    int32_t n_layers, n_events;
+    memo_event* events;
+    void** inputs;                       /* (n_parts, blocks_per_layer) */
+    memoi_blocks_pass passes[2];         /* forward, backward */
+    int32_t next_forward, next_backward; /* layers that may come next; -1: none */
+};
+
+memo_blocks_desc memo_blocks_desc_default(void) {
+    memo_blocks_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+MEMOI memo_status memoi_blocks_missing(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "overlapped blocks need %s", what);
+}
+
+MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
+    const memo_block_functions* f = &desc->functions;
+    int32_t s, j;
+    memo_status status = memoi_blocks_check(&desc->schedule, error);
+    if (status) return status;
+    if (!desc->device || !desc->comm || !desc->buffers)
+        return memoi_blocks_missing("a device, a communicator and buffers", error);
+    if (!memo_type_bytes(desc->type)) return memoi_blocks_missing("a type", error);
+    if (!f->forward || !f->recompute || !f->backward)
+        return memoi_blocks_missing("the functions forward, recompute and backward", error);
+    if (desc->schedule.is_scattered && (!f->forward_rows || !f->backward_rows))
+        return memoi_blocks_missing("forward_rows and backward_rows in the scattered form", error);
+    for (s = 0; s < desc->schedule.n_parts; s++) {
+        const memo_block_buffers* buffers = &desc->buffers[s];
+        int is_there = buffers->output && buffers->gradient && buffers->count >= 0;
+        if (desc->schedule.is_scattered) {
+            is_there =
+                is_there && buffers->inputs && buffers->gradients[0] && buffers->gradients[1];
+            for (j = 0; is_there && j < desc->schedule.blocks_per_layer; j++)
+                is_there = buffers->inputs[j] != NULL;
+            if (is_there && buffers->count % desc->comm->size)
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "part %d: %lld elements cannot be scattered over %d ranks",
+                                      (int)s + 1, (long long)buffers->count, (int)desc->comm->size);
+        }
+        if (!is_there) return memoi_blocks_missing("all buffers of every part", error);
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* error) {
+    const memo_block_buffers* given = blocks->desc.buffers;
+    int32_t n_parts = blocks->desc.schedule.n_parts, m = blocks->desc.schedule.blocks_per_layer, s,
+            j;
+    memo_block_buffers* copy =
+        (memo_block_buffers*)memoi_calloc(n_parts, sizeof(memo_block_buffers));
+    blocks->desc.buffers = blocks->buffers = copy;
+    blocks->inputs = (void**)memoi_calloc((int64_t)n_parts * m, sizeof(void*));
+    if (!copy || !blocks->inputs) return memoi_no_memory(error, "overlapped blocks");
+    for (s = 0; s < n_parts; s++) {
+        copy[s] = given[s];
+        copy[s].inputs = blocks->inputs + (int64_t)s * m;
+        for (j = 0; j < m && blocks->desc.schedule.is_scattered; j++)
+            blocks->inputs[(int64_t)s * m + j] = given[s].inputs[j];
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
+    const memo_device* d = blocks->desc.device;
+    int32_t k;
+    memo_status status = memoi_blocks_copy_buffers(blocks, error);
+    for (k = 0; k < 2 && !status; k++) {
+        memoi_blocks_pass* pass = &blocks->passes[k];
+        pass->layer_begins = (int64_t*)memoi_calloc(blocks->n_layers + 1, sizeof(int64_t));
+        status = pass->layer_begins ? memo_schedule_create(&pass->schedule, error)
+                                    : memoi_no_memory(error, "overlapped blocks");
+        if (!status)
+            status = memoi_blocks_build(&blocks->desc.schedule, k, pass->schedule, &pass->steps,
+                                        pass->layer_begins, error);
+        if (!status) pass->layer_begins[blocks->n_layers] = pass->schedule->n_ops;
+    }
+    blocks->desc.schedule.times = NULL; /* the caller's */
+    if (status) return status;
+    blocks->events =
+        (memo_event*)memoi_calloc(blocks->passes[0].schedule->n_events, sizeof(memo_event));
+    if (!blocks->events) return memoi_no_memory(error, "overlapped blocks");
+    for (k = 0; k < blocks->passes[0].schedule->n_events && !status; k++) {
+        status = d->event_create(d->context, &blocks->events[k], error);
+        blocks->n_events += !status;
+    }
+    if (!status && !blocks->desc.comm_stream) {
+        status = d->stream_create(d->context, "comm", 1, &blocks->desc.comm_stream, error);
+        blocks->owns_comm_stream = !status;
+    }
+    return status;
+}
+
+memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
+                               memo_error* error) {
+    memo_blocks_desc checked = *desc;
+    memo_blocks* made;
+    memo_status status = memoi_blocks_check_desc(&checked, error);
+    *blocks = NULL;
+    if (status) return status;
+    made = (memo_blocks*)memoi_calloc(1, sizeof *made);
+    if (!made) return memoi_no_memory(error, "overlapped blocks");
+    made->desc = checked;
+    made->desc.schedule.weights_apart = checked.functions.weights != NULL;
+    made->n_layers = checked.schedule.n_blocks / checked.schedule.blocks_per_layer;
+    made->next_forward = made->next_backward = -1;
+    status = memoi_blocks_prepare(made, error);
+    if (status) {
+        memo_blocks_destroy(made);
+        return status;
+    }
+    *blocks = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_blocks_destroy(memo_blocks* blocks) {
+    const memo_device* d;
+    int32_t k;
+    if (!blocks) return;
+    d = blocks->desc.device;
+    (void)d->stream_synchronize(d->context, blocks->desc.compute_stream, NULL);
+    if (blocks->desc.comm_stream)
+        (void)d->stream_synchronize(d->context, blocks->desc.comm_stream, NULL);
+    for (k = 0; k < blocks->n_events; k++)
+        (void)d->event_destroy(d->context, blocks->events[k], NULL);
+    if (blocks->owns_comm_stream)
+        (void)d->stream_destroy(d->context, blocks->desc.comm_stream, NULL);
+    for (k = 0; k < 2; k++) {
+        memo_schedule_destroy(blocks->passes[k].schedule);
+        MEMO_FREE(blocks->passes[k].steps);
+        MEMO_FREE(blocks->passes[k].layer_begins);
+    }
+    MEMO_FREE(blocks->events);
+    MEMO_FREE(blocks->inputs);
+    MEMO_FREE(blocks->buffers);
+    MEMO_FREE(blocks);
+}
+
+const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks, int32_t is_backward) {
+    return blocks->passes[is_backward ? 1 : 0].schedule;
+}
+
+/* --- one step --- */
+
+MEMOI memo_status memoi_blocks_callback(const memo_blocks* blocks, memo_block_function function,
+                                        int32_t block, int32_t part, int is_input_saved,
+                                        int has_output, memo_stream stream, memo_error* error) {
+    memo_block_call call;
+    if (!function) return MEMO_STATUS_OK;
+    call.block = block;
+    call.part = part;
+    call.stream = stream;
+    call.is_input_saved = is_input_saved;
+    call.keeps_input = memoi_blocks_is_saved(&blocks->desc.schedule, block);
+    call.has_output = has_output;
+    return function(blocks->desc.functions.context, &call, error);
+}
+
+/* What forward and recompute find and leave. */
+MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_blocks_step* step,
+                                       int is_backward, memo_error* error) {
+    const memo_block_functions* f = &blocks->desc.functions;
+    const memo_blocks_schedule_desc* schedule = &blocks->desc.schedule;
+    memo_stream stream = blocks->desc.compute_stream;
+    int is_saved = step->block == 0, has_output = 1;
+    memo_block_function function = f->forward;
+    if (step->kind == MEMOI_BLOCKS_RECOMPUTE) {
+        function = f->recompute;
+        is_saved = memoi_blocks_is_saved(schedule, step->block);
+        has_output = memoi_blocks_has_output(schedule, step->block);
+    } else if (step->kind == MEMOI_BLOCKS_BACKWARD) {
+        function = f->backward;
+    } else if (step->kind == MEMOI_BLOCKS_WEIGHTS) {
+        function = f->weights;
+    } else if (step->kind == MEMOI_BLOCKS_END) {
+        function = is_backward ? f->backward_end : f->forward_end;
+    }
+    return memoi_blocks_callback(blocks, function, step->block, step->part, is_saved, has_output,
+                                 stream, error);
+}
+
+/* Rows of the shares, carried over and gathered into rows of all. */
+MEMOI memo_status memoi_blocks_rows(const memo_blocks* blocks, memo_block_function function,
+                                    int32_t block, int32_t part, int is_input_saved, void* rows,
+                                    memo_error* error) {
+    const memo_blocks_desc* desc = &blocks->desc;
+    int64_t share = desc->buffers[part].count / desc->comm->size;
+    memo_status status = memoi_blocks_callback(blocks, function, block, part, is_input_saved, 0,
+                                               desc->comm_stream, error);
+    if (status) return status;
+    return desc->comm->all_gather(desc->comm, desc->comm_stream,
+                                  (const char*)rows +
+                                      desc->comm->rank * share * memo_type_bytes(desc->type),
+                                  rows, share, desc->type, error);
+}
+
+MEMOI memo_status memoi_blocks_reduce(const memo_blocks* blocks, void* buffer, int64_t count,
+                                      memo_error* error) {
+    const memo_blocks_desc* desc = &blocks->desc;
+    int64_t share = count / desc->comm->size;
+    if (!desc->schedule.is_scattered)
+        return desc->comm->all_reduce(desc->comm, desc->comm_stream, buffer, buffer, count,
+                                      desc->type, MEMO_REDUCTION_SUM, error);
+    return desc->comm->reduce_scatter(desc->comm, desc->comm_stream, buffer,
+                                      (char*)buffer +
+                                          desc->comm->rank * share * memo_type_bytes(desc->type),
+                                      share, desc->type, MEMO_REDUCTION_SUM, error);
+}
+
+MEMOI memo_status memoi_blocks_communicate(const memo_blocks* blocks, const memoi_blocks_step* step,
+                                           memo_error* error) {
+    const memo_blocks_desc* desc = &blocks->desc;
+    const memo_block_buffers* buffers = &desc->buffers[step->part];
+    const int32_t block = step->block, m = desc->schedule.blocks_per_layer;
+    const int is_scattered = desc->schedule.is_scattered;
+    memo_status status;
+    switch (step->kind) {
+    case MEMOI_BLOCKS_GATHER_INPUT:
+        return memoi_blocks_rows(blocks, desc->functions.forward_rows, block, step->part, 1,
+                                 buffers->inputs[block % m], error);
+    case MEMOI_BLOCKS_GATHER_GRADIENT:
+        return memoi_blocks_rows(blocks, desc->functions.backward_rows, block, step->part, 1,
+                                 buffers->gradients[block % 2], error);
+    case MEMOI_BLOCKS_REDUCE_FORWARD:
+    case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
+        status = memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
+        if (status || !is_scattered || block == desc->schedule.n_blocks - 1) return status;
+        return memoi_blocks_rows(blocks, desc->functions.forward_rows, block + 1, step->part, 0,
+                                 buffers->inputs[(block + 1) % m], error);
+    case MEMOI_BLOCKS_REDUCE_UNREAD:
+        return memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
+    default: /* MEMOI_BLOCKS_REDUCE_BACKWARD */
+        status = memoi_blocks_reduce(blocks, buffers->gradient, buffers->count, error);
+        if (status || !is_scattered || block == 0) return status;
+        return memoi_blocks_rows(blocks, desc->functions.backward_rows, block - 1, step->part, 0,
+                                 buffers->gradients[(block - 1) % 2], error);
+    }
+}
+
+/* Told to whoever listens, as the schedule has it. */
+MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_schedule* schedule,
+                                        int64_t index, memo_stream stream, memo_error* error) {
+    const memo_device* d = blocks->desc.device;
+    const memo_op* op = &schedule->ops[index];
+    memo_op_desc told = memo_op_desc_default();
+    if (d->struct_bytes < (int64_t)sizeof(memo_device) || !d->annotate) return MEMO_STATUS_OK;
+    told.name = memo_schedule_op_name(schedule, index);
+    told.duration_s = op->duration_s;
+    told.reads = schedule->ranges + op->first_range;
+    told.n_reads = op->n_reads;
+    told.writes = told.reads + op->n_reads;
+    told.n_writes = op->n_writes;
+    return d->annotate(d->context, stream, &told, error);
+}
+
+MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backward, int64_t index,
+                                        memo_error* error) {
+    const memoi_blocks_pass* pass = &blocks->passes[is_backward];
+    const memo_device* d = blocks->desc.device;
+    const memo_op* op = &pass->schedule->ops[index];
+    const memoi_blocks_step* step = &pass->steps[index];
+    /* Streams were added in this order to an empty schedule. */
+    memo_stream stream = op->stream == 0 ? blocks->desc.compute_stream : blocks->desc.comm_stream;
+    memo_status status;
+    if (op->kind == MEMO_OP_RECORD)
+        return d->event_record(d->context, blocks->events[op->event], stream, error);
+    if (op->kind == MEMO_OP_WAIT)
+        return d->event_wait(d->context, blocks->events[op->event], stream, error);
+    status = memoi_blocks_announce(blocks, pass->schedule, index, stream, error);
+    if (status) return status;
+    return memoi_blocks_is_comm(step->kind)
+               ? memoi_blocks_communicate(blocks, step, error)
+               : memoi_blocks_compute(blocks, step, is_backward, error);
+}
+
+/* The k-th layer of a pass. */
+MEMOI memo_status memoi_blocks_layer_run(const memo_blocks* blocks, int is_backward, int32_t k,
+                                         memo_error* error) {
+    const int64_t* begins = blocks->passes[is_backward].layer_begins;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    for (i = begins[k]; i < begins[k + 1] && !status; i++)
+        status = memoi_blocks_step_run(blocks, is_backward, i, error);
+    return status;
+}
+
+memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    memo_status status;
+    if (layer != 0 && (layer != blocks->next_forward || layer >= blocks->n_layers))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "forward of layer %d out of order; there are layers 0 to %d",
+                              (int)layer, (int)blocks->n_layers - 1);
+    blocks->next_forward = blocks->next_backward = -1;
+    status = memoi_blocks_layer_run(blocks, 0, layer, error);
+    if (status) return status;
+    blocks->next_forward = layer + 1;
+    if (layer == blocks->n_layers - 1) blocks->next_backward = layer;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
+    memo_status status;
+    if (layer < 0 || layer != blocks->next_backward)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              blocks->next_backward < 0
+                                  ? "backward of layer %d without a forward of all layers"
+                                  : "backward of layer %d out of order",
+                              (int)layer);
+    blocks->next_forward = blocks->next_backward = -1;
+    status = memoi_blocks_layer_run(blocks, 1, blocks->n_layers - 1 - layer, error);
+    if (!status) blocks->next_backward = layer - 1;
+    return status;
+}
+
+memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error) {
+    int32_t layer;
+    memo_status status = MEMO_STATUS_OK;
+    for (layer = 0; layer < blocks->n_layers && !status; layer++)
+        status = memo_blocks_forward_layer(blocks, layer, error);
+    return status;
+}
+
+memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error) {
+    int32_t layer;
+    memo_status status = MEMO_STATUS_OK;
+    for (layer = blocks->n_layers - 1; layer >= 0 && !status; layer--)
+        status = memo_blocks_backward_layer(blocks, layer, error);
+    return status;
+}
+
+/* ---- 8 overlapped blocks: degrees that change ---------------------------------------------------
+ * Knows: which ranks stand together.  Knows nothing of rows. */
+
+memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
+                                     memo_degree_comms* comms, memo_error* error) {
+    int32_t rank = world->rank, low = degree < next_degree ? degree : next_degree;
+    int32_t high = degree < next_degree ? next_degree : degree;
+    memo_status status;
+    memset(comms, 0, sizeof *comms);
+    if (degree < 1 || world->size % degree || next_degree < 0 ||
+        (next_degree && (world->size % next_degree || high % low)))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "degrees %d and %d in a world of %d: each must divide the world, and one the "
+            "other",
+            (int)degree, (int)next_degree, (int)world->size);
+    comms->degree = degree;
+    status = world->split(world, rank / degree, rank, "tensor", &comms->tensor, error);
+    if (!status) status = world->split(world, rank % degree, rank, "data", &comms->data, error);
+    if (!status && next_degree && next_degree != degree)
+        status = world->split(world, rank / high * low + rank % low, rank, "across", &comms->across,
+                              error);
+    if (status) memo_degree_comms_destroy(comms);
+    return status;
+}
+
+void memo_degree_comms_destroy(memo_degree_comms* comms) {
+    if (comms->tensor) comms->tensor->destroy(comms->tensor);
+    if (comms->data) comms->data->destroy(comms->data);
+    if (comms->across) comms->across->destroy(comms->across);
+    memset(comms, 0, sizeof *comms);
+}
+
+/* ---- 8 overlapped blocks: layers of a split model -----------------------------------------------
+ * Knows: shares of a matrix.  Knows nothing of schedules. */
+
+memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
+    memo_share share;
+    int64_t rest = n % size;
+    share.begin = n / size * rank + (rank < rest ? rank : rest);
+    share.count = n / size + (rank < rest);
+    return share;
+}
+
+memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream, const float* x,
+                                float* y, int64_t n_rows, memo_error* error) {
+    const float* bias = linear->split == MEMO_LINEAR_ROW && linear->rank != 0 ? NULL : linear->bias;
+    return linear->functions.forward(linear->functions.context, stream, x, linear->weights, bias, y,
+                                     n_rows, linear->n_in, linear->n_out, error);
+}
+
+memo_status memo_linear_backward(const memo_linear* linear, memo_stream stream, const float* d_y,
+                                 float* d_x, int64_t n_rows, memo_error* error) {
+    return linear->functions.backward(linear->functions.context, stream, d_y, linear->weights, d_x,
+                                      n_rows, linear->n_in, linear->n_out, error);
+}
+
+memo_status memo_linear_weights(const memo_linear* linear, memo_stream stream, const float* x,
+                                const float* d_y, int64_t n_rows, memo_error* error) {
+    return linear->functions.weights(linear->functions.context, stream, x, d_y, linear->d_weights,
+                                     linear->d_bias, n_rows, linear->n_in, linear->n_out, error);
+}
+
+#ifndef MEMO_NO_HOST_DEVICE
+
+/* --- on the host device --- */
+
+typedef struct memoi_linear_args {
+    const float *x, *weights, *bias; /* x: or d_y */
+    const float* d_y;
+    float *y, *d_bias; /* y: or d_x, d_weights */
+    int64_t n_rows, n_in, n_out;
+} memoi_linear_args;
+
+MEMOI memo_status memoi_linear_forward_run(void* args, memo_error* error) {
+    const memoi_linear_args* a = (const memoi_linear_args*)args;
+    int64_t r, o, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++)
+        for (o = 0; o < a->n_out; o++) {
+            float sum = 0;
+            for (i = 0; i < a->n_in; i++)
+                sum = fmaf(a->x[r * a->n_in + i], a->weights[o * a->n_in + i], sum);
+            a->y[r * a->n_out + o] = a->bias ? sum + a->bias[o] : sum;
+        }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_linear_backward_run(void* args, memo_error* error) {
+    const memoi_linear_args* a = (const memoi_linear_args*)args;
+    int64_t r, o, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        float* d_x = a->y + r * a->n_in;
+        for (i = 0; i < a->n_in; i++) d_x[i] = 0;
+        for (o = 0; o < a->n_out; o++)
+            for (i = 0; i < a->n_in; i++)
+                d_x[i] = fmaf(a->d_y[r * a->n_out + o], a->weights[o * a->n_in + i], d_x[i]);
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_linear_weights_run(void* args, memo_error* error) {
+    const memoi_linear_args* a = (const memoi_linear_args*)args;
+    int64_t r, o, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++)
+        for (o = 0; o < a->n_out; o++) {
+            float d_y = a->d_y[r * a->n_out + o];
+            if (a->d_bias) a->d_bias[o] += d_y;
+            for (i = 0; i < a->n_in; i++)
+                a->y[o * a->n_in + i] = fmaf(d_y, a->x[r * a->n_in + i], a->y[o * a->n_in + i]);
+        }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_host_linear_forward(void* context, memo_stream stream, const float* x,
+                                            const float* weights, const float* bias, float* y,
+                                            int64_t n_rows, int64_t n_in, int64_t n_out,
+                                            memo_error* error) {
+    memoi_linear_args args;
+    memset(&args, 0, sizeof args);
+    args.x = x;
+    args.weights = weights;
+    args.bias = bias;
+    args.y = y;
+    args.n_rows = n_rows;
+    args.n_in = n_in;
+    args.n_out = n_out;
+    return memo_host_device_launch((memo_device*)context, stream, memoi_linear_forward_run, &args,
+                                   sizeof args, error);
+}
+
+MEMOI memo_status memoi_host_linear_backward(void* context, memo_stream stream, const float* d_y,
+                                             const float* weights, float* d_x, int64_t n_rows,
+                                             int64_t n_in, int64_t n_out, memo_error* error) {
+    memoi_linear_args args;
+    memset(&args, 0, sizeof args);
+    args.d_y = d_y;
+    args.weights = weights;
+    args.y = d_x;
+    args.n_rows = n_rows;
+    args.n_in = n_in;
+    args.n_out = n_out;
+    return memo_host_device_launch((memo_device*)context, stream, memoi_linear_backward_run, &args,
+                                   sizeof args, error);
+}
+
+MEMOI memo_status memoi_host_linear_weights(void* context, memo_stream stream, const float* x,
+                                            const float* d_y, float* d_weights, float* d_bias,
+                                            int64_t n_rows, int64_t n_in, int64_t n_out,
+                                            memo_error* error) {
+    memoi_linear_args args;
+    memset(&args, 0, sizeof args);
+    args.x = x;
+    args.d_y = d_y;
+    args.y = d_weights;
+    args.d_bias = d_bias;
+    args.n_rows = n_rows;
+    args.n_in = n_in;
+    args.n_out = n_out;
+    return memo_host_device_launch((memo_device*)context, stream, memoi_linear_weights_run, &args,
+                                   sizeof args, error);
+}
+
+memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
+    memo_linear_functions functions;
+    functions.context = host_device;
+    functions.forward = memoi_host_linear_forward;
+    functions.backward = memoi_host_linear_backward;
+    functions.weights = memoi_host_linear_weights;
+    return functions;
+}
+
+/* --- embedding --- */
+
+typedef struct memoi_embedding_args {
+    const float* from; /* table, d_out */
+    float* to;         /* out, d_table */
+    memo_share share;
+    const int32_t* tokens;
+    int64_t n_rows, hidden;
+} memoi_embedding_args;
+
+MEMOI memo_status memoi_embedding_forward_run(void* args, memo_error* error) {
+    const memoi_embedding_args* a = (const memoi_embedding_args*)args;
+    int64_t r, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        int64_t row = a->tokens[r] - a->share.begin;
+        int is_own = row >= 0 && row < a->share.count;
+        for (i = 0; i < a->hidden; i++)
+            a->to[r * a->hidden + i] = is_own ? a->from[row * a->hidden + i] : 0;
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_embedding_backward_run(void* args, memo_error* error) {
+    const memoi_embedding_args* a = (const memoi_embedding_args*)args;
+    int64_t r, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        int64_t row = a->tokens[r] - a->share.begin;
+        if (row < 0 || row >= a->share.count) continue;
+        for (i = 0; i < a->hidden; i++) a->to[row * a->hidden + i] += a->from[r * a->hidden + i];
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_embedding_launch(memo_device* host_device, memo_stream stream,
+                                         memo_host_function run, const float* from, float* to,
+                                         memo_share share, const int32_t* tokens, int64_t n_rows,
+                                         int64_t hidden, memo_error* error) {
+    memoi_embedding_args args;
+    args.from = from;
+    args.to = to;
+    args.share = share;
+    args.tokens = tokens;
+    args.n_rows = n_rows;
+    args.hidden = hidden;
+    return memo_host_device_launch(host_device, stream, run, &args, sizeof args, error);
+}
+
+memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* comm,
+                                        memo_stream stream, const float* table, memo_share share,
+                                        const int32_t* tokens, int64_t n_rows, int64_t hidden,
+                                        float* out, memo_error* error) {
+    memo_status status = memoi_embedding_launch(host_device, stream, memoi_embedding_forward_run,
+                                                table, out, share, tokens, n_rows, hidden, error);
+    if (status) return status;
+    return comm->all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
+                            MEMO_REDUCTION_SUM, error);
+}
+
+memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
+                                         float* d_table, memo_share share, const int32_t* tokens,
+                                         int64_t n_rows, int64_t hidden, const float* d_out,
+                                         memo_error* error) {
+    return memoi_embedding_launch(host_device, stream, memoi_embedding_backward_run, d_out, d_table,
+                                  share, tokens, n_rows, hidden, error);
+}
+
+/* --- cross-entropy ---
+ *
+ * loss = log(sum exp(l_j - m)) + m - l_label, m = max l_j; gradient exp(l_j - m) / sum - [j =
+ * label].  m, the sum and the label's logit are of all ranks. */
+
+typedef struct memoi_entropy_args {
+    float* logits;
+    memo_share share;
+    int64_t vocabulary;
+    const int32_t* labels;
+    int64_t n_rows;
+    float scale;
+    float *losses, *maxima, *sums; /* sums, then the labels' logits */
+} memoi_entropy_args;
+
+MEMOI memo_status memoi_entropy_max_run(void* args, memo_error* error) {
+    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
+    int64_t r, j;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        const float* row = a->logits + r * a->share.count;
+        float most = -INFINITY; /* a rank may have none */
+        for (j = 0; j < a->share.count; j++) most = row[j] > most ? row[j] : most;
+        a->maxima[r] = most;
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_entropy_sum_run(void* args, memo_error* error) {
+    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
+    int64_t r, j;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        float* row = a->logits + r * a->share.count;
+        int64_t label = a->labels[r] - a->share.begin;
+        float sum = 0;
+        a->sums[a->n_rows + r] = label >= 0 && label < a->share.count ? row[label] : 0;
+        for (j = 0; j < a->share.count; j++) {
+            row[j] = expf(row[j] - a->maxima[r]);
+            sum += row[j];
+        }
+        a->sums[r] = sum;
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_entropy_loss_run(void* args, memo_error* error) {
+    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
+    int64_t r, j;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        float* row = a->logits + r * a->share.count;
+        int is_counted = a->labels[r] >= 0 && a->labels[r] < a->vocabulary;
+        int64_t label = a->labels[r] - a->share.begin;
+        float factor = is_counted ? a->scale / a->sums[r] : 0;
+        for (j = 0; j < a->share.count; j++) row[j] *= factor;
+        if (is_counted && label >= 0 && label < a->share.count) row[label] -= a->scale;
+        a->losses[r] = is_counted ? logf(a->sums[r]) + a->maxima[r] - a->sums[a->n_rows + r] : 0;
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm, memo_stream stream,
+                                    float* logits, memo_share share, int64_t vocabulary,
+                                    const int32_t* labels, int64_t n_rows, float scale,
+                                    float* losses, float* scratch, memo_error* error) {
+    memoi_entropy_args args;
+    memo_status status;
+    args.logits = logits;
+    args.share = share;
+    args.vocabulary = vocabulary;
+    args.labels = labels;
+    args.n_rows = n_rows;
+    args.scale = scale;
+    args.losses = losses;
+    args.maxima = scratch;
+    args.sums = scratch + n_rows;
+    status = memo_host_device_launch(host_device, stream, memoi_entropy_max_run, &args, sizeof args,
+                                     error);
+    if (!status)
+        status = comm->all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
+                                  MEMO_REDUCTION_MAX, error);
+    if (!status)
+        status = memo_host_device_launch(host_device, stream, memoi_entropy_sum_run, &args,
+                                         sizeof args, error);
+    if (!status)
+        status = comm->all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
+                                  MEMO_REDUCTION_SUM, error);
+    if (!status)
+        status = memo_host_device_launch(host_device, stream, memoi_entropy_loss_run, &args,
+                                         sizeof args, error);
+    return status;
+}
+
+#endif
+
 #endif /* MEMO_SP_IMPLEMENTATION */

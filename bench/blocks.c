@@ -13,7 +13,7 @@
  * The last table is simulated only: a batch of one sequence, cut in two, against two sequences. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
-#include "sp_parts/8_blocks_alone.h"
+#include "memo_sp.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -25,7 +25,6 @@
 #define COUNT    (64 << 10) /* of a message */
 
 typedef struct bench {
-    double unit_s;
     memo_block_times times[N_BLOCKS * N_PARTS];
     memo_blocks_schedule_desc schedule;
     int has_weights;
@@ -257,7 +256,6 @@ static int report(double unit_s, double collective, int has_weights) {
         double busy = 0, measured_busy = 0;
         memo_error error;
         memset(&b, 0, sizeof b);
-        b.unit_s = unit_s;
         b.has_weights = has_weights;
         b.schedule.order = (memo_blocks_order)order;
         b.schedule.n_blocks = N_BLOCKS;

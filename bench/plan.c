@@ -166,7 +166,7 @@ typedef struct outcome {
 } outcome;
 
 static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capacity, double limit,
-                     uint64_t seed) {
+                          uint64_t seed) {
     memo_plan_desc desc = memo_plan_desc_default();
     memo_error error;
     outcome result;
@@ -276,7 +276,8 @@ static void print_minimalloc(int seeds, double limit) {
             continue;
         }
         for (seed = 0; seed < seeds && seed < 100; seed++) {
-            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
+            outcome result =
+                run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
             seconds[seed] = result.seconds;
             n_met += result.is_met;
         }

@@ -15,7 +15,7 @@
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
-#include "../sp_parts/8_blocks_alone.h"
+#include "memo_sp.h"
 
 #include <stdio.h>
 #include "thread_ranks.h"

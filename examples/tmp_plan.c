@@ -10,9 +10,10 @@
  * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm
  *         with -DMEMO_LP_SOLVE and -llpsolve55 the integer program is solved by lp_solve */
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "../plan_parts/degrees_alone.h"
-#include "../sp_parts/8_blocks_schedule_alone.h"
+#include "memo_plan.h"
+#include "memo_sp.h"
 
 #define MAX_BLOCKS 4096
 #define N_PARTS    2

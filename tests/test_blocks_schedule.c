@@ -7,7 +7,8 @@ static void counted_free(void* address);
 #define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
 #define MEMO_FREE(address)      counted_free(address)
 #define MEMO_IMPLEMENTATION
-#include "sp_parts/8_blocks_schedule_alone.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_test.h"
 
 static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */

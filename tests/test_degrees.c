@@ -7,9 +7,10 @@ static void counted_free(void* address);
 #define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
 #define MEMO_FREE(address)      counted_free(address)
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "plan_parts/degrees_alone.h"
-#include "sp_parts/8_blocks_schedule_alone.h"
+#include "memo_plan.h"
+#include "memo_sp.h"
 #include "memo_test.h"
 
 static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
@@ -557,6 +558,11 @@ static void refusals(void) {
     problem->costs[4].forward_s = 0;
     CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, -1, &plan, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
+    /* No time: what is not found is not called impossible. */
+    problem->memory_bytes = (int64_t)1 << 40;
+    CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_LABELS, 1e-9, &plan, &error) ==
+          MEMO_STATUS_INFEASIBLE);
+    CHECK(strstr(error.message, "exists") != NULL);
 #ifndef MEMO_LP_SOLVE
     CHECK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_MIP, 0, &plan, &error) ==
           MEMO_STATUS_UNSUPPORTED);
