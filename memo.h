@@ -811,10 +811,11 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *
  * The last two layers are never moved.  Rows that are not swapped are recomputed by the trainer
  * before the backward, from rows that are there.  They share one scratch for all layers:
- * (18 + 14 alpha) b s h elements for a GPT layer instead of the paper's 32.  Resident layers have
- * their own.
+ * (18 + 14 alpha) b s h elements for a GPT layer instead of the paper's 32; where q, k and v must
+ * be contiguous, 21 + 11 alpha for alpha > 0.  Resident layers have their own.
  *
- * The engine makes four waits a layer, each necessary: without it memo_schedule_check finds a race.
+ * The engine makes four waits a layer.  With rows chosen by modes and alpha each is necessary:
+ * without it memo_schedule_check finds a race.
  *
  *   forward_begin(i)   compute    waits for  rows of i-2 on the host
  *                                            (else: overwritten before they left)
@@ -922,7 +923,7 @@ MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_s
                                          memo_error* error);
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
-/* Waits for the engine's two streams. */
+/* Waits for the engine's two streams; the caller has synchronised the compute stream. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
 /* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ...,
@@ -8224,9 +8225,9 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
 MEMOI int64_t memoi_swap_round_rows(const memo_swap_desc* desc) {
     int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
     int64_t n_tiles = (desc->n_rows - 1) / tile_rows + 1;
-    int64_t n_swapped = (int64_t)(desc->alpha * (double)n_tiles + 0.5);
-    if (n_swapped >= n_tiles) return desc->n_rows;
-    return n_swapped * tile_rows;
+    double n_swapped = desc->alpha * (double)n_tiles + 0.5;
+    if (n_swapped >= (double)n_tiles) return desc->n_rows;
+    return (int64_t)n_swapped * tile_rows;
 }
 
 /* Every layer alike.  Device memory, in this order:
