@@ -972,8 +972,7 @@ MEMO_API memo_swap_times memo_swap_times_default(void);
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
-/* ---- 10 row kernels: the arithmetic between copies
- * -------------------------------------------------
+/* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
  * What long-context training does to rows besides multiplying matrices: collect and spread them,
  * merge partial attention, add, sum products, change types.  Each kernel is a loop over an inline
@@ -9056,8 +9055,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     return status;
 }
 
-/* ---- 10 row kernels
- * ------------------------------------------------------------------------------ Knows: the inline
+/* ---- 10 row kernels -----------------------------------------------------------------------------
+ * Knows: the inline
  * functions of its public part.  Knows nothing of CUDA, of attention or of who calls.  At the end
  * it lends its loops to the host device and shows them to the recorder. */
 

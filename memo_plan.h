@@ -23,8 +23,7 @@
 extern "C" {
 #endif
 
-/* ---- memory: offsets
- * ------------------------------------------------------------------------------ */
+/* ---- memory: offsets ------------------------------------------------------------------------- */
 
 typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, the search */
@@ -55,8 +54,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* ---- swap: alpha
- * ---------------------------------------------------------------------------------- */
+/* ---- swap: alpha ----------------------------------------------------------------------------- */
 
 /* MEMO paper, equations (1) to (3):  maximise alpha  subject to
  *     (S_input + S_attn + alpha S_others) / B <= T_layer
@@ -637,8 +635,8 @@ MEMOI double memoi_plan_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- the problem in units
- * --------------------------------------------------------------------------- Knows: a memo_plan,
+/* ---- the problem in units -----------------------------------------------------------------------
+ * Knows: a memo_plan,
  * as input.  Does not know how it is solved.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
@@ -856,8 +854,8 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* ---- greedy
- * ----------------------------------------------------------------------------------------- Knows:
+/* ---- greedy -------------------------------------------------------------------------------------
+ * Knows:
  * the problem.  Does not look back.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
@@ -1321,8 +1319,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     return MEMO_STATUS_OK;
 }
 
-/* ---- exact search
- * -------------------------------------------------------------------------------------- Knows: the
+/* ---- exact search -------------------------------------------------------------------------------
+ * Knows: the
  * problem and a capacity.  Does not know where the capacity comes from.
  *
  * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it
@@ -1921,8 +1919,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     return verdict;
 }
 
-/* ---- search for the smallest peak
- * ------------------------------------------------------------------------- Knows: how to ask the
+/* ---- search for the smallest peak ---------------------------------------------------------------
+ * Knows: how to ask the
  * exact search well: with restarts, capacity after capacity, part after part.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
@@ -2161,8 +2159,8 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
     return status;
 }
 
-/* ---- mixed-integer program
- * ---------------------------------------------------------------------------- Knows: the problem
+/* ---- mixed-integer program ----------------------------------------------------------------------
+ * Knows: the problem
  * and lp_solve.  Of its answer only the order of the items is believed; the offsets are rebuilt
  * from it in whole units.
  *
@@ -2473,8 +2471,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #endif /* MEMO_LP_SOLVE */
 
-/* ---- memo_plan_solve
- * ----------------------------------------------------------------------------------- Knows: the
+/* ---- memo_plan_solve ----------------------------------------------------------------------------
+ * Knows: the
  * engines, and which of them to ask.  Does not plan. */
 
 memo_plan_desc memo_plan_desc_default(void) {
@@ -2559,8 +2557,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     return status;
 }
 
-/* ---- memo_plan_alpha
- * ------------------------------------------------------------------------------------- Knows: the
+/* ---- memo_plan_alpha ----------------------------------------------------------------------------
+ * Knows: the
  * paper's linear program in one variable.  Knows nothing of plans. */
 
 memo_alpha_desc memo_alpha_desc_default(void) {

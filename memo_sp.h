@@ -31,8 +31,7 @@
 extern "C" {
 #endif
 
-/* ---- 1 comm: the second and last table of functions
- * -------------------------------------------------
+/* ---- 1 comm: the second and last table of functions ---------------------------------------------
  *
  * A communicator is a set of ranks 0 .. size-1; each rank holds its own memo_comm and calls it from
  * one thread. Every function but split, abort, status and destroy enqueues on a stream of the
@@ -223,8 +222,7 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
 
 #endif
 
-/* ---- 2 mesh: who belongs to which group
- * ---------------------------------------------------------------
+/* ---- 2 mesh: who belongs to which group ---------------------------------------------------------
  *
  * The ranks of a world as a box of pipeline x data x ring x ulysses x tensor ranks, tensor varying
  * fastest (unified SP paper, tip 7: tensor needs the fastest links, then ulysses, ring, data and
@@ -3339,11 +3337,22 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     MEMO_FREE(mesh);
 }
 
+/* Copies lines to the caller, cut where they do not fit, and frees them; returns their bytes. */
+MEMOI int64_t memoi_text_give(memoi_text* lines, char* text, int64_t capacity_bytes) {
+    int64_t n_bytes = lines->n_bytes;
+    if (capacity_bytes > 0) {
+        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
+        if (kept) memcpy(text, lines->data, (size_t)kept);
+        text[kept] = 0;
+    }
+    memoi_text_free(lines);
+    return n_bytes;
+}
+
 int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
                         int64_t capacity_bytes) {
     memoi_text lines;
     memo_error error;
-    int64_t n_bytes;
     int32_t rank;
     memset(&lines, 0, sizeof lines);
     for (rank = 0; rank < size; rank++) {
@@ -3359,15 +3368,9 @@ int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
                   (int)mesh.ulysses_rank, (int)mesh.tensor_rank, (int)mesh.sequence_rank,
                   (int)mesh.gradient_rank);
     }
-    n_bytes = lines.n_bytes;
-    if (capacity_bytes > 0) {
-        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
-        if (kept) memcpy(text, lines.data, (size_t)kept);
-        text[kept] = 0;
-    }
-    memoi_text_free(&lines);
-    return n_bytes;
+    return memoi_text_give(&lines, text, capacity_bytes);
 }
+
 /* ---- 3 layouts ----------------------------------------------------------------------------------
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
@@ -3578,7 +3581,6 @@ memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* su
 
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
     memoi_text lines;
-    int64_t n_bytes;
     int32_t rank, k;
     memset(&lines, 0, sizeof lines);
     memoi_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
@@ -3601,14 +3603,7 @@ int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacit
             memoi_put(&lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
         memoi_put(&lines, "\n");
     }
-    n_bytes = lines.n_bytes;
-    if (capacity_bytes > 0) {
-        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
-        if (kept) memcpy(text, lines.data, (size_t)kept);
-        text[kept] = 0;
-    }
-    memoi_text_free(&lines);
-    return n_bytes;
+    return memoi_text_give(&lines, text, capacity_bytes);
 }
 
 /* --- the validator: deals the positions out, one by one, as the definition says --- */
@@ -3694,6 +3689,7 @@ memo_status memo_layout_validate(const memo_layout* layout, memo_error* error) {
     MEMO_FREE(dealt);
     return status;
 }
+
 /* ---- the queue ----------------------------------------------------------------------------------
  * Knows: a device, a recorder around one, a schedule, the row kernels.  Knows nothing of ranks or
  * attention.
@@ -3945,6 +3941,7 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     if (queue->device) status = memo_cast_desc_resolve(&cast, error);
     return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, cast, &cast);
 }
+
 /* ---- 4 local attention --------------------------------------------------------------------------
  * Knows: masks over positions, and how to compute a block on the host.  Knows nothing of ranks or
  * layouts. */
@@ -4570,6 +4567,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     }
     return status;
 }
+
 /* ---- 6 ring -------------------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
  * Ulysses, nor where its tensors come from: they are by heads, (n_batch, ring_tokens, heads of the
@@ -5027,6 +5025,7 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
     for (i = 0; i < n_rings && !status; i++) status = memoi_ring_end(&rings[i], error);
     return status;
 }
+
 /* ---- 7 hybrid -----------------------------------------------------------------------------------
  * Knows: Ulysses and the ring as functions, and which buffers they need.  Knows nothing of how they
  * do it. */
