@@ -272,14 +272,21 @@ static memo_status model_leave_backward(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* By value: the next step's forward says what it keeps while this one's work is still in the stream. */
+typedef struct forget_work {
+    blocks_model* m;
+    int32_t is_kept[N_BLOCKS];
+} forget_work;
+
 /* What recomputation has to bring back. */
 static memo_status model_forget(void* args, memo_error* error) {
-    blocks_model* m = ((const model_work*)args)->m;
+    const forget_work* work = (const forget_work*)args;
+    blocks_model* m = work->m;
     int64_t w = m->heads.count * HEAD, j;
     int i;
     (void)error;
     for (i = 0; i < N_BLOCKS; i++)
-        for (j = 0; j < ROWS * HIDDEN && !m->is_kept[i]; j++) m->h[i][j] = NAN;
+        for (j = 0; j < ROWS * HIDDEN && !work->is_kept[i]; j++) m->h[i][j] = NAN;
     for (j = 0; j < ROWS * HIDDEN; j++) m->x[0][j] = m->x[1][j] = m->y[j] = m->g[j] = NAN;
     for (j = 0; j < ROWS * w; j++) m->q[j] = m->k[j] = m->v[j] = m->o[j] = NAN;
     for (j = 0; j < ROWS * m->width.count; j++) m->up[j] = m->act[j] = NAN;
@@ -578,11 +585,16 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     memo_device* device = m->rank->device;
     memo_comm* comm = m->rank->comm;
     memo_block_call call;
+    forget_work forget;
     memset(&call, 0, sizeof call);
     call.stream = stream;
     if (memo_host_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
                                     HIDDEN, m->h[0], error) ||
-        model_pass(m, blocks, 0, error) || model_launch(m, &call, model_forget, error) ||
+        model_pass(m, blocks, 0, error))
+        return error->status;
+    forget.m = m;
+    memcpy(forget.is_kept, m->is_kept, sizeof forget.is_kept);
+    if (memo_host_device_launch(device, stream, model_forget, &forget, sizeof forget, error) ||
         model_gather(m, m->out, error) || model_launch(m, &call, model_norm_all, error) ||
         memo_linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         memo_host_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY,
