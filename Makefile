@@ -90,6 +90,10 @@ build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 build/examples/train_gpt: examples/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+# The same over MPI, a rank a process.
+build/examples/train_gpt_mpi: examples/train_gpt.c build/config.mk Makefile
+	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 

@@ -437,7 +437,7 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream, memo
                                        const void* from, void* to, int64_t count, memo_type type,
                                        memo_reduction reduction, int32_t root, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
-    comm_mpi_op* op;
+    comm_mpi_op* op = NULL;
     memo_status status = comm_mpi_status(comm, error);
     if (status) return status;
     if (me->group_depth)

@@ -14,11 +14,16 @@
  * border between swapped and recomputed rows lies between two tiles.  So a row is recomputed in the
  * company in which it was first computed, and all policies give the same bits.
  *
+ * Ranks split the sequences of a micro-batch (data) and the tokens of each sequence (ring x ulysses,
+ * zigzag); all that knows of it is which tokens a row of this rank is (gpt_share), attention, and
+ * what is summed at the end of a step.  The optimizer is split as config.zero says.
+ *
  * Single translation unit: everything is static.  GPT_DOUBLE computes in double precision. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
 #include "memo.h"
+#include "memo_sp.h"
 #include "gpt_ops.h"
 
 #include <stdio.h>
@@ -32,6 +37,12 @@ typedef struct gpt_config {
     int64_t tile_rows;       /* rows of a GEMM and of the split between swapped and recomputed */
     double dropout;          /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;           /* of the initial parameters and of dropout */
+
+    /* Ranks that train together: batch and sequence above are those of all ranks. */
+    int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
+    int32_t ring, ulysses; /* ranks that split each sequence; 0: 1 */
+    int32_t zero; /* what data x ring x ulysses ranks split (ZeRO): 0 nothing, 1 Adam's moments, 2
+                     also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
 
 typedef enum gpt_policy {
@@ -53,6 +64,7 @@ typedef struct gpt_desc {
     memo_trace* trace;     /* dry run: the requests of one micro-batch are recorded here */
     const memo_plan* plan; /* real run: made from such a trace */
     int32_t is_timed;      /* measure stalls */
+    const memo_mesh* mesh; /* real run of several ranks: of the config's degrees */
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
@@ -71,8 +83,16 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model);
  * multiple of 512, as the host device counts. */
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config);
 
-/* Length of the flat array of parameters; each tensor begins at a multiple of 16. */
+/* Rows (tokens, padding included) that a rank holds of a micro-batch. */
+GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config);
+
+/* Length of the flat array of parameters; each tensor begins at a multiple of 16, and each bucket
+ * (embedding, a layer, final norm with classifier) can be split evenly among the ranks. */
 GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config);
+
+/* Of a rank: Adam's moments; these with parameters and gradients. */
+GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config);
+GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config);
 
 /* The tensors in that array: 0 is the embedding, then 8 a layer, final norm, classifier. */
 typedef struct gpt_parameter {
@@ -84,10 +104,12 @@ GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config);
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
 
 /* Enqueues forward and backward of one micro-batch; gradients and loss add up over the
- * micro-batches of a step.  tokens, targets: batch * sequence bytes each, copied before it returns;
- * target[t] follows token[t].  step and micro_batch key the dropout; loss_scale is 1 / (tokens of
- * the whole step). After an error the step is lost, but not the model: gpt_discard, then begin the
- * step again. */
+ * micro-batches of a step.  tokens, targets: batch * sequence bytes each, of all ranks, copied
+ * before it returns; target[t] follows token[t].  step and micro_batch key the dropout; loss_scale
+ * is 1 / (tokens of the whole step, all ranks). After an error the step is lost, but not the model:
+ * gpt_discard, then begin the step again; of several ranks none can go on.
+ *
+ * All ranks call this, gpt_update and gpt_reduce, in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
                                          const uint8_t* targets, int64_t step, int64_t micro_batch,
                                          double loss_scale, memo_error* error);
@@ -95,18 +117,25 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
 typedef struct gpt_update_desc {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
     double clip; /* largest norm of the whole gradient; 0: none */
+    double vote; /* summed over ranks: gpt_votes */
 } gpt_update_desc;
-/* AdamW, then waits for the step; returns its mean loss (nats per byte) and the norm of its
- * gradient before clipping; clears gradients. */
+/* Sums over ranks, AdamW, then waits for the step; returns its mean loss (nats per byte) and the
+ * norm of its gradient before clipping, over all ranks; clears gradients. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
-/* The same without touching parameters or moments: waits, returns the loss, clears gradients. */
+/* Sums the gradients over ranks, which ends the step's micro-batches; gpt_update does it too, where
+ * it has not been done. */
+GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error);
+/* The sum of all ranks' desc.vote in the last update: what all must agree on. */
+GPT_FUNCTION double gpt_votes(const gpt_model* model);
+/* The same without touching parameters or moments: waits, returns the loss of this rank's rows,
+ * clears gradients. */
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
 
 /* Waits for all that was enqueued. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
 /* Copies to and from caller's memory, gpt_n_parameters reals each; they wait for what was enqueued.
- */
+ * Gradients are gpt_reduced first; where config.zero splits them, those of other ranks are 0. */
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
                                            memo_error* error);
 GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
@@ -153,8 +182,14 @@ static int64_t gpt_append(int64_t* n, int64_t n_reals) {
     return offset;
 }
 
+static int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
+static int32_t gpt_n_ranks(const gpt_config* config) {
+    return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+}
+
 static gpt_layout gpt_layout_make(const gpt_config* config) {
-    const int64_t hidden = config->hidden;
+    const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
     gpt_layout l;
     l.kv_hidden = hidden / config->n_heads * config->n_kv_heads;
     l.layer_stride = 0;
@@ -166,16 +201,28 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     l.norm2 = gpt_append(&l.layer_stride, hidden);
     l.up = gpt_append(&l.layer_stride, 4 * hidden * hidden);
     l.down = gpt_append(&l.layer_stride, 4 * hidden * hidden);
-    l.n = 0;
-    l.embedding = gpt_append(&l.n, GPT_VOCABULARY * hidden);
-    l.layers = gpt_append(&l.n, config->n_layers * l.layer_stride);
+    l.layer_stride = gpt_round_up(l.layer_stride, unit);
+    l.embedding = 0;
+    l.layers = gpt_round_up(GPT_VOCABULARY * hidden, unit);
+    l.n = l.layers + config->n_layers * l.layer_stride;
     l.final_norm = gpt_append(&l.n, hidden);
     l.classifier = gpt_append(&l.n, GPT_VOCABULARY * hidden);
+    l.n = l.layers + gpt_round_up(l.n - l.layers, unit);
     return l;
 }
 
 GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
     return gpt_layout_make(config).n;
+}
+
+GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
+    return 2 * gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
+           (int64_t)sizeof(gpt_real);
+}
+GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
+    const int64_t n = gpt_n_parameters(config);
+    return (n + n / (config->zero == 2 ? gpt_n_ranks(config) : 1)) * (int64_t)sizeof(gpt_real) +
+           gpt_optimizer_bytes(config);
 }
 
 GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
@@ -225,6 +272,60 @@ static void gpt_initial_parameters(const gpt_config* config, gpt_real* parameter
     }
 }
 
+/* ---- what a rank holds --------------------------------------------------------------------- */
+
+typedef struct gpt_share {
+    memo_layout layout; /* of a sequence over ring x ulysses ranks */
+    int64_t batch;      /* sequences of each rank */
+    int64_t n_rows;     /* batch * layout.local_tokens */
+    int32_t n_ranks;
+    int32_t data_rank, sequence_rank, rank; /* 0 in a dry run */
+} gpt_share;
+
+/* The config has been checked. */
+static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
+    memo_layout_desc desc = memo_layout_desc_default();
+    gpt_share share;
+    memset(&share, 0, sizeof share);
+    desc.kind = config->ring > 1 ? MEMO_LAYOUT_ZIGZAG : MEMO_LAYOUT_PLAIN;
+    desc.ring = config->ring;
+    desc.ulysses = config->ulysses;
+    desc.n_tokens = config->sequence;
+    memo_layout_make(&desc, &share.layout, NULL);
+    share.batch = config->batch / gpt_degree(config->data);
+    share.n_rows = share.batch * share.layout.local_tokens;
+    share.n_ranks = gpt_n_ranks(config);
+    if (mesh) {
+        share.data_rank = mesh->data_rank;
+        share.sequence_rank = mesh->sequence_rank;
+        share.rank = mesh->gradient_rank;
+    }
+    return share;
+}
+
+GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config) {
+    return gpt_share_make(config, NULL).n_rows;
+}
+
+/* The number of a row's token in the micro-batch of all ranks; -1: padding. */
+static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
+    const memo_layout* layout = &share->layout;
+    const int64_t sequence = share->data_rank * share->batch + row / layout->local_tokens;
+    const int64_t position =
+        memo_layout_position(layout, share->sequence_rank, row % layout->local_tokens);
+    return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
+}
+
+/* How many rows from `row` on, up to `end`, hold consecutive tokens, from *token on, or padding
+ * (*token = -1). */
+static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t end, int64_t* token) {
+    const int64_t first = gpt_token_of(share, row);
+    int64_t n = 1;
+    while (row + n < end && gpt_token_of(share, row + n) == (first < 0 ? first : first + n)) n++;
+    *token = first;
+    return n;
+}
+
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
 
 /* What a layer's backward needs of its forward, in the order in which it is computed. */
@@ -236,7 +337,7 @@ enum {
     GPT_K,         /* (rows, kv_hidden), turned by RoPE */
     GPT_V,         /* (rows, kv_hidden) */
     GPT_ATTENTION, /* (rows, hidden) */
-    GPT_LSE,       /* (rows, heads) */
+    GPT_LSE,       /* (rows, heads); split by heads: as memo_sp_attention_tensors says */
     GPT_MIDDLE,    /* (rows, hidden) */
     GPT_RSTD2,     /* (rows) */
     GPT_NORM2,     /* (rows, hidden) */
@@ -248,18 +349,17 @@ enum {
 static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
     const gpt_config* config = &desc->config;
     const int64_t hidden = config->hidden, kv_hidden = gpt_layout_make(config).kv_hidden;
+    const int64_t lse_columns = gpt_round_up(config->n_heads, gpt_degree(config->ulysses));
     const struct {
         const char* name;
         int64_t n_columns;
         int32_t is_dear; /* dear to recompute, or small: swapped whole by GPT_POLICY_MEMO */
         int32_t is_contiguous;
     } table[GPT_N_TENSORS] = {
-        {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},
-        {"norm1", hidden, 0, 0},     {"q", hidden, 0, 1},
-        {"k", kv_hidden, 0, 1},      {"v", kv_hidden, 0, 1},
-        {"attention", hidden, 1, 1}, {"lse", config->n_heads, 1, 1},
-        {"middle", hidden, 0, 0},    {"rstd2", 1, 1, 0},
-        {"norm2", hidden, 0, 0},     {"up", 4 * hidden, 0, 0},
+        {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},         {"norm1", hidden, 0, 0},
+        {"q", hidden, 0, 1},         {"k", kv_hidden, 0, 1},     {"v", kv_hidden, 0, 1},
+        {"attention", hidden, 1, 1}, {"lse", lse_columns, 1, 1}, {"middle", hidden, 0, 0},
+        {"rstd2", 1, 1, 0},          {"norm2", hidden, 0, 0},    {"up", 4 * hidden, 0, 0},
         {"gelu", 4 * hidden, 0, 0},
     };
     memo_swap_desc swap = memo_swap_desc_default();
@@ -282,7 +382,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     swap.tensors = tensors;
     swap.n_tensors = GPT_N_TENSORS;
     swap.n_layers = config->n_layers;
-    swap.n_rows = config->batch * config->sequence;
+    swap.n_rows = gpt_n_rows(config);
     swap.tile_rows = config->tile_rows;
     swap.alpha = desc->policy == GPT_POLICY_MEMO ? desc->alpha : 1;
     swap.n_resident_layers = desc->n_resident_layers;
@@ -308,6 +408,24 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     if (!(config->dropout >= 0 && config->dropout < 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
                               config->dropout);
+    if (config->data < 0 || config->ring < 0 || config->ulysses < 0 ||
+        (double)gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses) >
+            1 << 16 ||
+        config->batch % gpt_degree(config->data))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "ranks: data %d, ring %d, ulysses %d: at most 2^16 in all, and batch "
+                              "%lld a multiple of data",
+                              config->data, config->ring, config->ulysses,
+                              (long long)config->batch);
+    if (config->zero < 0 || config->zero > 2)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
+                              config->zero);
+    if (gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 &&
+        (sizeof(gpt_real) != sizeof(float) ||
+         config->hidden / heads > MEMO_HOST_ATTENTION_HEAD_SIZE))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "attention over ranks takes floats, in heads of at most %d",
+                              MEMO_HOST_ATTENTION_HEAD_SIZE);
     /* Up to here no product of sizes passes 64 bits, and no dimension of a GEMM an int. */
     if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||
         config->sequence > ((int64_t)1 << 36) / config->batch)
@@ -334,6 +452,11 @@ typedef memo_swap_view gpt_rows; /* where the rows of a tensor lie, skeletal or 
 struct gpt_model {
     gpt_config config;
     gpt_layout layout;
+    gpt_share share;
+    memo_comm* gradient;          /* all ranks; NULL: one */
+    int32_t zero;                 /* config.zero, 0 on one rank */
+    memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one */
+    memo_host_attention attention_state;
     int64_t n_rows, chunk_rows; /* chunk: what the MLP's backward and the classifier do at a time */
     int32_t is_dry_run;
 
@@ -349,16 +472,20 @@ struct gpt_model {
     gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
 
     /* On the device. */
-    gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters) */
-    gpt_real* rope;                                         /* (sequence, head size) */
-    double* totals; /* loss and squared norm of the gradient so far in this step */
+    gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
+    gpt_real* rope;                                         /* (local tokens, head size) */
+    double* totals;                                         /* (GPT_N_TOTALS), of this step */
+    /* zero 2: the gradients of the bucket that is computed at the moment, and its first one. */
+    gpt_rows bucket;
+    int64_t bucket_begin;
+    int32_t is_reduced; /* the gradients are those of all ranks */
     /* In pinned host memory. */
     double* host_totals;
     uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
 
     int64_t n_updates;
     int64_t step;        /* keys the dropout, as does */
-    int64_t first_token; /* the global number of row 0 of this micro-batch */
+    int64_t first_token; /* the global number of the micro-batch's first token, of all ranks */
     char phase[32];      /* "forward 3", for the names of operations */
 
     /* The first failure of the call at hand.  After it every further operation does nothing, so the
@@ -368,6 +495,10 @@ struct gpt_model {
 };
 
 enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
+/* Totals of a step.  The squares, of the gradient, come last: where it is whole on every rank they
+ * are not summed. */
+enum { GPT_TOTAL_LOSS, GPT_TOTAL_VOTES, GPT_TOTAL_SQUARES, GPT_N_TOTALS };
+#define GPT_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
 
 static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     if (model->status && error) *error = model->error;
@@ -451,22 +582,24 @@ static void gpt_writes_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int
 /* A dry run only requests memory, and after a failure nothing more is enqueued. */
 static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
 
+static void gpt_announce(gpt_model* model, const gpt_op* op) {
+    memo_op_desc announced = memo_op_desc_default();
+    char name[96];
+    if (gpt_is_idle(model) || !model->device.annotate) return;
+    snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
+    announced.name = name;
+    announced.reads = op->reads;
+    announced.n_reads = op->n_reads;
+    announced.writes = op->writes;
+    announced.n_writes = op->n_writes;
+    model->status =
+        model->device.annotate(model->device.context, model->compute, &announced, &model->error);
+}
+
 static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
                        const void* args, size_t args_bytes) {
-    if (gpt_is_idle(model)) return;
-    if (model->device.annotate) {
-        memo_op_desc announced = memo_op_desc_default();
-        char name[96];
-        snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
-        announced.name = name;
-        announced.reads = op->reads;
-        announced.n_reads = op->n_reads;
-        announced.writes = op->writes;
-        announced.n_writes = op->n_writes;
-        model->status = model->device.annotate(model->device.context, model->compute, &announced,
-                                               &model->error);
-    }
-    if (!model->status)
+    gpt_announce(model, op);
+    if (!gpt_is_idle(model))
         model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
                                                 (int64_t)args_bytes, &model->error);
 }
@@ -487,8 +620,18 @@ static gpt_span gpt_span_make(const gpt_model* model, int64_t begin, int64_t end
 static int64_t gpt_tile(const gpt_span* span, int64_t row) {
     return gpt_min(span->tile_rows, span->end - row);
 }
+/* Of the tile that `row` lies in. */
+static int64_t gpt_tile_end(const gpt_span* span, int64_t row) {
+    return gpt_min((row / span->tile_rows + 1) * span->tile_rows, span->end);
+}
 static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
     return (gpt_real*)memo_swap_row(rows, row);
+}
+
+/* Where the gradient of the parameters from `offset` on is added up. */
+static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
+    return model->zero == 2 ? gpt_at(&model->bucket, 0) + (offset - model->bucket_begin)
+                            : model->gradients + offset;
 }
 
 /* --- linear: y = x W^T --- */
@@ -554,7 +697,7 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt
     a.x = x;
     a.dx = dx;
     a.weight = model->parameters + weight;
-    a.dweight = model->gradients + weight;
+    a.dweight = gpt_gradient(model, weight);
     a.n_outputs = n_outputs;
     a.n_inputs = n_inputs;
     a.is_first = is_first;
@@ -627,7 +770,7 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_rows dx, gpt_r
     a.rstd = rstd;
     a.dx = dx;
     a.weight = model->parameters + weight;
-    a.dweight = model->gradients + weight;
+    a.dweight = gpt_gradient(model, weight);
     a.hidden = model->config.hidden;
     gpt_reads_rows(&op, &dy, begin, end);
     gpt_reads_rows(&op, &x, begin, end);
@@ -643,27 +786,31 @@ typedef struct gpt_elements_args {
     gpt_span span;
     gpt_rows y, x, z; /* y from x and, where there are two, z */
     int64_t n_columns, first_token;
+    const gpt_share* share; /* of the model, which outlives the operation */
     gpt_dropout dropout;
 } gpt_elements_args;
 
 static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row;
+    int64_t row, n, token;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_dropout_apply(gpt_at(&a->y, row), gpt_at(&a->x, row), &a->dropout, a->first_token + row,
-                          gpt_tile(&a->span, row), a->n_columns);
+    for (row = a->span.begin; row < a->span.end; row += n) {
+        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
+        gpt_dropout_apply(gpt_at(&a->y, row), gpt_at(&a->x, row), &a->dropout,
+                          a->first_token + token, n, a->n_columns);
+    }
     return MEMO_STATUS_OK;
 }
 
 static memo_status gpt_residual_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row;
+    int64_t row, n, token;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row += n) {
+        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
         gpt_residual_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
-                             &a->dropout, a->first_token + row, gpt_tile(&a->span, row),
-                             a->n_columns);
+                             &a->dropout, a->first_token + token, n, a->n_columns);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -700,6 +847,7 @@ static void gpt_elements(gpt_model* model, const char* name, memo_host_function 
     a.x = x;
     a.n_columns = y.row_bytes / (int64_t)sizeof(gpt_real);
     a.first_token = model->first_token;
+    a.share = &model->share;
     if (z) a.z = *z;
     if (dropout) a.dropout = *dropout;
     gpt_reads_rows(&op, &x, begin, end);
@@ -712,7 +860,7 @@ static void gpt_elements(gpt_model* model, const char* name, memo_host_function 
 typedef struct gpt_rope_args {
     gpt_span span;
     gpt_rows x;
-    const gpt_real* table;
+    const gpt_real* table; /* a row for each position of this rank */
     int64_t sequence, n_heads, head_size;
     int direction;
 } gpt_rope_args;
@@ -736,7 +884,7 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int di
     a.span = gpt_span_make(model, begin, end);
     a.x = x;
     a.table = model->rope;
-    a.sequence = model->config.sequence;
+    a.sequence = model->share.layout.local_tokens;
     a.head_size = model->config.hidden / model->config.n_heads;
     a.n_heads = x.row_bytes / (a.head_size * (int64_t)sizeof(gpt_real));
     a.direction = direction;
@@ -744,6 +892,42 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int di
     gpt_reads(&op, a.table, a.sequence * a.head_size * (int64_t)sizeof(gpt_real));
     gpt_writes_rows(&op, &x, begin, end);
     gpt_launch(model, &op, gpt_rope_run, &a, sizeof a);
+}
+
+/* --- attention over the ranks that hold a sequence --- */
+static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    desc.layout = share->layout;
+    desc.n_batch = (int32_t)share->batch;
+    desc.n_q_heads = config->n_heads;
+    desc.n_kv_heads = config->n_kv_heads;
+    desc.head_size = config->hidden / config->n_heads;
+    desc.sends_again =
+        1; /* q, k and v by rows are swapped or recomputed; by heads they are not kept */
+    return desc;
+}
+
+/* Of the rank that needs most, so that all ranks have one plan; 0 where no sequence is split. */
+static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
+    memo_sp_attention_desc desc = gpt_sp_desc(config, share);
+    memo_sp_attention_sizes sizes;
+    int64_t most = 0;
+    if (share->layout.ring * share->layout.ulysses == 1) return 0;
+    for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
+        if (!memo_sp_attention_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
+            most = sizes.device_bytes;
+    return most;
+}
+
+static memo_sp_attention_tensors gpt_sp_tensors(const gpt_rows* tensors) {
+    memo_sp_attention_tensors t;
+    memset(&t, 0, sizeof t);
+    t.q = gpt_at(&tensors[GPT_Q], 0);
+    t.k = gpt_at(&tensors[GPT_K], 0);
+    t.v = gpt_at(&tensors[GPT_V], 0);
+    t.out = gpt_at(&tensors[GPT_ATTENTION], 0);
+    t.lse = (float*)(void*)gpt_at(&tensors[GPT_LSE], 0);
+    return t;
 }
 
 /* --- attention, of whole sequences --- */
@@ -763,7 +947,7 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     a.shape.n_heads = model->config.n_heads;
     a.shape.n_kv_heads = model->config.n_kv_heads;
     a.shape.head_size = model->config.hidden / model->config.n_heads;
-    a.batch = model->config.batch;
+    a.batch = model->share.batch;
     a.q = gpt_at(&tensors[GPT_Q], 0); /* these five are contiguous */
     a.k = gpt_at(&tensors[GPT_K], 0);
     a.v = gpt_at(&tensors[GPT_V], 0);
@@ -791,6 +975,12 @@ static void gpt_attention(gpt_model* model, const gpt_rows* tensors) {
     gpt_op op = gpt_op_make("attention");
     gpt_attention_args a;
     if (gpt_is_idle(model)) return;
+    if (model->attention) {
+        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors);
+        const memo_mask causal = memo_mask_default();
+        model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
+        return;
+    }
     a = gpt_attention_args_make(model, tensors);
     gpt_reads_rows(&op, &tensors[GPT_Q], 0, model->n_rows);
     gpt_reads_rows(&op, &tensors[GPT_K], 0, model->n_rows);
@@ -823,6 +1013,16 @@ static void gpt_attention_back(gpt_model* model, const gpt_rows* tensors, gpt_ro
     gpt_attention_args a;
     int t;
     if (gpt_is_idle(model)) return;
+    if (model->attention) {
+        memo_sp_attention_tensors s = gpt_sp_tensors(tensors);
+        const memo_mask causal = memo_mask_default();
+        s.d_out = gpt_at(&dout, 0);
+        s.d_q = gpt_at(&dq, 0);
+        s.d_k = gpt_at(&dk, 0);
+        s.d_v = gpt_at(&dv, 0);
+        model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
+        return;
+    }
     a = gpt_attention_args_make(model, tensors);
     a.dout = gpt_at(&dout, 0);
     a.dq = gpt_at(&dq, 0);
@@ -844,6 +1044,7 @@ typedef struct gpt_tokens_args {
     gpt_rows x;
     gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
     const uint8_t* tokens; /* (rows); cross-entropy: the targets */
+    const gpt_share* share;
     double* loss;
     double loss_scale;
     int64_t n_columns;
@@ -871,11 +1072,16 @@ static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) 
 
 static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
+    int64_t row, n, token;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        *a->loss += gpt_cross_entropy(gpt_at(&a->x, row), a->tokens + row, a->loss_scale,
-                                      gpt_tile(&a->span, row), a->n_columns);
+    for (row = a->span.begin; row < a->span.end; row += n) {
+        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
+        if (token < 0) /* padding has no loss, and so no gradient */
+            memset(gpt_at(&a->x, row), 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
+        else
+            *a->loss += gpt_cross_entropy(gpt_at(&a->x, row), a->tokens + row, a->loss_scale, n,
+                                          a->n_columns);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -887,7 +1093,8 @@ static void gpt_embedding(gpt_model* model, gpt_rows x, const uint8_t* tokens, i
     memset(&a, 0, sizeof a);
     a.span = gpt_span_make(model, 0, model->n_rows);
     a.x = x;
-    a.table = (is_backward ? model->gradients : model->parameters) + model->layout.embedding;
+    a.table = is_backward ? gpt_gradient(model, model->layout.embedding)
+                          : model->parameters + model->layout.embedding;
     a.tokens = tokens;
     a.n_columns = model->config.hidden;
     gpt_reads(&op, tokens, model->n_rows);
@@ -912,7 +1119,8 @@ static void gpt_loss(gpt_model* model, gpt_rows logits, const uint8_t* targets, 
     a.span = gpt_span_make(model, begin, end);
     a.x = logits;
     a.tokens = targets;
-    a.loss = &model->totals[0];
+    a.share = &model->share;
+    a.loss = &model->totals[GPT_TOTAL_LOSS];
     a.loss_scale = loss_scale;
     a.n_columns = GPT_VOCABULARY;
     gpt_reads_rows(&op, &logits, begin, end);
@@ -922,33 +1130,211 @@ static void gpt_loss(gpt_model* model, gpt_rows logits, const uint8_t* targets, 
     gpt_launch(model, &op, gpt_cross_entropy_run, &a, sizeof a);
 }
 
+/* --- buckets: what is summed, and split, at a time --- */
+
+/* The embedding, each layer, and final norm with classifier. */
+static int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
+static int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
+    const gpt_layout* at = &model->layout;
+    if (bucket == 0) return 0;
+    if (bucket == gpt_n_buckets(&model->config)) return at->n;
+    return at->layers + (bucket - 1) * at->layer_stride;
+}
+static int64_t gpt_bucket_of(const gpt_config* config, int64_t tensor) { /* gpt_parameter_at */
+    const int64_t last = gpt_n_buckets(config) - 1;
+    return tensor == 0 ? 0 : gpt_min((tensor - 1) / 8 + 1, last);
+}
+
+/* A rank's part of a bucket: parameters [begin, end), and where its gradient and moments lie. */
+typedef struct gpt_part {
+    int64_t begin, end;
+    gpt_real *gradients, *moments1, *moments2;
+} gpt_part;
+
+static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank) {
+    const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
+    const int64_t n = (gpt_bucket_begin(model, bucket + 1) - begin) / n_ranks;
+    gpt_part part;
+    part.begin = begin + rank * n;
+    part.end = part.begin + n;
+    part.gradients = model->gradients + (model->zero == 2 ? begin / n_ranks : part.begin);
+    part.moments1 = model->moments1 + (model->zero ? begin / n_ranks : part.begin);
+    part.moments2 = model->moments2 + (part.moments1 - model->moments1);
+    return part;
+}
+
+/* The ranks whose parts this one updates: its own, or all. */
+static int32_t gpt_first_part(const gpt_model* model) {
+    return model->zero ? model->share.rank : 0;
+}
+static int32_t gpt_end_part(const gpt_model* model) {
+    return model->zero ? model->share.rank + 1 : model->share.n_ranks;
+}
+
+typedef struct gpt_sum_args {
+    gpt_real* to; /* += from */
+    const gpt_real* from;
+    int64_t n;
+} gpt_sum_args;
+
+static memo_status gpt_sum_run(void* pointer, memo_error* error) {
+    const gpt_sum_args* a = (const gpt_sum_args*)pointer;
+    int64_t i;
+    (void)error;
+    for (i = 0; i < a->n; i++) a->to[i] += a->from[i];
+    return MEMO_STATUS_OK;
+}
+
+/* Sums n reals at `gradients` over ranks; each gets its part of the sum, in place. */
+static void gpt_reduce_scatter(gpt_model* model, gpt_real* gradients, int64_t n) {
+    const int64_t n_part = n / model->share.n_ranks;
+    gpt_op op = gpt_op_make("sum over ranks");
+    if (gpt_is_idle(model)) return;
+    gpt_reads(&op, gradients, n * (int64_t)sizeof *gradients);
+    gpt_writes(&op, gradients + model->share.rank * n_part, n_part * (int64_t)sizeof *gradients);
+    gpt_announce(model, &op);
+    if (!model->status)
+        model->status = model->gradient->reduce_scatter(
+            model->gradient, model->compute, gradients, gradients + model->share.rank * n_part,
+            n_part, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+}
+
+/* With zero 2 a bucket has a gradient only while its backward runs. */
+static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
+    const int64_t begin = gpt_bucket_begin(model, bucket);
+    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
+    if (model->zero < 2) return;
+    model->bucket = gpt_take(model, 0, n, 1);
+    model->bucket_begin = begin;
+    if (!gpt_is_idle(model))
+        model->status =
+            model->device.fill(model->device.context, model->compute, gpt_at(&model->bucket, 0), 0,
+                               n * model->bucket.row_bytes, &model->error);
+}
+
+static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
+    const int64_t begin = gpt_bucket_begin(model, bucket);
+    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
+    gpt_op op = gpt_op_make("add to the rank's part");
+    gpt_sum_args a;
+    if (model->zero < 2) return;
+    if (!gpt_is_idle(model)) {
+        gpt_reduce_scatter(model, gpt_at(&model->bucket, 0), n);
+        a.n = n / model->share.n_ranks;
+        a.to = gpt_part_at(model, bucket, model->share.rank).gradients;
+        a.from = gpt_at(&model->bucket, 0) + model->share.rank * a.n;
+        gpt_reads(&op, a.from, a.n * (int64_t)sizeof(gpt_real));
+        gpt_writes(&op, a.to, a.n * (int64_t)sizeof(gpt_real));
+        gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
+    }
+    gpt_give(model, model->bucket);
+}
+
+/* The gradient of all micro-batches becomes that of all ranks, once a step; with zero 2 it is. */
+static void gpt_reduce_gradients(gpt_model* model) {
+    gpt_op op = gpt_op_make("sum over ranks");
+    int64_t b;
+    if (!model->gradient || model->is_reduced) return;
+    model->is_reduced = 1;
+    if (model->zero == 0) {
+        gpt_reads(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
+        gpt_writes(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
+        gpt_announce(model, &op);
+        if (!model->status)
+            model->status = model->gradient->all_reduce(
+                model->gradient, model->compute, model->gradients, model->gradients,
+                model->layout.n, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+    }
+    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
+        gpt_reduce_scatter(model, model->gradients + gpt_bucket_begin(model, b),
+                           gpt_bucket_begin(model, b + 1) - gpt_bucket_begin(model, b));
+}
+
+/* Loss and votes of all ranks; the squares too where each has summed its own part. */
+static void gpt_reduce_totals(gpt_model* model) {
+    const int64_t n = model->zero ? GPT_N_TOTALS : GPT_TOTAL_SQUARES;
+    gpt_op op = gpt_op_make("totals over ranks");
+    if (!model->gradient) return;
+    gpt_reads(&op, model->totals, n * (int64_t)sizeof(double));
+    gpt_writes(&op, model->totals, n * (int64_t)sizeof(double));
+    gpt_announce(model, &op);
+    if (!model->status)
+        model->status = model->gradient->all_reduce(model->gradient, model->compute, model->totals,
+                                                    model->totals, n, MEMO_TYPE_F64,
+                                                    MEMO_REDUCTION_SUM, &model->error);
+}
+
+/* Each rank has updated its part; all get the others'. */
+static void gpt_gather_parameters(gpt_model* model) {
+    int64_t b;
+    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero && !model->status; b++) {
+        const gpt_part part = gpt_part_at(model, b, model->share.rank);
+        gpt_real* bucket = model->parameters + gpt_bucket_begin(model, b);
+        const int64_t n = part.end - part.begin;
+        gpt_op op = gpt_op_make("gather parameters");
+        gpt_reads(&op, model->parameters + part.begin, n * (int64_t)sizeof(gpt_real));
+        gpt_writes(&op, bucket, n * model->share.n_ranks * (int64_t)sizeof(gpt_real));
+        gpt_announce(model, &op);
+        if (!model->status)
+            model->status = model->gradient->all_gather(model->gradient, model->compute,
+                                                        model->parameters + part.begin, bucket, n,
+                                                        GPT_TYPE, &model->error);
+    }
+}
+
 /* --- the update --- */
 typedef struct gpt_update_args {
     gpt_model* model; /* outlives the operation: gpt_destroy waits for the stream */
     gpt_adamw_desc adamw;
-    double clip;
+    double clip, vote;
 } gpt_update_args;
 
+/* Part by part in the order of ranks, as they are summed where each rank has its own. */
 static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
-    const gpt_model* model = ((const gpt_update_args*)pointer)->model;
+    const gpt_update_args* a = (const gpt_update_args*)pointer;
+    const gpt_model* model = a->model;
+    int64_t b;
+    int32_t r;
     (void)error;
-    model->totals[1] = gpt_sum_of_squares(model->gradients, model->layout.n);
+    model->totals[GPT_TOTAL_VOTES] = a->vote;
+    model->totals[GPT_TOTAL_SQUARES] = 0;
+    for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
+        double lanes[GPT_LANES] = {0};
+        for (b = 0; b < gpt_n_buckets(&model->config); b++) {
+            const gpt_part part = gpt_part_at(model, b, r);
+            gpt_add_squares(lanes, part.gradients, part.end - part.begin);
+        }
+        model->totals[GPT_TOTAL_SQUARES] += gpt_sum_squares(lanes);
+    }
     return MEMO_STATUS_OK;
+}
+
+/* What of a tensor lies in the part. */
+static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_parameter* p,
+                           double scale, const gpt_adamw_desc* adamw) {
+    const int64_t begin = p->offset > part->begin ? p->offset : part->begin;
+    const int64_t end = gpt_min(p->offset + p->n, part->end), at = begin - part->begin;
+    if (begin < end)
+        gpt_adamw(model->parameters + begin, part->moments1 + at, part->moments2 + at,
+                  part->gradients + at, scale, adamw, end - begin);
 }
 
 static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
     const gpt_update_args* a = (const gpt_update_args*)pointer;
     gpt_model* model = a->model;
-    const double norm = sqrt(model->totals[1]);
+    const double norm = sqrt(model->totals[GPT_TOTAL_SQUARES]);
     const double scale = a->clip > 0 && norm > a->clip ? a->clip / norm : 1;
     int64_t t;
+    int32_t r;
     (void)error;
     for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_adamw_desc adamw = a->adamw;
         if (p.initial_std <= 0) adamw.weight_decay = 0;
-        gpt_adamw(model->parameters + p.offset, model->moments1 + p.offset,
-                  model->moments2 + p.offset, model->gradients + p.offset, scale, &adamw, p.n);
+        for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
+            const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, t), r);
+            gpt_adamw_part(model, &part, &p, scale, &adamw);
+        }
     }
     return MEMO_STATUS_OK;
 }
@@ -1075,6 +1461,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_begin_phase(model, layer, "backward");
+    gpt_begin_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
         model->status = memo_swap_backward_begin(model->swap, layer, &model->error);
     if (layer < model->n_recomputed_layers) {
@@ -1112,7 +1499,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
     dq = gpt_take(model, 0, n, hidden);
     dk = gpt_take(model, 0, n, kv_hidden);
     dv = gpt_take(model, 0, n, kv_hidden);
-    delta = gpt_take(model, 0, n, model->config.n_heads);
+    delta = gpt_take(model, 0, n, model->config.n_heads); /* not needed over ranks, but small */
     gpt_attention_back(model, t, dq, dk, dv, delta, d_attention);
     gpt_give(model, delta);
     gpt_give(model, d_attention);
@@ -1131,6 +1518,7 @@ static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
     gpt_norm_back(model, "norm1", dx, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1, 0,
                   n);
     gpt_give(model, d_norm);
+    gpt_end_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
         model->status = memo_swap_backward_end(model->swap, layer, &model->error);
     gpt_end_phase(model, layer, "backward");
@@ -1145,6 +1533,7 @@ static void gpt_classify(gpt_model* model, gpt_rows dx, gpt_rows x, const uint8_
     int64_t begin, end;
     gpt_rows normed, rstd, logits, d_norm;
     snprintf(model->phase, sizeof model->phase, "classifier");
+    gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
     if (!gpt_is_idle(model))
         model->status = model->device.fill(model->device.context, model->compute, gpt_at(&dx, 0), 0,
                                            n * dx.row_bytes, &model->error);
@@ -1165,15 +1554,18 @@ static void gpt_classify(gpt_model* model, gpt_rows dx, gpt_rows x, const uint8_
         gpt_give(model, rstd);
         gpt_give(model, d_norm);
     }
+    gpt_end_bucket(model, gpt_n_buckets(&model->config) - 1);
 }
 
 /* ---- a micro-batch ------------------------------------------------------------------------- */
 
-/* Through one half of the staging buffer, while the other may still be on its way to the device. */
+/* This rank's of them, through one half of the staging buffer, while the other may still be on its
+ * way to the device. */
 static void gpt_copy_tokens(gpt_model* model, uint8_t* to, const uint8_t* tokens,
                             const uint8_t* targets) {
     const memo_device* device = &model->device;
     const int32_t half = model->half;
+    int64_t row, n, first;
     uint8_t* staging;
     if (gpt_is_idle(model)) return;
     staging = model->staging + half * 2 * model->n_rows;
@@ -1181,8 +1573,16 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to, const uint8_t* tokens
         model->status =
             device->event_synchronize(device->context, model->tokens_copied[half], &model->error);
     if (model->status) return;
-    memcpy(staging, tokens, (size_t)model->n_rows);
-    memcpy(staging + model->n_rows, targets, (size_t)model->n_rows);
+    for (row = 0; row < model->n_rows; row += n) {
+        n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
+        if (first < 0) { /* padding: any byte does */
+            memset(staging + row, 0, (size_t)n);
+            memset(staging + model->n_rows + row, 0, (size_t)n);
+        } else {
+            memcpy(staging + row, tokens + first, (size_t)n);
+            memcpy(staging + model->n_rows + row, targets + first, (size_t)n);
+        }
+    }
     model->is_copying[half] = 1;
     model->half = 1 - half;
     model->status = device->copy(device->context, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
@@ -1204,7 +1604,7 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
     int32_t layer;
 
     model->step = step;
-    model->first_token = micro_batch * n_rows;
+    model->first_token = micro_batch * model->config.batch * model->config.sequence;
     dropout = gpt_dropout_at(model, 0, GPT_SITE_EMBEDDING);
     model->status = memo_arena_begin(model->arena, &model->error);
     if (!model->status)
@@ -1227,7 +1627,9 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
     for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
     snprintf(model->phase, sizeof model->phase, "backward");
     gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, 0, n_rows);
+    gpt_begin_bucket(model, 0);
     gpt_embedding(model, dx, inputs, 1);
+    gpt_end_bucket(model, 0);
     gpt_give(model, dx);
 
     if (!model->status) model->status = memo_arena_free(model->arena, device_tokens, &model->error);
@@ -1241,18 +1643,28 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
 
 /* ---- the end of a step --------------------------------------------------------------------- */
 
-/* Waits, reads loss and squared norm, and clears gradients and totals for the next step. */
+/* What a rank holds of the gradients, and of either moment. */
+static int64_t gpt_gradient_bytes(const gpt_model* model) {
+    return model->layout.n / (model->zero == 2 ? model->share.n_ranks : 1) *
+           (int64_t)sizeof(gpt_real);
+}
+static int64_t gpt_moment_bytes(const gpt_model* model) {
+    return model->layout.n / (model->zero ? model->share.n_ranks : 1) * (int64_t)sizeof(gpt_real);
+}
+
+/* Waits, reads the totals, and clears gradients and totals for the next step. */
 static void gpt_end_step(gpt_model* model) {
     const memo_device* device = &model->device;
     if (model->status) return;
     if ((model->status =
              device->copy(device->context, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
-                          model->totals, 2 * (int64_t)sizeof(double), &model->error)) ||
+                          model->totals, GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
         (model->status = device->fill(device->context, model->compute, model->totals, 0,
-                                      2 * (int64_t)sizeof(double), &model->error)) ||
+                                      GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
         (model->status = device->fill(device->context, model->compute, model->gradients, 0,
-                                      model->layout.n * (int64_t)sizeof(gpt_real), &model->error)))
+                                      gpt_gradient_bytes(model), &model->error)))
         return;
+    model->is_reduced = 0;
     model->status = device->stream_synchronize(device->context, model->compute, &model->error);
 }
 
@@ -1264,7 +1676,6 @@ static memo_status gpt_refuse_dry_run(gpt_model* model, memo_error* error) {
 
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error) {
-    const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
     gpt_op norm = gpt_op_make("gradient norm"), adamw = gpt_op_make("AdamW");
     gpt_update_args a;
     if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
@@ -1279,21 +1690,25 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* des
     a.adamw.weight_decay = desc->weight_decay;
     a.adamw.update = model->n_updates + 1;
     a.clip = desc->clip;
+    a.vote = desc->vote;
 
-    gpt_reads(&norm, model->gradients, n_bytes);
-    gpt_writes(&norm, &model->totals[1], (int64_t)sizeof(double));
+    gpt_reduce_gradients(model);
+    gpt_reads(&norm, model->gradients, gpt_gradient_bytes(model));
+    gpt_writes(&norm, &model->totals[GPT_TOTAL_VOTES], 2 * (int64_t)sizeof(double));
     gpt_launch(model, &norm, gpt_gradient_norm_run, &a, sizeof a);
-    gpt_reads(&adamw, model->gradients, n_bytes);
-    gpt_reads(&adamw, &model->totals[1], (int64_t)sizeof(double));
-    gpt_writes(&adamw, model->parameters, n_bytes);
-    gpt_writes(&adamw, model->moments1, n_bytes);
-    gpt_writes(&adamw, model->moments2, n_bytes);
+    gpt_reduce_totals(model);
+    gpt_reads(&adamw, model->gradients, gpt_gradient_bytes(model));
+    gpt_reads(&adamw, &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof(double));
+    gpt_writes(&adamw, model->parameters, model->layout.n * (int64_t)sizeof(gpt_real));
+    gpt_writes(&adamw, model->moments1, gpt_moment_bytes(model));
+    gpt_writes(&adamw, model->moments2, gpt_moment_bytes(model));
     gpt_launch(model, &adamw, gpt_adamw_run, &a, sizeof a);
+    gpt_gather_parameters(model);
     gpt_end_step(model);
     if (!model->status) {
         model->n_updates++;
-        if (loss) *loss = model->host_totals[0];
-        if (gradient_norm) *gradient_norm = sqrt(model->host_totals[1]);
+        if (loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
+        if (gradient_norm) *gradient_norm = sqrt(model->host_totals[GPT_TOTAL_SQUARES]);
     }
     return gpt_finish(model, error);
 }
@@ -1302,8 +1717,20 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
     if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
     model->status = MEMO_STATUS_OK;
     gpt_end_step(model);
-    if (!model->status && loss) *loss = model->host_totals[0];
+    if (!model->status && loss) *loss = model->host_totals[GPT_TOTAL_LOSS];
     return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error) {
+    if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
+    model->status = MEMO_STATUS_OK;
+    snprintf(model->phase, sizeof model->phase, "gradients");
+    gpt_reduce_gradients(model);
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION double gpt_votes(const gpt_model* model) {
+    return model->host_totals[GPT_TOTAL_VOTES];
 }
 
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
@@ -1322,8 +1749,22 @@ static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to
 
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
                                            memo_error* error) {
+    const memo_device* device = &model->device;
+    int64_t b;
     if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
-    return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients, error);
+    if (gpt_reduce(model, error)) return model->status;
+    if (!model->zero)
+        return gpt_copy_flat(model, MEMO_COPY_TO_HOST, gradients, model->gradients, error);
+    memset(gradients, 0, (size_t)model->layout.n * sizeof *gradients);
+    for (b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
+        const gpt_part part = gpt_part_at(model, b, model->share.rank);
+        model->status = device->copy(
+            device->context, model->compute, MEMO_COPY_TO_HOST, gradients + part.begin,
+            part.gradients, (part.end - part.begin) * (int64_t)sizeof(gpt_real), &model->error);
+    }
+    if (!model->status)
+        model->status = device->stream_synchronize(device->context, model->compute, &model->error);
+    return gpt_finish(model, error);
 }
 
 GPT_FUNCTION memo_status gpt_get_parameters(gpt_model* model, gpt_real* parameters,
@@ -1341,8 +1782,13 @@ GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* pa
 /* ---- create and destroy -------------------------------------------------------------------- */
 
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config) {
-    const int64_t n_bytes = 4 * config->batch * config->sequence + 2 * (int64_t)sizeof(double);
+    const int64_t n_bytes = 4 * gpt_n_rows(config) + GPT_N_TOTALS * (int64_t)sizeof(double);
     return (n_bytes + 511) / 512 * 512;
+}
+
+static int64_t gpt_rope_bytes(const gpt_config* config) {
+    return gpt_share_make(config, NULL).layout.local_tokens * (config->hidden / config->n_heads) *
+           (int64_t)sizeof(gpt_real);
 }
 
 /* Device memory that lives as long as the model: the same requests in a dry run and a real one.
@@ -1356,7 +1802,8 @@ static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t siz
 }
 
 /* Streams, events, pinned memory, engine. */
-static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap_memory) {
+static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap_memory,
+                              void* sp_memory) {
     const memo_device* device = &model->device;
     const int32_t n_layers = model->config.n_layers;
     memo_swap_tensor tensors[GPT_N_TENSORS];
@@ -1374,7 +1821,7 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
                                             &pinned, &model->error)))
         return;
     model->host_totals = (double*)pinned;
-    model->staging = (uint8_t*)(model->host_totals + 2);
+    model->staging = (uint8_t*)(model->host_totals + GPT_N_TOTALS);
 
     swap = gpt_swap_desc(desc, tensors);
     swap.device = device;
@@ -1390,15 +1837,40 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
     for (i = 0; i < n_layers; i++)
         for (t = 0; t < GPT_N_TENSORS; t++)
             model->tensors[i][t] = memo_swap_get_view(model->swap, i, t);
+    if (model->share.layout.ring * model->share.layout.ulysses > 1) {
+        memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
+        model->attention_state.device = model->host_device;
+        sp.attention = memo_host_attention_functions(&model->attention_state);
+        sp.device = device;
+        sp.stream = model->compute;
+        sp.ring = desc->mesh->ring;
+        sp.ulysses = desc->mesh->ulysses;
+        sp.device_memory = sp_memory;
+        model->status = memo_sp_attention_create(&sp, &model->attention, &model->error);
+    }
+}
+
+/* The angles of this rank's positions.  host: room for those of the whole sequence and of a rank. */
+static void gpt_initialise_rope(gpt_model* model, gpt_real* host) {
+    const memo_layout* layout = &model->share.layout;
+    const int64_t head_size = model->config.hidden / model->config.n_heads;
+    gpt_real* local = host + layout->n_tokens * head_size;
+    gpt_rope_table(host, layout->n_tokens, head_size);
+    memo_layout_scatter(layout, model->share.sequence_rank, 1, head_size * (int64_t)sizeof *host,
+                        host, local);
+    model->status =
+        model->device.copy(model->device.context, model->compute, MEMO_COPY_TO_DEVICE, model->rope,
+                           local, gpt_rope_bytes(&model->config), &model->error);
 }
 
 /* Parameters, the table of RoPE, and zeros for all that is added to. */
 static void gpt_initialise(gpt_model* model) {
     const memo_device* device = &model->device;
     const int64_t n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
-    const int64_t head_size = model->config.hidden / model->config.n_heads;
-    const int64_t rope_bytes = model->config.sequence * head_size * (int64_t)sizeof(gpt_real);
-    void* const zeroed[3] = {model->gradients, model->moments1, model->moments2};
+    const int64_t rope_bytes = 2 * gpt_rope_bytes(&model->config) * model->share.n_ranks;
+    void* const zeroed[4] = {model->gradients, model->moments1, model->moments2, model->totals};
+    const int64_t sizes[4] = {gpt_gradient_bytes(model), gpt_moment_bytes(model),
+                              gpt_moment_bytes(model), GPT_N_TOTALS * (int64_t)sizeof(double)};
     gpt_real* host = (gpt_real*)malloc((size_t)(n_bytes > rope_bytes ? n_bytes : rope_bytes));
     int i;
     if (!host) {
@@ -1406,23 +1878,31 @@ static void gpt_initialise(gpt_model* model) {
                                        "no host memory for the initial parameters");
         return;
     }
-    for (i = 0; i < 3 && !model->status; i++)
+    for (i = 0; i < 4 && !model->status; i++)
         model->status =
-            device->fill(device->context, model->compute, zeroed[i], 0, n_bytes, &model->error);
-    if (!model->status)
-        model->status = device->fill(device->context, model->compute, model->totals, 0,
-                                     2 * (int64_t)sizeof(double), &model->error);
+            device->fill(device->context, model->compute, zeroed[i], 0, sizes[i], &model->error);
     gpt_initial_parameters(&model->config, host);
     if (!model->status)
         model->status =
             gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
-    gpt_rope_table(host, model->config.sequence, head_size);
-    if (!model->status)
-        model->status = device->copy(device->context, model->compute, MEMO_COPY_TO_DEVICE,
-                                     model->rope, host, rope_bytes, &model->error);
+    if (!model->status) gpt_initialise_rope(model, host);
     if (device->stream_synchronize(device->context, model->compute, NULL) && !model->status)
         model->status = device->status(device->context, &model->error);
     free(host);
+}
+
+/* The communicators must be those of the config. */
+static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
+                                  memo_error* error) {
+    if (gpt_n_ranks(config) == 1 ||
+        (mesh && mesh->gradient && mesh->degrees.data == gpt_degree(config->data) &&
+         mesh->degrees.ring == gpt_degree(config->ring) &&
+         mesh->degrees.ulysses == gpt_degree(config->ulysses)))
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "data %d x ring %d x ulysses %d ranks need a mesh of these degrees",
+                          gpt_degree(config->data), gpt_degree(config->ring),
+                          gpt_degree(config->ulysses));
 }
 
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
@@ -1434,9 +1914,11 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     void* swap_memory;
     int64_t n_tiles, n_bytes;
     int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
+    void* sp_memory = NULL;
     *result = NULL;
     memset(&sizes, 0, sizeof sizes);
     status = gpt_swap_sizes(desc, &sizes, error);
+    if (!status && desc->host_device) status = gpt_check_mesh(config, desc->mesh, error);
     if (status) return status;
     model = (gpt_model*)calloc(1, sizeof *model);
     if (!model)
@@ -1444,7 +1926,10 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
 
     model->config = *config;
     model->layout = gpt_layout_make(config);
-    model->n_rows = config->batch * config->sequence;
+    model->share = gpt_share_make(config, desc->mesh);
+    model->zero = model->share.n_ranks > 1 ? config->zero : 0;
+    if (model->share.n_ranks > 1 && desc->host_device) model->gradient = desc->mesh->gradient;
+    model->n_rows = model->share.n_rows;
     n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
     model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
     if (desc->policy == GPT_POLICY_RECOMPUTE ||
@@ -1462,16 +1947,21 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
 
     n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
     model->parameters = (gpt_real*)gpt_take_persistent(model, "parameters", n_bytes);
-    model->gradients = (gpt_real*)gpt_take_persistent(model, "gradients", n_bytes);
-    model->moments1 = (gpt_real*)gpt_take_persistent(model, "Adam's first moments", n_bytes);
-    model->moments2 = (gpt_real*)gpt_take_persistent(model, "Adam's second moments", n_bytes);
-    model->rope = (gpt_real*)gpt_take_persistent(
-        model, "angles of RoPE",
-        config->sequence * (config->hidden / config->n_heads) * (int64_t)sizeof(gpt_real));
-    model->totals = (double*)gpt_take_persistent(model, "totals", 2 * (int64_t)sizeof(double));
+    model->gradients =
+        (gpt_real*)gpt_take_persistent(model, "gradients", gpt_gradient_bytes(model));
+    model->moments1 =
+        (gpt_real*)gpt_take_persistent(model, "Adam's first moments", gpt_moment_bytes(model));
+    model->moments2 =
+        (gpt_real*)gpt_take_persistent(model, "Adam's second moments", gpt_moment_bytes(model));
+    model->rope = (gpt_real*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
+    model->totals =
+        (double*)gpt_take_persistent(model, "totals", GPT_N_TOTALS * (int64_t)sizeof(double));
+    if (gpt_sp_bytes(config, &model->share))
+        sp_memory =
+            gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
     swap_memory =
         gpt_take_persistent(model, "activations between forward and backward", sizes.device_bytes);
-    if (!gpt_is_idle(model)) gpt_create_engine(model, desc, swap_memory);
+    if (!gpt_is_idle(model)) gpt_create_engine(model, desc, swap_memory, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialise(model);
 
     status = gpt_finish(model, error);
@@ -1489,6 +1979,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     device = &model->device;
     /* In the reverse order of creation; what was not created yet is NULL. */
     if (model->compute) device->stream_synchronize(device->context, model->compute, NULL);
+    if (model->attention) memo_sp_attention_destroy(model->attention);
     if (model->swap) memo_swap_destroy(model->swap);
     if (model->host_totals) device->host_free(device->context, model->host_totals, NULL);
     for (i = 0; i < 2; i++)

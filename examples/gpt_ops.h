@@ -652,14 +652,18 @@ GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns)
 
 /* ---- the optimizer ------------------------------------------------------------------------- */
 
-/* Sum of squares, in double, in order of lanes. */
-GPT_FUNCTION double gpt_sum_of_squares(const gpt_real* x, int64_t n) {
-    double lanes[GPT_LANES] = {0}, sum = 0;
+/* Adds the squares of n reals, in double, each to lane i % GPT_LANES.  Of pieces whose lengths are
+ * multiples of GPT_LANES the bits are those of the whole. */
+GPT_FUNCTION void gpt_add_squares(double lanes[GPT_LANES], const gpt_real* x, int64_t n) {
     int64_t i;
     int j;
     for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
         for (j = 0; j < GPT_LANES; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
     for (j = 0; i + j < n; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
+}
+GPT_FUNCTION double gpt_sum_squares(const double lanes[GPT_LANES]) {
+    double sum = 0;
+    int j;
     for (j = 0; j < GPT_LANES; j++) sum += lanes[j];
     return sum;
 }

@@ -22,9 +22,9 @@ static void* thread_rank_main(void* argument) {
     return NULL;
 }
 
-/* Returns when all ranks have; the first error is the one returned. */
-static memo_status thread_ranks_start(thread_rank* ranks, memo_comm** comms, int32_t n,
-                                      memo_error* error) {
+/* Returns when all ranks have.  The error is the first rank's that was not merely told of one. */
+static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** comms, int32_t n,
+                                             memo_error* error) {
     pthread_t threads[THREAD_RANKS_MAX];
     memo_status status = MEMO_STATUS_OK;
     int32_t i, n_started = 0;
@@ -39,7 +39,7 @@ static memo_status thread_ranks_start(thread_rank* ranks, memo_comm** comms, int
     }
     for (i = 0; i < n_started; i++) {
         pthread_join(threads[i], NULL);
-        if (ranks[i].status && !status) {
+        if (ranks[i].status && (!status || status == MEMO_STATUS_COMM)) {
             *error = ranks[i].error;
             status = error->status;
         }
@@ -47,11 +47,12 @@ static memo_status thread_ranks_start(thread_rank* ranks, memo_comm** comms, int
     return status;
 }
 
-/* function makes what it needs with rank->device and destroys it before it returns. */
-static memo_status thread_ranks_run(int32_t n,
-                                    memo_status (*function)(thread_rank* rank, memo_error* error),
-                                    void* user, memo_error* error) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
+/* Each rank has a device of that desc, and waits for others timeout_s (0: 30) at most.  function
+ * makes what it needs with rank->device and destroys it before it returns. */
+static memo_status
+thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, int32_t n,
+                    memo_status (*function)(thread_rank* rank, memo_error* error), void* user,
+                    memo_error* error) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_device* devices[THREAD_RANKS_MAX];
     memo_comm* comms[THREAD_RANKS_MAX];
@@ -63,7 +64,7 @@ static memo_status thread_ranks_run(int32_t n,
     memset(ranks, 0, sizeof ranks);
     memset(comms, 0, sizeof comms);
     while (n_devices < n && !status) {
-        status = memo_host_device_create(&device_desc, &devices[n_devices], error);
+        status = memo_host_device_create(device_desc, &devices[n_devices], error);
         if (status) break;
         ranks[n_devices].device = devices[n_devices];
         ranks[n_devices].function = function;
@@ -71,12 +72,20 @@ static memo_status thread_ranks_run(int32_t n,
     }
     comm_desc.n_ranks = n;
     comm_desc.devices = devices;
+    comm_desc.timeout_s = timeout_s;
     if (!status) status = memo_comm_create_threads(&comm_desc, comms, error);
     if (!status) status = thread_ranks_start(ranks, comms, n, error);
     for (i = 0; i < n; i++)
         if (comms[i]) comms[i]->destroy(comms[i]);
     for (i = 0; i < n_devices; i++) memo_host_device_destroy(devices[i]);
     return status;
+}
+
+static inline memo_status
+thread_ranks_run(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* error),
+                 void* user, memo_error* error) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    return thread_ranks_run_on(&desc, 0, n, function, user, error);
 }
 
 #endif

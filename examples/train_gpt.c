@@ -11,11 +11,14 @@
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which alpha     train_report.h   progress, pictures
+ *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
  *     gpt_model.h       the model on memo          gpt_ops.h        its maths */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -25,6 +28,7 @@
 #include "gpt_model.h"
 #include "train_options.h"
 #include "train_plan.h"
+#include "train_ranks.h"
 #include "train_report.h"
 #include "train_text.h"
 
@@ -45,7 +49,7 @@ typedef struct job {
     FILE* loss_log;
 } job;
 
-/* ---- a run: a device, a model on it, and its steps ------------------------------------------ */
+/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
     RUN_LIFTED = 1,  /* without capacities: a reference where the budget is too small */
@@ -54,51 +58,46 @@ enum {
 };
 
 typedef struct run {
-    memo_device* device;
+    thread_rank* rank;
+    memo_mesh* mesh;
     memo_recorder* recorder;
     gpt_model* model;
-    uint8_t *tokens, *targets; /* (batch, sequence) */
+    uint8_t *tokens, *targets; /* (batch, sequence), of all ranks */
     double stall_s;            /* of the last step; RUN_TIMED */
     int is_timed;
+    int reports; /* this rank speaks for the process: it prints, and fills results */
+    int stops;   /* some rank was interrupted before the end of the last step */
 } run;
 
 static void run_destroy(run* r) {
     gpt_destroy(r->model);
+    memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
-    if (r->device) memo_host_device_destroy(r->device);
     free(r->tokens);
     free(r->targets);
     memset(r, 0, sizeof *r);
-}
-
-static memo_status run_create_device(run* r, const train_options* o, int flags, memo_error* error) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    if (!(flags & RUN_LIFTED)) {
-        desc.device_memory_bytes = o->device_memory;
-        desc.host_memory_bytes = o->host_memory;
-    }
-    desc.to_host_bytes_per_s = (double)o->link_bandwidth;
-    desc.to_device_bytes_per_s = (double)o->link_bandwidth;
-    return memo_host_device_create(&desc, &r->device, error);
 }
 
 /* It stays paused until the steps of interest. */
 static memo_status run_create_recorder(run* r, memo_error* error) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_status status;
-    desc.device = r->device;
+    desc.device = r->rank->device;
     desc.is_timed = 1;
     status = memo_recorder_create(&desc, &r->recorder, error);
     if (!status) memo_recorder_pause(r->recorder);
     return status;
 }
 
-static memo_status run_create(run* r, const train_options* o, const candidate* c, int flags,
-                              memo_error* error) {
+static memo_status run_create(run* r, thread_rank* rank, const train_options* o, const candidate* c,
+                              int flags, memo_error* error) {
     size_t n_rows = (size_t)(o->batch * o->sequence);
+    memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
     memo_status status;
     memset(r, 0, sizeof *r);
+    r->rank = rank;
+    r->reports = train_rank_reports(rank);
     r->is_timed = (flags & RUN_TIMED) != 0;
     r->tokens = (uint8_t*)malloc(n_rows);
     r->targets = (uint8_t*)malloc(n_rows);
@@ -106,15 +105,55 @@ static memo_status run_create(run* r, const train_options* o, const candidate* c
                  ? MEMO_STATUS_OK
                  : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "no host memory for the tokens of a micro-batch");
-    if (!status) status = run_create_device(r, o, flags, error);
+    if (!status) status = train_check_agreement(rank, c, error);
+    if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
-    desc.host_device = r->device;
-    desc.device = r->recorder ? memo_recorder_device(r->recorder) : r->device;
+    desc.host_device = rank->device;
+    desc.device = r->recorder ? memo_recorder_device(r->recorder) : rank->device;
     desc.plan = c->plan;
     desc.is_timed = r->is_timed;
-    if (!status) status = gpt_create(&desc, &r->model, error);
-    if (status) run_destroy(r);
+    desc.mesh = r->mesh;
+    return status ? status : gpt_create(&desc, &r->model, error);
+}
+
+typedef memo_status (*run_function)(run* r, const job* j, void* result, memo_error* error);
+
+typedef struct run_call {
+    const job* j;
+    const candidate* plan;
+    int flags;
+    run_function function;
+    void* result;
+} run_call;
+
+static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
+    const run_call* call = (const run_call*)rank->user;
+    run r;
+    memo_status status = run_create(&r, rank, &call->j->options, call->plan, call->flags, error);
+    if (!status) status = call->function(&r, call->j, call->result, error);
+    if (status) rank->comm->abort(rank->comm); /* streams may wait for messages that never come */
+    run_destroy(&r);
     return status;
+}
+
+/* A fresh model on each rank; only the rank that reports touches result. */
+static memo_status run_on_ranks(const job* j, const candidate* plan, int flags,
+                                run_function function, void* result, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    run_call call;
+    call.j = j;
+    call.plan = plan;
+    call.flags = flags;
+    call.function = function;
+    call.result = result;
+    if (!(flags & RUN_LIFTED)) {
+        desc.device_memory_bytes = o->device_memory;
+        desc.host_memory_bytes = o->host_memory;
+    }
+    desc.to_host_bytes_per_s = (double)o->link_bandwidth;
+    desc.to_device_bytes_per_s = (double)o->link_bandwidth;
+    return train_ranks_run(&desc, (int32_t)o->ranks, run_on_rank, &call, error);
 }
 
 static memo_status run_add_stall(run* r, memo_error* error) {
@@ -163,7 +202,9 @@ static memo_status run_update(run* r, const job* j, int64_t step, double* loss, 
     desc.epsilon = 1e-8;
     desc.weight_decay = 0.01;
     desc.clip = 1;
+    desc.vote = interrupted;
     status = gpt_update(r->model, &desc, loss, &gradient_norm, error);
+    if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)
         status =
             memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -225,29 +266,29 @@ static memo_status profile_run(run* r, const job* j, memo_schedule** schedule, m
     return memo_recorder_schedule(r->recorder, schedule, error);
 }
 
-/* Measures at alpha = 0, within the budget, on a model of its own. */
-static memo_status profile_copies(const job* j, copy_profile* profile, memo_error* error) {
+/* Measures at alpha = 0, within the budget, on models of its own. */
+static memo_status profile_copies(run* r, const job* j, void* result, memo_error* error) {
     memo_schedule* schedule = NULL;
+    copy_profile profile = {0, 0};
     double *forward_s, *rates;
     int64_t n_forward, n_rates,
         n_waits = j->plan.sizes.n_swapped_layers * j->options.accumulate + 2;
-    run r;
-    memo_status status = run_create(&r, &j->options, &j->plan, RUN_RECORDED, error);
-    if (status) return status;
+    memo_status status;
     forward_s = (double*)malloc((size_t)n_waits * sizeof *forward_s);
     rates = (double*)malloc((size_t)n_waits * sizeof *rates);
-    status = forward_s && rates ? profile_run(&r, j, &schedule, error)
+    status = forward_s && rates ? profile_run(r, j, &schedule, error)
                                 : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                                  "no host memory for the profile");
     if (!status) {
         profile_schedule(schedule, j->plan.sizes.n_swapped_layers, forward_s, &n_forward, rates,
                          &n_rates);
-        profile->layer_forward_s = median(forward_s, n_forward);
-        profile->bytes_per_s = median(rates, n_rates);
+        profile.layer_forward_s = median(forward_s, n_forward);
+        profile.bytes_per_s = median(rates, n_rates);
+        status = train_share_profile(r->rank, &profile, error);
     }
+    if (!status && r->reports) *(copy_profile*)result = profile;
     free(forward_s);
     free(rates);
-    run_destroy(&r);
     return status;
 }
 
@@ -292,6 +333,7 @@ static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
     size_t n_old = 0;
     memo_status status = MEMO_STATUS_OK;
+    if (!train_is_first()) return status;
     if (o->output) status = make_directory(o->output, &n_old, error);
     if (!status && o->output && access(o->output, W_OK | X_OK))
         status = memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be written: %s",
@@ -369,7 +411,8 @@ static memo_status prepare(job* j, memo_error* error) {
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
     if (needs_alpha(o, &j->plan)) {
-        if ((status = profile_copies(j, &profile, error))) return status;
+        status = run_on_ranks(j, &j->plan, RUN_RECORDED, profile_copies, &profile, error);
+        if (status) return status;
         printf("profile   a layer's forward takes %.2f ms, copies run at %.2f GB/s (medians)\n",
                1e3 * profile.layer_forward_s, 1e-9 * profile.bytes_per_s);
         status = candidate_choose_alpha(o, &profile, &j->plan, &j->alpha, error);
@@ -402,20 +445,21 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
                           j->options.loss_log, strerror(errno));
 }
 
-static memo_status train(job* j, run* r, memo_error* error) {
+static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = MEMO_STATUS_OK;
     progress shown;
     int64_t step;
     double loss;
-    printf("\n");
+    if (r->reports) printf("\n");
     progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
-    for (step = 0; step < o->steps && !status && !interrupted; step++) {
+    for (step = 0; step < o->steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
-        if (!status) status = log_loss(j, step, loss, error);
+        if (status || !r->reports) continue;
+        status = log_loss(j, step, loss, error);
         if (!status) progress_show(&shown, step, loss);
     }
-    progress_end(&shown);
+    if (r->reports) progress_end(&shown);
     return status;
 }
 
@@ -454,15 +498,16 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     return status;
 }
 
-static memo_status train_and_sample(job* j, memo_error* error) {
-    run r;
-    memo_status status = run_create(&r, &j->options, &j->plan, 0, error);
-    if (status) return status;
-    status = train(j, &r, error);
-    if (!status && !interrupted) print_loss(j);
-    if (!status && !interrupted && j->options.sample) status = print_sample(j, &r, error);
-    run_destroy(&r);
-    return status;
+/* result: the job, where losses go. */
+static memo_status train_and_sample(run* r, const job* j, void* result, memo_error* error) {
+    memo_status status = train(r, (job*)result, error);
+    if (status || !r->reports) return status;
+    if (r->stops) {
+        interrupted = 1;
+        return status;
+    }
+    print_loss(j);
+    return j->options.sample ? print_sample(j, r, error) : status;
 }
 
 /* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
@@ -510,20 +555,17 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
 }
 
 /* The second step of a fresh run: the first touches all memory for the first time. */
-static memo_status record_step(const job* j, memo_error* error) {
+static memo_status record_step(run* r, const job* j, void* unused, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
-    run r;
-    memo_status status = run_create(&r, &j->options, &j->plan, RUN_RECORDED, error);
-    if (status) return status;
-    status = run_step(&r, j, 0, &loss, error);
-    memo_recorder_resume(r.recorder);
-    if (!status) status = run_step(&r, j, 1, &loss, error);
-    if (!status) status = memo_recorder_schedule(r.recorder, &schedule, error);
-    if (!status) status = check_schedule(schedule, error);
-    if (!status) status = draw_schedule(j, schedule, error);
-    run_destroy(&r);
-    return status;
+    memo_status status = run_step(r, j, 0, &loss, error);
+    (void)unused;
+    memo_recorder_resume(r->recorder);
+    if (!status) status = run_step(r, j, 1, &loss, error);
+    if (!status) status = memo_recorder_schedule(r->recorder, &schedule, error);
+    if (status || !r->reports) return status;
+    status = check_schedule(schedule, error);
+    return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
 }
 
 /* ---- comparison of the policies ------------------------------------------------------------- */
@@ -543,9 +585,11 @@ typedef struct comparison_table {
     gpt_real* reference; /* (steps, parameters): gradients under keep */
     gpt_real* gradients; /* (parameters): of the policy and step at hand */
     int64_t n_parameters;
+    const candidate* plan; /* at hand */
 } comparison_table;
 
-/* Waits for the gradients of a step, and keeps them or compares them with those kept. */
+/* Waits for the gradients of a step, and keeps them or compares them with those kept.  Of several
+ * ranks the one that reports keeps what it has, all of them sum. */
 static memo_status compare_gradients(comparison_table* table, gpt_policy policy, int64_t step,
                                      gpt_model* model, memo_error* error) {
     gpt_real* reference = table->reference + step * table->n_parameters;
@@ -557,8 +601,8 @@ static memo_status compare_gradients(comparison_table* table, gpt_policy policy,
     return status;
 }
 
-static memo_status compare_steps(const job* j, comparison_table* table, gpt_policy policy, run* r,
-                                 memo_error* error) {
+static memo_status compare_steps(run* r, const job* j, comparison_table* table, memo_error* error) {
+    gpt_policy policy = table->plan->desc.policy;
     comparison* row = &table->rows[policy];
     int64_t n = j->options.compare, step;
     double* step_s = (double*)calloc((size_t)(2 * n), sizeof *step_s);
@@ -567,20 +611,41 @@ static memo_status compare_steps(const job* j, comparison_table* table, gpt_poli
     if (!step_s)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for --compare");
-    for (step = 0; step < n && !status && !interrupted; step++) {
-        double begin_s = clock_s(), aside_s = 0;
+    for (step = 0; step < n && !status && !r->stops; step++) {
+        double begin_s = clock_s(), aside_s = 0, loss;
         status = run_gradients(r, j, step, error);
         if (!status) status = gpt_wait(r->model, error);
         aside_s = clock_s();
-        if (!status) status = compare_gradients(table, policy, step, r->model, error);
+        if (!status && r->reports) status = compare_gradients(table, policy, step, r->model, error);
+        if (!status && !r->reports) status = gpt_reduce(r->model, error);
         aside_s = clock_s() - aside_s;
-        if (!status) status = run_update(r, j, step, &row->losses[step], error);
+        if (!status) status = run_update(r, j, step, &loss, error);
+        if (!status && r->reports) row->losses[step] = loss;
         step_s[step] = clock_s() - begin_s - aside_s;
         stall_s[step] = r->stall_s;
     }
-    row->step_s = median(step_s, n);
-    row->stall_s = median(stall_s, n);
+    if (r->reports) {
+        if (r->stops) interrupted = 1;
+        row->step_s = median(step_s, n);
+        row->stall_s = median(stall_s, n);
+    }
     free(step_s);
+    return status;
+}
+
+static memo_status compare_on_rank(run* r, const job* j, void* result, memo_error* error) {
+    comparison_table* table = (comparison_table*)result;
+    comparison* row = &table->rows[table->plan->desc.policy];
+    memo_host_device_stats stats;
+    memo_swap_stats moved;
+    memo_status status = compare_steps(r, j, table, error);
+    if (status || !r->reports) return status;
+    status = memo_swap_get_stats(gpt_swap(r->model), &moved, error);
+    if (!status)
+        row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
+    stats = memo_host_device_get_stats(r->rank->device);
+    row->device_peak_bytes = stats.device_peak_bytes;
+    row->host_peak_bytes = stats.host_peak_bytes;
     return status;
 }
 
@@ -588,10 +653,6 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
                                   memo_error* error) {
     const train_options* o = &j->options;
     comparison* row = &table->rows[c->desc.policy];
-    memo_host_device_stats stats;
-    memo_swap_stats moved;
-    run r;
-    memo_status status;
     shortage(o, c, row->shortage, sizeof row->shortage);
     row->alpha = c->desc.policy >= GPT_POLICY_SWAP ? c->sizes.alpha : -1;
     row->gradients_equal = 1;
@@ -599,16 +660,9 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
     if (!row->losses)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for --compare");
-    status = run_create(&r, o, c, RUN_TIMED | (*row->shortage ? RUN_LIFTED : 0), error);
-    if (status) return status;
-    status = compare_steps(j, table, c->desc.policy, &r, error);
-    if (!status) status = memo_swap_get_stats(gpt_swap(r.model), &moved, error);
-    if (!status) row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / o->compare;
-    stats = memo_host_device_get_stats(r.device);
-    row->device_peak_bytes = stats.device_peak_bytes;
-    row->host_peak_bytes = stats.host_peak_bytes;
-    run_destroy(&r);
-    return status;
+    table->plan = c;
+    return run_on_ranks(j, c, RUN_TIMED | (*row->shortage ? RUN_LIFTED : 0), compare_on_rank, table,
+                        error);
 }
 
 /* Fills alpha by profile where the main run, under another policy, had no need of one. */
@@ -775,9 +829,10 @@ static memo_status dry_run(job* j, memo_error* error) {
 
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status = train_and_sample(j, error);
-    if (!status && !interrupted && o->output) status = record_step(j, error);
-    if (!status && !interrupted && o->output) status = write_outputs(j, error);
+    memo_status status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    if (!status && !interrupted && o->output)
+        status = run_on_ranks(j, &j->plan, RUN_RECORDED, record_step, NULL, error);
+    if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
     if (!status && !interrupted && o->compare) status = compare_policies(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
     return status;
@@ -815,7 +870,9 @@ int main(int argc, char** argv) {
     /* A stream is one thread.  OpenBLAS's own threads would mostly wait for each other. */
     openblas_set_num_threads(1);
 #endif
-    status = train_parse(argc, argv, &j.options, &error);
+    status = train_ranks_begin(&argc, &argv, &error);
+    if (!status) status = train_parse(argc, argv, &j.options, &error);
+    if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_dry_run) {
@@ -828,10 +885,8 @@ int main(int argc, char** argv) {
     }
     code = exit_code_of(status, is_training);
     fflush(stdout);
-    if (status)
-        fprintf(stderr, "train_gpt: %s\n", error.message);
-    else if (interrupted)
+    if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
-    return code;
+    return train_ranks_end(code, status, error.message);
 }

@@ -21,6 +21,7 @@ typedef struct train_options {
     int64_t device_memory, host_memory; /* bytes; 0: no limit */
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
+    int64_t ranks, data, ring, ulysses, zero; /* 0: not given; completed by train_check_ranks */
     double dropout;
     int64_t steps, seed;
     double learning_rate;
@@ -59,7 +60,7 @@ static const option option_table[] = {
     {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
      "memo: fraction of the rows swapped, 0 to 1, rounded to tiles (default: chosen by profile)"},
     {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
-     "capacity of the device: parameters, optimizer and activations (default: no limit)"},
+     "capacity of a rank's device: parameters, optimizer and activations (default: no limit)"},
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
      "capacity for swapped rows (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
@@ -76,6 +77,17 @@ static const option option_table[] = {
      "micro-batches of a step"},
     {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
      "tokens of a tile: of one matrix product, and what alpha is rounded to"},
+    {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
+     "ranks, each a thread with a device of its own: data x ring x ulysses (default: that "
+     "product)"},
+    {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
+     "ranks that split the batch (default: what --ranks leaves)"},
+    {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
+     "ranks that split each sequence, keys and values going round (default: 1)"},
+    {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
+     "ranks that split each sequence, and in attention the heads (default: 1)"},
+    {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
+     "what the ranks split: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
     {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N", "of parameters, dropout and data"},

@@ -40,7 +40,17 @@ static gpt_config train_config(const train_options* o) {
     config.tile_rows = o->tile;
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
+    config.data = (int32_t)o->data;
+    config.ring = (int32_t)o->ring;
+    config.ulysses = (int32_t)o->ulysses;
+    config.zero = (int32_t)o->zero;
     return config;
+}
+
+/* Of a rank. */
+static int64_t train_rows(const train_options* o) {
+    const gpt_config config = train_config(o);
+    return gpt_n_rows(&config);
 }
 
 static void candidate_destroy(candidate* c) {
@@ -154,7 +164,7 @@ static const char* refused_policy(const train_options* o, const candidate* c, ch
 static memo_status refuse(const train_options* o, const candidate* c, memo_error* error) {
     char policy[64], others[160] = "";
     double peak = (double)c->device_bytes, rounding = (double)c->sizes.device_bytes;
-    double states = 4.0 * (double)sizeof(gpt_real) * (double)gpt_n_parameters(&c->desc.config);
+    double states = (double)gpt_state_bytes(&c->desc.config);
     refused_policy(o, c, policy, sizeof policy);
     append_fitting_policies(o, c->desc.policy, others, sizeof others);
     if (!device_fits(o, c))
@@ -190,8 +200,7 @@ typedef struct alpha_choice {
 
 /* One tile's share of the rows of a micro-batch. */
 static double tile_fraction(const train_options* o) {
-    return o->tile < o->batch * o->sequence ? (double)o->tile / (double)(o->batch * o->sequence)
-                                            : 1;
+    return o->tile < train_rows(o) ? (double)o->tile / (double)train_rows(o) : 1;
 }
 
 /* Device memory as a line over alpha, which the program wants.  It grows evenly from the first tile
@@ -228,7 +237,7 @@ static memo_status solve_alpha(const train_options* o, const candidate* none,
         if (o->host_memory)
             desc.host_bytes = o->host_memory - counted_bytes(gpt_staging_bytes(&none->desc.config));
         fit_device_line(o, none, &tile, &all, &desc);
-        desc.n_rows = o->batch * o->sequence;
+        desc.n_rows = train_rows(o);
         desc.tile_rows = o->tile;
         status = memo_plan_alpha(&desc, alpha, error);
         candidate_destroy(&all);
@@ -284,7 +293,7 @@ static void print_alpha(const train_options* o, const candidate* c, const alpha_
         return;
     }
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld; ",
-           c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)(o->batch * o->sequence),
+           c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)train_rows(o),
            (long long)o->tile);
     if (choice->is_chosen && result->limit == MEMO_ALPHA_LIMIT_NONE)
         printf("nothing limits it\n");

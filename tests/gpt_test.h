@@ -27,6 +27,7 @@ static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32
                                          int32_t n_kv_heads, int64_t sequence, int64_t batch,
                                          int64_t tile_rows, double dropout) {
     gpt_config config;
+    memset(&config, 0, sizeof config);
     config.n_layers = n_layers;
     config.hidden = hidden;
     config.n_heads = n_heads;

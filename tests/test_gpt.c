@@ -4,6 +4,8 @@
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
 
 #include "gpt_test.h"
 
@@ -481,7 +483,7 @@ typedef struct history {
 static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_steps,
                          const uint8_t* text, history* result, memo_error* error) {
     const int64_t n = gpt_n_parameters(config), n_rows = config->batch * config->sequence;
-    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0};
+    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
     memo_status status = MEMO_STATUS_OK;
     int64_t step, i;
     for (step = 0; step < n_steps && !status; step++) {
@@ -930,7 +932,7 @@ static void a_model_learns_and_recites(void) {
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     const gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
     const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0.5);
-    const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0};
+    const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0, 0};
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
     double first_loss = 0, loss = 0, norm = 0;

@@ -7,6 +7,8 @@
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
 
 #include "gpt_test.h"
 

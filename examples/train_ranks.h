@@ -1,0 +1,229 @@
+/* train_ranks.h - the trainer on several ranks: how many of which kind, how they are started, and
+ * what each of them holds.
+ *
+ * A rank is a thread of this process with a host device of its own; compiled with -DTRAIN_MPI it is
+ * a process that mpirun started (comm_mpi.h).  How it comes by its communicator is all that differs.
+ * Single translation unit: everything is static. */
+#ifndef TRAIN_RANKS_H
+#define TRAIN_RANKS_H
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "memo_sp.h"
+#include "thread_ranks.h"
+#include "train_options.h"
+#include "train_plan.h"
+#include "train_report.h"
+#ifdef TRAIN_MPI
+#include "comm_mpi.h"
+#endif
+
+#define TRAIN_TIMEOUT_S 600 /* longer than any rank may lag behind another */
+
+/* ---- start and end -------------------------------------------------------------------------- */
+
+#ifdef TRAIN_MPI
+static int train_process, train_n_processes;
+
+/* Only the first process is heard, but in an emergency. */
+static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
+    int provided;
+    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &train_process);
+    MPI_Comm_size(MPI_COMM_WORLD, &train_n_processes);
+    if (train_process && !freopen("/dev/null", "w", stdout))
+        return memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
+    return MEMO_STATUS_OK;
+}
+
+/* The process that knows the cause ends all, before those who only heard of it; where all know it,
+ * the first does. */
+static int train_ranks_end(int code, memo_status status, const char* message) {
+    if (!status) {
+        MPI_Finalize();
+        return code;
+    }
+    sleep((unsigned)((train_process > 0) + 2 * (status == MEMO_STATUS_COMM)));
+    fprintf(stderr, "train_gpt: %s\n", message);
+    MPI_Abort(MPI_COMM_WORLD, code);
+    return code;
+}
+
+static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
+                                   memo_status (*function)(thread_rank*, memo_error*), void* user,
+                                   memo_error* error) {
+    memo_device* device = NULL;
+    thread_rank rank;
+    memo_status status = memo_host_device_create(desc, &device, error);
+    (void)n_ranks; /* those that mpirun has started */
+    if (status) return status;
+    memset(&rank, 0, sizeof rank);
+    rank.device = device;
+    rank.function = function;
+    rank.user = user;
+    status = comm_mpi_create(MPI_COMM_WORLD, device, TRAIN_TIMEOUT_S, 0, &rank.comm, error);
+    if (!status) {
+        thread_rank_main(&rank);
+        status = rank.status;
+        if (status && error) *error = rank.error;
+        rank.comm->destroy(rank.comm);
+    }
+    memo_host_device_destroy(device);
+    return status;
+}
+
+/* Of the process: one of them writes the files. */
+static int train_is_first(void) { return train_process == 0; }
+/* Of a rank: it speaks for its process. */
+static int train_rank_reports(const thread_rank* rank) {
+    (void)rank;
+    return 1;
+}
+static int32_t train_n_started(void) { return train_n_processes; }
+
+#else
+
+static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
+    (void)argc;
+    (void)argv;
+    (void)error;
+    return MEMO_STATUS_OK;
+}
+
+static int train_ranks_end(int code, memo_status status, const char* message) {
+    if (status) fprintf(stderr, "train_gpt: %s\n", message);
+    return code;
+}
+
+static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
+                                   memo_status (*function)(thread_rank*, memo_error*), void* user,
+                                   memo_error* error) {
+    return thread_ranks_run_on(desc, TRAIN_TIMEOUT_S, n_ranks, function, user, error);
+}
+
+static int train_is_first(void) { return 1; }
+static int train_rank_reports(const thread_rank* rank) { return rank->comm->rank == 0; }
+static int32_t train_n_started(void) { return 0; } /* as many as asked for */
+#endif
+
+/* ---- how many ------------------------------------------------------------------------------- */
+
+/* What is not given follows: ring and ulysses are 1, data is what --ranks leaves, and --ranks is the
+ * product. */
+static memo_status train_check_degrees(train_options* o, memo_error* error) {
+    int64_t n_sequence;
+    if (!o->ring) o->ring = 1;
+    if (!o->ulysses) o->ulysses = 1;
+    n_sequence = o->ring * o->ulysses;
+    if (train_n_started() && !o->ranks) o->ranks = train_n_started();
+    if (!o->data && o->ranks % n_sequence)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--ranks %lld cannot be divided into --ring %lld x --ulysses %lld; --ranks %lld can",
+            (long long)o->ranks, (long long)o->ring, (long long)o->ulysses,
+            (long long)(o->ranks / n_sequence + 1) * n_sequence);
+    if (!o->data) o->data = o->ranks ? o->ranks / n_sequence : 1;
+    if (!o->ranks) o->ranks = o->data * n_sequence;
+    if (o->ranks != o->data * n_sequence)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld is not --data %lld x --ring %lld x --ulysses %lld; "
+                              "--ranks %lld would be",
+                              (long long)o->ranks, (long long)o->data, (long long)o->ring,
+                              (long long)o->ulysses, (long long)(o->data * n_sequence));
+    if (train_n_started() && o->ranks != train_n_started())
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld, but mpirun started %d; mpirun -n %lld would do",
+                              (long long)o->ranks, (int)train_n_started(), (long long)o->ranks);
+    if (o->ranks > THREAD_RANKS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld: at most %d would do", (long long)o->ranks,
+                              (int)THREAD_RANKS_MAX);
+    return MEMO_STATUS_OK;
+}
+
+/* Can the model be split like that? */
+static memo_status train_check_ranks(train_options* o, memo_error* error) {
+    int64_t least, n;
+    memo_status status = train_check_degrees(o, error);
+    if (status) return status;
+    if (o->batch % o->data)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--batch %lld cannot be divided by --data %lld; --batch %lld can",
+                              (long long)o->batch, (long long)o->data,
+                              (long long)((o->batch / o->data + 1) * o->data));
+    if (o->ulysses > o->heads) {
+        for (n = o->heads; o->ulysses % n; n--) {
+        }
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ulysses %lld splits --heads %lld, and leaves ranks without any; "
+                              "--ulysses %lld --ring %lld would do",
+                              (long long)o->ulysses, (long long)o->heads, (long long)n,
+                              (long long)(o->ring * (o->ulysses / n)));
+    }
+    least = o->ring * o->ulysses * (o->ring > 1 ? 2 : 1);
+    if (o->sequence < least)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--seq %lld leaves ranks of --ring %lld x --ulysses %lld without "
+                              "tokens; --seq %lld would do",
+                              (long long)o->sequence, (long long)o->ring, (long long)o->ulysses,
+                              (long long)least);
+    if (o->ring * o->ulysses > 1 && o->hidden / o->heads > MEMO_HOST_ATTENTION_HEAD_SIZE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "heads of %lld: attention over ranks takes %d at most; --heads %lld "
+                              "would do",
+                              (long long)(o->hidden / o->heads), MEMO_HOST_ATTENTION_HEAD_SIZE,
+                              (long long)o->hidden / 2);
+    return MEMO_STATUS_OK;
+}
+
+static memo_mesh_desc train_mesh_desc(const train_options* o) {
+    memo_mesh_desc desc = memo_mesh_desc_default();
+    desc.data = (int32_t)o->data;
+    desc.ring = (int32_t)o->ring;
+    desc.ulysses = (int32_t)o->ulysses;
+    return desc;
+}
+
+/* ---- what all must know --------------------------------------------------------------------- */
+
+/* Ranks that decided differently would wait for each other's messages in vain: says so instead.
+ * All ranks call it; waits. */
+static memo_status train_check_agreement(thread_rank* rank, const candidate* c, memo_error* error) {
+    const memo_device* device = rank->device;
+    const int64_t mine[3] = {c->desc.policy, c->desc.n_resident_layers, c->sizes.swapped_rows};
+    int64_t bounds[6]; /* largest of each, and of its negative */
+    int i;
+    memo_status status;
+    for (i = 0; i < 6; i++) bounds[i] = i < 3 ? mine[i] : -mine[i - 3];
+    status = rank->comm->all_reduce(rank->comm, rank->stream, bounds, bounds, 6, MEMO_TYPE_I64,
+                                    MEMO_REDUCTION_MAX, error);
+    if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
+        return status ? status : MEMO_STATUS_COMM;
+    for (i = 0; i < 3; i++)
+        if (bounds[i] != mine[i] || bounds[i + 3] != -mine[i])
+            return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                  "rank %d: the ranks have made different plans",
+                                  (int)rank->comm->rank);
+    return status;
+}
+
+/* The slowest of all ranks, so that each chooses the same alpha.  All ranks call it; waits. */
+static memo_status train_share_profile(thread_rank* rank, copy_profile* profile,
+                                       memo_error* error) {
+    const memo_device* device = rank->device;
+    double slowest[2];
+    memo_status status;
+    slowest[0] = profile->layer_forward_s;
+    slowest[1] = -profile->bytes_per_s;
+    status = rank->comm->all_reduce(rank->comm, rank->stream, slowest, slowest, 2, MEMO_TYPE_F64,
+                                    MEMO_REDUCTION_MAX, error);
+    if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
+        return status ? status : MEMO_STATUS_COMM;
+    profile->layer_forward_s = slowest[0];
+    profile->bytes_per_s = -slowest[1];
+    return status;
+}
+
+#endif
