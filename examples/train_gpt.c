@@ -364,7 +364,7 @@ static void print_model(const train_options* o) {
     printf("step      %lld x %lld sequences of %lld bytes, dropout %g, seed %lld\n",
            (long long)o->accumulate, (long long)o->batch, (long long)o->sequence, o->dropout,
            (long long)o->seed);
-    printf("budget    device %s, host %s, copies ",
+    printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
            o->device_memory ? bytes_name((double)o->device_memory) : "unlimited",
            o->host_memory ? bytes_name((double)o->host_memory) : "unlimited");
     if (o->link_bandwidth)
@@ -407,6 +407,7 @@ static memo_status prepare(job* j, memo_error* error) {
     if (status) return status;
     print_text(j);
     print_model(o);
+    print_ranks(o);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
@@ -460,7 +461,9 @@ static memo_status train(run* r, job* j, memo_error* error) {
         if (!status) progress_show(&shown, step, loss);
     }
     if (r->reports) progress_end(&shown);
-    return status;
+    if (status) return status;
+    return train_report_ranks(r->rank, r->mesh, o, (clock_s() - shown.begin_s) / (double)step, step,
+                              error);
 }
 
 static void print_loss(const job* j) {
@@ -819,6 +822,7 @@ static memo_status dry_run(job* j, memo_error* error) {
         status = candidate_choose_alpha(o, &unmeasured, &j->plan, &j->alpha, error);
     if (status) return status;
     print_model(o);
+    print_ranks(o);
     if (j->alpha.is_chosen)
         printf("profile   none in a dry run: memory alone limits alpha, not the speed of copies\n");
     print_alpha(o, &j->plan, &j->alpha);

@@ -226,4 +226,87 @@ static memo_status train_share_profile(thread_rank* rank, copy_profile* profile,
     return status;
 }
 
+/* ---- what is printed ------------------------------------------------------------------------ */
+
+static void print_ranks(const train_options* o) {
+    gpt_config config = train_config(o), whole = config;
+    if (o->ranks == 1) return;
+    whole.zero = 0;
+    printf("ranks     %lld: data %lld x ring %lld x ulysses %lld, each with %lld of %lld sequences "
+           "and "
+           "%lld of %lld tokens of each\n",
+           (long long)o->ranks, (long long)o->data, (long long)o->ring, (long long)o->ulysses,
+           (long long)(o->batch / o->data), (long long)o->batch,
+           (long long)(gpt_n_rows(&config) / (o->batch / o->data)), (long long)o->sequence);
+    printf(
+        "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
+        "moments; of all %s and %s\n",
+        (long long)o->zero, bytes_name((double)gpt_state_bytes(&config)),
+        bytes_name((double)gpt_optimizer_bytes(&config)),
+        bytes_name((double)gpt_state_bytes(&whole)),
+        bytes_name((double)gpt_optimizer_bytes(&whole)));
+    if (o->zero == 2 && o->accumulate > 1)
+        printf("          the gradient is summed over ranks after each of the %lld micro-batches\n",
+               (long long)o->accumulate);
+}
+
+/* "0-12, 39-50": the positions of a rank's tokens, without padding. */
+static const char* token_ranges(const memo_layout* layout, int32_t sequence_rank, char* text,
+                                size_t n_text) {
+    memo_run runs[MEMO_RUNS_MAX];
+    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    size_t used = 0;
+    *text = 0;
+    for (k = 0; k < n; k++) {
+        int64_t last = gpt_min(runs[k].start + runs[k].count, layout->n_tokens) - 1;
+        if (last >= runs[k].start && used < n_text)
+            used += (size_t)snprintf(text + used, n_text - used, "%s%lld-%lld", used ? ", " : "",
+                                     (long long)runs[k].start, (long long)last);
+    }
+    return text;
+}
+
+static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[2], double step_s,
+                              int64_t n_steps) {
+    const gpt_config config = train_config(o);
+    const gpt_share share = gpt_share_make(&config, NULL);
+    const memo_mesh_desc degrees = train_mesh_desc(o);
+    int32_t r;
+    printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
+           (double)(o->accumulate * o->batch * o->sequence) / step_s);
+    printf("rank  data  ring  ulysses  sequences  tokens                    device peak  sent in a "
+           "step\n");
+    for (r = 0; r < (int32_t)o->ranks; r++) {
+        char sequences[48], tokens[96];
+        memo_mesh at;
+        if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
+        snprintf(sequences, sizeof sequences, "%lld-%lld", (long long)(at.data_rank * share.batch),
+                 (long long)((at.data_rank + 1) * share.batch - 1));
+        printf("%4d %5d %5d %8d  %-9s  %-24s %12s %15s\n", (int)r, (int)at.data_rank,
+               (int)at.ring_rank, (int)at.ulysses_rank, sequences,
+               token_ranges(&share.layout, at.sequence_rank, tokens, sizeof tokens),
+               bytes_name((double)of_ranks[r][0]),
+               bytes_name((double)of_ranks[r][1] / (double)n_steps));
+    }
+}
+
+/* What each rank needed and sent.  All ranks call it, after the same number of steps; waits. */
+static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
+                                      const train_options* o, double step_s, int64_t n_steps,
+                                      memo_error* error) {
+    const memo_device* device = rank->device;
+    int64_t mine[2], of_ranks[THREAD_RANKS_MAX][2];
+    memo_status status;
+    if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
+    mine[0] = memo_host_device_get_stats(rank->device).device_peak_bytes;
+    mine[1] = mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
+    status =
+        rank->comm->all_gather(rank->comm, rank->stream, mine, of_ranks, 2, MEMO_TYPE_I64, error);
+    if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
+        return status ? status : MEMO_STATUS_COMM;
+    if (!status && train_rank_reports(rank))
+        print_ranks_table(o, (const int64_t(*)[2])of_ranks, step_s, n_steps);
+    return status;
+}
+
 #endif
