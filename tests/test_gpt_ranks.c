@@ -1,0 +1,397 @@
+/* The trainer's model on several ranks, threads here: losses, gradients and parameters against one
+ * rank's, the same bits under every policy and ZeRO stage, capacities, failures. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+
+#include "gpt_test.h"
+#include "thread_ranks.h"
+
+enum { N_STEPS = 3 };
+
+/* What is run: on one rank where the config's degrees are 0. */
+typedef struct training {
+    gpt_desc desc;
+    int64_t accumulate;
+    int32_t records; /* count races in the last step */
+
+    gpt_test_run planned; /* trace and plan, of every rank */
+    memo_swap_sizes sizes;
+    uint8_t *tokens, *targets; /* (N_STEPS, accumulate, batch, sequence) */
+    gpt_layout layout;
+
+    double losses[N_STEPS], norms[N_STEPS]; /* rank 0's */
+    int64_t n_races;
+    /* (ranks, parameters): after the first step's micro-batches; after the last step. */
+    gpt_real *gradients, *parameters;
+    int32_t failing_rank; /* -1: none */
+} training;
+
+static int64_t n_ranks_of(const training* t) { return gpt_n_ranks(&t->desc.config); }
+
+static memo_status train_step(training* t, const thread_rank* rank, gpt_model* model, int64_t step,
+                              memo_error* error) {
+    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
+    const gpt_config* config = &t->desc.config;
+    const int64_t n = config->batch * config->sequence;
+    double loss, norm;
+    int64_t m;
+    memo_status status = MEMO_STATUS_OK;
+    for (m = 0; m < t->accumulate && !status; m++) {
+        const int64_t at = (step * t->accumulate + m) * n;
+        status = gpt_micro_batch(model, t->tokens + at, t->targets + at, step, m,
+                                 1.0 / (double)(t->accumulate * n), error);
+    }
+    if (!status && step == 0)
+        status = gpt_get_gradients(model, t->gradients + rank->comm->rank * t->layout.n, error);
+    if (!status) status = gpt_update(model, &update, &loss, &norm, error);
+    if (status || rank->comm->rank) return status;
+    t->losses[step] = loss;
+    t->norms[step] = norm;
+    return status;
+}
+
+static memo_status train_steps(training* t, const thread_rank* rank, gpt_model* model,
+                               memo_recorder* recorder, memo_error* error) {
+    memo_schedule* schedule;
+    memo_check* check;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t step;
+    for (step = 0; step < N_STEPS && !status; step++) {
+        if (recorder && step == N_STEPS - 1) memo_recorder_resume(recorder);
+        status = train_step(t, rank, model, step, error);
+    }
+    if (!status)
+        status = gpt_get_parameters(model, t->parameters + rank->comm->rank * t->layout.n, error);
+    if (status || !recorder || rank->comm->rank) return status;
+    status = memo_recorder_schedule(recorder, &schedule, error);
+    if (!status) status = memo_schedule_check(schedule, &check, error);
+    if (status) return status;
+    t->n_races = check->n_races;
+    memo_check_destroy(check);
+    return status;
+}
+
+static memo_status train_on_rank(thread_rank* rank, memo_error* error) {
+    training* t = (training*)rank->user;
+    memo_mesh_desc degrees = memo_mesh_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_mesh* mesh = NULL;
+    gpt_model* model = NULL;
+    gpt_desc desc = t->desc;
+    void* taken;
+    memo_status status;
+    degrees.data = desc.config.data;
+    degrees.ring = desc.config.ring;
+    degrees.ulysses = desc.config.ulysses;
+    status = memo_mesh_create(rank->comm, &degrees, &mesh, error);
+    recorder_desc.device = rank->device;
+    if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
+    if (recorder) memo_recorder_pause(recorder);
+    if (!status && rank->comm->rank == t->failing_rank)
+        status = rank->device->device_alloc(rank->device->context, 512, &taken, error);
+    desc.host_device = rank->device;
+    desc.device = recorder ? memo_recorder_device(recorder) : rank->device;
+    desc.plan = t->planned.plan;
+    desc.mesh = mesh;
+    if (!status) status = gpt_create(&desc, &model, error);
+    if (!status) status = train_steps(t, rank, model, recorder, error);
+    if (status) rank->comm->abort(rank->comm);
+    gpt_destroy(model);
+    memo_mesh_destroy(mesh);
+    memo_recorder_destroy(recorder);
+    return status;
+}
+
+/* Each rank's device has the bytes that the plan promises and not one more. */
+static memo_status train_all(training* t, memo_error* error) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    const int64_t n = n_ranks_of(t);
+    memo_status status;
+    t->layout = gpt_layout_make(&t->desc.config);
+    t->gradients = (gpt_real*)calloc((size_t)(n * t->layout.n), sizeof(gpt_real));
+    t->parameters = (gpt_real*)calloc((size_t)(n * t->layout.n), sizeof(gpt_real));
+    if (!t->gradients || !t->parameters) abort();
+    if ((status = gpt_test_plan(&t->desc, &t->planned, error)) ||
+        (status = gpt_swap_sizes(&t->desc, &t->sizes, error)))
+        return status;
+    desc.device_memory_bytes = t->planned.plan->peak_bytes;
+    desc.host_memory_bytes = t->sizes.host_bytes + gpt_staging_bytes(&t->desc.config);
+    return thread_ranks_run_on(&desc, 120, (int32_t)n, train_on_rank, t, error);
+}
+
+static training training_of(gpt_config config, gpt_policy policy, int64_t accumulate,
+                            uint8_t* text) {
+    training t;
+    memset(&t, 0, sizeof t);
+    t.desc = gpt_test_desc(config, policy, 0.5);
+    t.accumulate = accumulate;
+    t.failing_rank = -1;
+    t.tokens = text;
+    t.targets = text + 1;
+    return t;
+}
+
+static void training_free(training* t) {
+    free(t->gradients);
+    free(t->parameters);
+    gpt_test_close(&t->planned);
+}
+
+static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t zero) {
+    gpt_config config = gpt_test_config(3, 16, 4, 2, 21, 4, 4, 0.1);
+    config.data = data;
+    config.ring = ring;
+    config.ulysses = ulysses;
+    config.zero = zero;
+    return config;
+}
+
+static uint8_t* text_of(const gpt_config* config, int64_t accumulate) {
+    const int64_t n = N_STEPS * accumulate * config->batch * config->sequence + 1;
+    uint8_t* text = (uint8_t*)malloc((size_t)n);
+    if (!text) abort();
+    gpt_test_text(text, n);
+    return text;
+}
+
+/* The gradient of a parameter: where ranks have parts of it, the others' are 0. */
+static double gradient_at(const training* t, int64_t i) {
+    double sum = 0;
+    int64_t r;
+    if (!t->desc.config.zero) return (double)t->gradients[i];
+    for (r = 0; r < n_ranks_of(t); r++) sum += (double)t->gradients[r * t->layout.n + i];
+    return sum;
+}
+
+/* Relative to the norm of one rank's gradient. */
+static double gradient_difference(const training* one, const training* t) {
+    double largest = 0, norm = 0;
+    int64_t k, i;
+    for (k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
+        const gpt_parameter a = gpt_parameter_at(&one->desc.config, k);
+        const gpt_parameter b = gpt_parameter_at(&t->desc.config, k);
+        for (i = 0; i < a.n; i++) {
+            const double expected = gradient_at(one, a.offset + i);
+            const double difference = fabs(gradient_at(t, b.offset + i) - expected);
+            norm += expected * expected;
+            if (!(difference <= largest)) largest = difference; /* takes NaN */
+        }
+    }
+    return largest / sqrt(norm);
+}
+
+static double loss_difference(const training* a, const training* b) {
+    double largest = 0;
+    int64_t i;
+    for (i = 0; i < N_STEPS; i++) {
+        const double difference = fabs(a->losses[i] - b->losses[i]);
+        if (!(difference <= largest)) largest = difference;
+    }
+    return largest;
+}
+
+/* 0 and -0 are the same. */
+static int have_equal_gradients(const training* a, const training* b) {
+    int64_t i;
+    for (i = 0; i < a->layout.n; i++)
+        if (!(gradient_at(a, i) - gradient_at(b, i) == 0)) return 0;
+    return 1;
+}
+
+/* Losses, norms, gradients, and the parameters of every rank. */
+static int are_the_same(const training* a, const training* b) {
+    const size_t n_bytes = (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real);
+    return !memcmp(a->losses, b->losses, sizeof a->losses) &&
+           !memcmp(a->norms, b->norms, sizeof a->norms) && have_equal_gradients(a, b) &&
+           !memcmp(a->parameters, b->parameters, n_bytes);
+}
+
+static int ranks_have_one_model(const training* t) {
+    int64_t r;
+    for (r = 1; r < n_ranks_of(t); r++)
+        if (memcmp(t->parameters, t->parameters + r * t->layout.n,
+                   (size_t)t->layout.n * sizeof(gpt_real)))
+            return 0;
+    return 1;
+}
+
+/* ---- against one rank ----------------------------------------------------------------------- */
+
+/* data, ring, ulysses, ZeRO: 21 tokens divide by none, 4 heads not by 3, 2 key heads not by 4. */
+static const int32_t splits[][4] = {{2, 1, 1, 1}, {1, 2, 1, 2}, {1, 1, 2, 0}, {4, 1, 1, 2},
+                                    {1, 4, 1, 0}, {1, 1, 4, 1}, {1, 2, 2, 2}, {2, 2, 1, 0},
+                                    {2, 1, 2, 1}, {1, 1, 3, 2}, {1, 3, 1, 1}};
+
+static void ranks_do_what_one_does(void) {
+    double worst_loss = 0, worst_gradient = 0;
+    memo_error error;
+    size_t k;
+    int64_t accumulate;
+    for (accumulate = 1; accumulate <= 2; accumulate++) {
+        const gpt_config config = config_of(1, 1, 1, 0);
+        uint8_t* text = text_of(&config, accumulate);
+        training one = training_of(config, GPT_POLICY_KEEP, accumulate, text);
+        CHECK_OK(train_all(&one, &error));
+        for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
+            const int32_t* s = splits[k];
+            training t = training_of(config_of(s[0], s[1], s[2], s[3]), (gpt_policy)(k % 4),
+                                     accumulate, text);
+            double loss, gradient;
+            CHECK_OK(train_all(&t, &error));
+            loss = loss_difference(&one, &t);
+            gradient = gradient_difference(&one, &t);
+            CHECK_CASE(loss < 1e-6 && gradient < 2e-6 && ranks_have_one_model(&t) &&
+                           fabs(t.norms[0] / one.norms[0] - 1) < 1e-5,
+                       "data %d ring %d ulysses %d zero %d: losses differ by %g, gradients by %g",
+                       s[0], s[1], s[2], s[3], loss, gradient);
+            worst_loss = fmax(worst_loss, loss);
+            worst_gradient = fmax(worst_gradient, gradient);
+            training_free(&t);
+        }
+        training_free(&one);
+        free(text);
+    }
+    printf("# largest difference to one rank: loss %.2g, gradient over its norm %.2g\n", worst_loss,
+           worst_gradient);
+}
+
+/* ---- the same bits -------------------------------------------------------------------------- */
+
+/* With several micro-batches ZeRO 2 adds in another order: ranks first. */
+static void zero_stages_give_the_same_bits(void) {
+    int64_t accumulate;
+    memo_error error;
+    for (accumulate = 1; accumulate <= 2; accumulate++) {
+        const gpt_config config = config_of(2, 1, 2, 0);
+        uint8_t* text = text_of(&config, accumulate);
+        training t[3];
+        int32_t zero;
+        for (zero = 0; zero < 3; zero++) {
+            t[zero] = training_of(config_of(2, 1, 2, zero), GPT_POLICY_KEEP, accumulate, text);
+            CHECK_OK(train_all(&t[zero], &error));
+        }
+        CHECK(are_the_same(&t[0], &t[1]));
+        if (accumulate == 1)
+            CHECK(are_the_same(&t[0], &t[2]));
+        else
+            CHECK(loss_difference(&t[0], &t[2]) < 1e-6);
+        for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
+        free(text);
+    }
+}
+
+static void policies_give_the_same_bits(void) {
+    static const int32_t cases[][4] = {{2, 2, 1, 2}, {1, 1, 3, 0}, {1, 2, 2, 1}};
+    memo_error error;
+    size_t k;
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const int32_t* s = cases[k];
+        const gpt_config config = config_of(s[0], s[1], s[2], s[3]);
+        uint8_t* text = text_of(&config, 1);
+        training keep = training_of(config, GPT_POLICY_KEEP, 1, text);
+        int policy;
+        CHECK_OK(train_all(&keep, &error));
+        for (policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_MEMO; policy++) {
+            training t = training_of(config, (gpt_policy)policy, 1, text);
+            t.desc.n_resident_layers = 1;
+            CHECK_OK(train_all(&t, &error));
+            CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
+            training_free(&t);
+        }
+        training_free(&keep);
+        free(text);
+    }
+}
+
+/* ---- memory, order, failure ----------------------------------------------------------------- */
+
+static void ranks_divide_the_optimizer(void) {
+    gpt_config config = config_of(2, 1, 2, 0);
+    const int64_t n = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
+    int64_t peaks[3];
+    memo_error error;
+    for (config.zero = 0; config.zero < 3; config.zero++) {
+        const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+        gpt_test_run run;
+        memset(&run, 0, sizeof run);
+        CHECK_OK(gpt_test_plan(&desc, &run, &error));
+        peaks[config.zero] = run.plan->peak_bytes;
+        CHECK(gpt_state_bytes(&config) == (config.zero == 0   ? 4 * n
+                                           : config.zero == 1 ? 2 * n + 2 * (n / 4)
+                                                              : n + 3 * (n / 4)));
+        gpt_test_close(&run);
+    }
+    /* Two moments, but for what sizes are rounded to. */
+    CHECK(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)) < 2048);
+    CHECK(peaks[2] < peaks[1]);
+}
+
+static void recorded_steps_have_no_race(void) {
+    static const int32_t cases[][4] = {{1, 2, 2, 2}, {2, 2, 1, 1}, {2, 1, 2, 0}};
+    memo_error error;
+    size_t k;
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
+        uint8_t* text = text_of(&config, 1);
+        training t = training_of(config, GPT_POLICY_MEMO, 1, text);
+        t.desc.n_resident_layers = 1;
+        t.records = 1;
+        t.n_races = -1;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(t.n_races == 0, "%d races", (int)t.n_races);
+        training_free(&t);
+        free(text);
+    }
+}
+
+/* The others get to know, and the error is that of the rank that failed. */
+static void a_rank_that_fails_ends_all(void) {
+    const gpt_config config = config_of(2, 2, 1, 0);
+    uint8_t* text = text_of(&config, 1);
+    memo_error error;
+    int32_t rank;
+    for (rank = 0; rank < 4; rank += 3) {
+        training t = training_of(config, GPT_POLICY_KEEP, 1, text);
+        t.failing_rank = rank;
+        CHECK(train_all(&t, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+        training_free(&t);
+    }
+    free(text);
+}
+
+static void impossible_ranks_are_refused(void) {
+    static const int32_t bad[][4] = {{3, 1, 1, 0}, {-1, 1, 1, 0}, {1, -2, 1, 0}, {1, 1, 1, 3}};
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_swap_sizes sizes;
+    memo_error error;
+    gpt_desc desc;
+    gpt_model* model = NULL;
+    size_t k;
+    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+        desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), GPT_POLICY_KEEP,
+                             0);
+        CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    }
+    desc = gpt_test_desc(config_of(2, 1, 1, 0), GPT_POLICY_KEEP, 0);
+    CHECK_OK(memo_host_device_create(&host_desc, &desc.host_device, &error));
+    CHECK(gpt_create(&desc, &model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !model);
+    CHECK(strstr(error.message, "need a mesh of these degrees") != NULL);
+    memo_host_device_destroy(desc.host_device);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(ranks_do_what_one_does);
+    TEST(zero_stages_give_the_same_bits);
+    TEST(policies_give_the_same_bits);
+    TEST(ranks_divide_the_optimizer);
+    TEST(recorded_steps_have_no_race);
+    TEST(a_rank_that_fails_ends_all);
+    TEST(impossible_ranks_are_refused);
+    return memo_test_end();
+}
