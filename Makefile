@@ -180,11 +180,12 @@ build/mpi/tests/%: tests/%.c Makefile
 	$(call build,-O2 -Itests)
 build/mpi/tests/%: override CC := mpicc
 
-test-mpi: ## the tests of comm over MPI, on 4 ranks
+test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 	@$(call need,mpicc,libopenmpi-dev)
 	@$(call need,mpirun,openmpi-bin)
-	-@$(MAKE) --no-print-directory -k $(MPI_TESTS)
-	@MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MEMO_TEST_ARGS="$(ARGS)" sh tests/run.sh build/mpi/logs $(MPI_TESTS)
+	-@$(MAKE) --no-print-directory -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
+	@MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
+	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/mpi_train_gpt.sh
 
 # ---- other checks ----
 

@@ -37,7 +37,7 @@ static memo_status train_step(training* t, const thread_rank* rank, gpt_model* m
     const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
     const gpt_config* config = &t->desc.config;
     const int64_t n = config->batch * config->sequence;
-    double loss, norm;
+    double loss = 0, norm = 0;
     int64_t m;
     memo_status status = MEMO_STATUS_OK;
     for (m = 0; m < t->accumulate && !status; m++) {
