@@ -870,6 +870,9 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
+#ifdef TRAIN_MPI
+    sigaction(SIGTERM, &action, NULL); /* what mpirun makes of Ctrl-C */
+#endif
 #ifdef GPT_BLAS
     /* A stream is one thread.  OpenBLAS's own threads would mostly wait for each other. */
     openblas_set_num_threads(1);

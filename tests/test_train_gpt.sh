@@ -100,7 +100,7 @@ help_lists_every_option() {
     expect_code 0
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
-        --sample --link-bandwidth --dry-run --demo; do
+        --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -128,6 +128,18 @@ models_that_cannot_be_are_refused() {
     refused '--hidden 18 is not a multiple of --heads 4; --hidden 24 would be' $tiny --hidden 18
     refused 'rotary positions need an even size' $tiny --hidden 12
     refused '--heads 4 is not a multiple of --kv-heads 3' $tiny --kv-heads 3
+}
+
+ranks_that_cannot_be_are_refused() {
+    refused '--ranks 3 cannot be divided into --ring 1 x --ulysses 2; --ranks 4 can' $tiny --ranks 3 --ulysses 2
+    refused '--ranks 4 is not --data 3 x --ring 1 x --ulysses 1; --ranks 3 would be' $tiny --ranks 4 --data 3
+    refused '--batch 2 cannot be divided by --data 4; --batch 4 can' $tiny --ranks 4
+    refused '--ulysses 8 splits --heads 4.*; --ulysses 4 --ring 2 would do' $tiny --ulysses 8
+    refused '--seq 7 leaves ranks .* without tokens; --seq 16 would do' $tiny --seq 7 --ring 4 --ulysses 2
+    refused '--ranks 128: at most 64 would do' $tiny --ring 64 --data 2
+    refused '^train_gpt: --zero 3: not a whole number from 0 to 2' $tiny --zero 3
+    refused 'heads of 512: attention over ranks takes 256 at most' $tiny --hidden 2048 --ring 2
+    refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
 }
 
 texts_that_cannot_be_are_refused() {
@@ -222,6 +234,39 @@ losses_equal_with_accumulation_and_few_layers() {
         expect_code 0
         expect_same keep.few memo.few
     done
+}
+
+# expect_near LOG LOG: no loss differs by more than 10^-6.
+expect_near() {
+    paste -d ' ' "$1" "$2" | awk 'NF != 6 || $2 - $5 > 1e-6 || $5 - $2 > 1e-6 { exit 1 }' || fail "$1 and $2 are not near"
+}
+
+# 50 tokens are padded on 4 ranks of a ring.
+ranks_have_the_losses_of_one() {
+    run $tiny --policy keep --loss-log one.log
+    for ranks in '--ranks 2' '--ulysses 2 --zero 1' '--ring 4' '--ranks 8 --ring 2 --ulysses 2 --zero 2'; do
+        rm -f ranks.log
+        run $tiny $ranks --policy keep --loss-log ranks.log
+        expect_code 0
+        expect_near one.log ranks.log
+        expect_out '^rank  data '
+        for policy in recompute swap 'memo --alpha 0.5'; do
+            run $tiny $ranks --policy $policy --loss-log policy.log
+            expect_same ranks.log policy.log
+        done
+    done
+    expect_out '^ranks     8: data 2 x ring 2 x ulysses 2, each with 1 of 2 sequences and 13 of 50 tokens'
+    expect_out '^   7     1     1        1  1-1 '
+}
+
+# All that is done with one rank is done with several.
+ranks_compare_and_draw() {
+    run $tiny --ring 2 --ulysses 2 --zero 1 --compare 2 --sample 30 --output ranks/run
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+    [ "$(ls ranks/run | wc -l)" -eq 6 ] || fail "unexpected files: $(ls ranks/run)"
 }
 
 alpha_is_rounded_to_tiles_and_said() {
@@ -327,6 +372,19 @@ interrupt_keeps_the_log() {
     awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
 }
 
+interrupt_ends_all_ranks() {
+    rm -f interrupted.log
+    "$program" $tiny --ranks 2 --ring 2 --steps 1000000 --loss-log interrupted.log >out 2>err &
+    child=$!
+    wait_for interrupted.log
+    kill -INT $child
+    wait $child
+    code=$?
+    expect_code 130
+    expect_err 'interrupted after step [0-9]*'
+    expect_one_line
+}
+
 # One line that is written anew, and an end to it, also where Ctrl-C comes.
 progress_on_a_terminal() {
     if ! script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
@@ -350,6 +408,7 @@ for name in help_lists_every_option \
     unknown_options_are_refused \
     bad_values_are_refused \
     models_that_cannot_be_are_refused \
+    ranks_that_cannot_be_are_refused \
     texts_that_cannot_be_are_refused \
     shortest_text \
     outputs_that_cannot_be_are_refused \
@@ -358,6 +417,8 @@ for name in help_lists_every_option \
     dry_run \
     losses_equal_over_policies_and_alphas \
     losses_equal_with_accumulation_and_few_layers \
+    ranks_have_the_losses_of_one \
+    ranks_compare_and_draw \
     alpha_is_rounded_to_tiles_and_said \
     alpha_is_chosen_within_host_memory \
     alpha_is_chosen_within_device_memory \
@@ -367,6 +428,7 @@ for name in help_lists_every_option \
     generated_text_is_escaped \
     default_text \
     interrupt_keeps_the_log \
+    interrupt_ends_all_ranks \
     progress_on_a_terminal; do
     run_test $name
 done
