@@ -1063,6 +1063,15 @@ static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT
                  need[GPT_GELU].begin, need[GPT_GELU].end);
 }
 
+/* Rows that lie in one piece, in either tensor. */
+static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, int64_t begin,
+                          int64_t end) {
+    if (gpt_is_silent(model) || begin >= end) return;
+    model->status = model->device.copy(model->device.context, model->compute, MEMO_COPY_ON_DEVICE,
+                                       gpt_at(&to, begin), gpt_at(&from, begin),
+                                       (end - begin) * to.row_bytes, &model->error);
+}
+
 /* x: the residual stream (rows, hidden), in place. */
 static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     const gpt_layout* at = &model->layout;
@@ -1081,10 +1090,8 @@ static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     gpt_begin_phase(model, layer, "forward");
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_begin(model->swap, layer, &model->error);
-    if (!gpt_is_silent(model))
-        model->status = model->device.copy(model->device.context, model->compute,
-                                           MEMO_COPY_ON_DEVICE, gpt_at(&input, 0), gpt_at(&x, 0),
-                                           n_rows * x.row_bytes, &model->error);
+    gpt_copy_rows(model, input, x, 0, gpt_min(input.split_row, n_rows));
+    gpt_copy_rows(model, input, x, input.split_row, n_rows);
     gpt_compute(model, layer, all);
     branch = gpt_take(model, 0, n_rows, hidden);
     gpt_linear(model, "down", branch, gpt_tensor(model, layer, GPT_GELU), down, hidden, 4 * hidden,
@@ -1306,6 +1313,7 @@ GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, m
                               "a layer's input, rstd and lse are not recomputed alone");
     memset(need, 0, sizeof need);
     need[tensor].end = model->n_rows;
+    snprintf(model->phase, sizeof model->phase, "recompute 0");
     /* The requests with which a micro-batch begins. */
     model->status = memo_arena_begin(model->arena, &model->error);
     if (!model->status)
