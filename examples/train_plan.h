@@ -401,8 +401,9 @@ static void print_rows(const train_options* o, const candidate* c) {
             const memo_swap_rows* rows = &c->desc.rows[first * GPT_N_TENSORS + t];
             for (i = first + 1; i < o->layers && has_rows_of(o, c, first, t, i, t); i++) {
             }
-            snprintf(layers, sizeof layers, i - first > 1 ? "%lld-%lld" : "%lld", (long long)first,
-                     (long long)i - 1);
+            snprintf(layers, sizeof layers, "%lld", (long long)first);
+            if (i - first > 1)
+                snprintf(layers, sizeof layers, "%lld-%lld", (long long)first, (long long)i - 1);
             printf("          %-6s %7lld %8lld %11lld   %s\n", layers, (long long)rows->kept,
                    (long long)rows->swapped, (long long)(n_rows - rows->kept - rows->swapped),
                    names);
@@ -411,6 +412,10 @@ static void print_rows(const train_options* o, const candidate* c) {
 }
 
 static void print_alpha(const train_options* o, const candidate* c) {
+    if (c->sizes.n_swapped_layers == 0 && c->desc.n_resident_layers >= o->layers) {
+        printf("alpha     none: all layers are resident\n");
+        return;
+    }
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
            c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)(o->batch * o->sequence),
            (long long)o->tile);
