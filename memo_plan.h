@@ -5921,8 +5921,9 @@ MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
 
 /* --- all of it --- */
 
-/* Where to start from: as much recomputed as each combination allows, then swapped. */
-MEMOI memo_status memoi_try_combinations(memoi_splitter* s, memo_error* error) {
+/* Where to start from: as much recomputed as each combination allows, the rest swapped, or, where
+ * host memory is what is short, kept. */
+MEMOI memo_status memoi_try_combinations(memoi_splitter* s, int keeps, memo_error* error) {
     int64_t k = 0, n;
     int is_better;
     do {
@@ -5932,7 +5933,8 @@ MEMOI memo_status memoi_try_combinations(memoi_splitter* s, memo_error* error) {
         for (b = 0; b < s->n_bundles; b++) {
             int32_t may = s->freedoms[b];
             int recomputes = (may & MEMOI_MAY_RECOMPUTE) != 0;
-            int swaps = !recomputes && (may & MEMOI_MAY_SWAP) != 0;
+            int swaps = !recomputes && (may & MEMOI_MAY_SWAP) != 0 &&
+                        !(keeps && (may & MEMOI_MAY_KEEP) != 0);
             s->tiles[b].kept = recomputes || swaps ? 0 : s->n_tiles;
             s->tiles[b].swapped = swaps ? s->n_tiles : 0;
         }
@@ -5949,7 +5951,8 @@ MEMOI memo_status memoi_best_tiles(memoi_splitter* s, double alpha, memo_error* 
     memset(&s->best, 0, sizeof s->best);
     memoi_tiles_of_alpha(s, alpha < 0 ? 0 : alpha);
     status = memoi_try_tiles(s, &is_better, error);
-    if (!status) status = memoi_try_combinations(s, error);
+    if (!status) status = memoi_try_combinations(s, 0, error);
+    if (!status) status = memoi_try_combinations(s, 1, error);
 #ifdef MEMO_LP_SOLVE
     if (!status) status = memoi_try_programs(s, error);
 #endif

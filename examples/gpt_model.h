@@ -49,15 +49,19 @@ typedef enum gpt_policy {
     GPT_POLICY_KEEP = 0,  /* every skeletal tensor of every layer stays on the device */
     GPT_POLICY_RECOMPUTE, /* only layer inputs stay; the rest is recomputed, attention too */
     GPT_POLICY_SWAP,      /* everything is swapped: alpha = 1 */
-    GPT_POLICY_MEMO       /* input and attention output swapped, the other tensors by alpha */
+    GPT_POLICY_ALPHA,     /* input and attention output swapped, the other tensors by alpha */
+    GPT_POLICY_MEMO       /* every tensor of every layer by gpt_desc.rows */
 } gpt_policy;
 
 typedef struct gpt_desc {
     gpt_config config;
     gpt_policy policy;
-    double alpha;              /* GPT_POLICY_MEMO */
+    double alpha;              /* GPT_POLICY_ALPHA, and GPT_POLICY_MEMO without rows */
     int32_t n_resident_layers; /* as in memo_swap_desc */
-    memo_device* host_device;  /* where functions are launched; NULL: dry run */
+    /* GPT_POLICY_MEMO: as in memo_swap_desc, (n_layers, GPT_N_TENSORS), copied; NULL: by alpha.
+     * No row of a layer's input may be left to recomputation. */
+    const memo_swap_rows* rows;
+    memo_device* host_device; /* where functions are launched; NULL: dry run */
     /* The table that copies, events and announcements go to: host_device itself, or a recorder's or
      * a test's table around it; NULL: host_device. */
     const memo_device* device;
@@ -113,6 +117,15 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
                                          const uint8_t* targets, int64_t step, int64_t micro_batch,
                                          double loss_scale, memo_error* error);
+
+/* To measure how long a part of a micro-batch takes: gpt_micro_batch requests memory for all of it,
+ * but enqueues only the operations of these parts.  The numbers are then worth nothing.  For a model
+ * under GPT_POLICY_KEEP, on which nothing is copied. */
+enum { GPT_PART_FORWARD = 1, GPT_PART_BACKWARD = 2, GPT_PART_REST = 4, GPT_PART_ALL = 7 };
+GPT_FUNCTION void gpt_set_parts(gpt_model* model, int parts);
+/* The same for what recomputing all rows of a tensor (the table's) of layer 0 takes.  Errors:
+ * UNSUPPORTED for the input, and for what comes with another tensor. */
+GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, memo_error* error);
 
 typedef struct gpt_update_desc {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
@@ -353,7 +366,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     const struct {
         const char* name;
         int64_t n_columns;
-        int32_t is_dear; /* dear to recompute, or small: swapped whole by GPT_POLICY_MEMO */
+        int32_t is_dear; /* dear to recompute, or small: swapped whole whatever alpha */
         int32_t is_contiguous;
     } table[GPT_N_TENSORS] = {
         {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},         {"norm1", hidden, 0, 0},
@@ -374,6 +387,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
             tensors[t].mode = t == GPT_INPUT ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
             break;
         case GPT_POLICY_SWAP: tensors[t].mode = MEMO_SWAP_WHOLE; break;
+        case GPT_POLICY_ALPHA:
         case GPT_POLICY_MEMO:
             tensors[t].mode = table[t].is_dear ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
             break;
@@ -384,7 +398,8 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     swap.n_layers = config->n_layers;
     swap.n_rows = gpt_n_rows(config);
     swap.tile_rows = config->tile_rows;
-    swap.alpha = desc->policy == GPT_POLICY_MEMO ? desc->alpha : 1;
+    swap.alpha = desc->policy >= GPT_POLICY_ALPHA ? desc->alpha : 1;
+    swap.rows = desc->policy == GPT_POLICY_MEMO ? desc->rows : NULL;
     swap.n_resident_layers = desc->n_resident_layers;
     swap.is_timed = desc->is_timed;
     return swap;
@@ -435,6 +450,20 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
+/* What a layer's input was computed from is gone. */
+static memo_status gpt_check_rows(const memo_swap_desc* swap, memo_error* error) {
+    int32_t layer;
+    for (layer = 0; layer < swap->n_layers; layer++) {
+        const memo_swap_rows* input = &swap->rows[layer * GPT_N_TENSORS + GPT_INPUT];
+        if (input->kept + input->swapped < swap->n_rows)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "gpt_desc.rows: layer %d: %lld rows of its input would be "
+                                  "recomputed, but nothing is there to do it from",
+                                  layer, (long long)(swap->n_rows - input->kept - input->swapped));
+    }
+    return MEMO_STATUS_OK;
+}
+
 GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                         memo_error* error) {
     memo_swap_tensor tensors[GPT_N_TENSORS];
@@ -442,7 +471,8 @@ GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* s
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
     swap = gpt_swap_desc(desc, tensors);
-    return memo_swap_get_sizes(&swap, sizes, error);
+    status = memo_swap_get_sizes(&swap, sizes, error);
+    return status || !swap.rows ? status : gpt_check_rows(&swap, error);
 }
 
 /* ---- the model ----------------------------------------------------------------------------- */
@@ -468,7 +498,8 @@ struct gpt_model {
     int32_t half;
     memo_arena* arena;
     memo_swap* swap;
-    int32_t n_recomputed_layers;        /* the first ones */
+    int32_t n_recomputed_layers; /* the first ones */
+    int32_t parts, is_skipped;   /* which parts are enqueued; whether the one at hand is not */
     gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
 
     /* On the device. */
@@ -581,11 +612,16 @@ static void gpt_writes_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int
 
 /* A dry run only requests memory, and after a failure nothing more is enqueued. */
 static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
+/* Nor is a part that is not measured. */
+static int gpt_is_silent(const gpt_model* model) { return gpt_is_idle(model) || model->is_skipped; }
+static void gpt_begin_part(gpt_model* model, int part) {
+    model->is_skipped = !(model->parts & part);
+}
 
 static void gpt_announce(gpt_model* model, const gpt_op* op) {
     memo_op_desc announced = memo_op_desc_default();
     char name[96];
-    if (gpt_is_idle(model) || !model->device.annotate) return;
+    if (gpt_is_silent(model) || !model->device.annotate) return;
     snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
     announced.name = name;
     announced.reads = op->reads;
@@ -598,8 +634,9 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
 
 static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
                        const void* args, size_t args_bytes) {
+    if (gpt_is_silent(model)) return;
     gpt_announce(model, op);
-    if (!gpt_is_idle(model))
+    if (!model->status)
         model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
                                                 (int64_t)args_bytes, &model->error);
 }
@@ -1362,9 +1399,19 @@ typedef struct gpt_need {
     int64_t begin, end;
 } gpt_need;
 
+/* The rows from the first to the last that either needs. */
+static gpt_need gpt_need_either(gpt_need a, gpt_need b) {
+    if (a.begin == a.end) return b;
+    if (b.begin == b.end) return a;
+    a.begin = gpt_min(a.begin, b.begin);
+    a.end = a.end > b.end ? a.end : b.end;
+    return a;
+}
+
 /* From the layer's input to GELU: all rows in the forward; before the backward, those that were
- * neither kept nor swapped.  The same operations on the same tiles give the same bits.  A norm's
- * rstd comes with it, lse with the attention. */
+ * neither kept nor swapped, whatever they are of each tensor: what they are computed from is kept,
+ * back, or recomputed just before.  The same operations on the same tiles give the same bits, also
+ * in rows that were there already.  A norm's rstd comes with it, lse with the attention. */
 static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
@@ -1403,6 +1450,15 @@ static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT
                  need[GPT_GELU].begin, need[GPT_GELU].end);
 }
 
+/* Rows that lie in one piece, in either tensor. */
+static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, int64_t begin,
+                          int64_t end) {
+    if (gpt_is_silent(model) || begin >= end) return;
+    model->status = model->device.copy(model->device.context, model->compute, MEMO_COPY_ON_DEVICE,
+                                       gpt_at(&to, begin), gpt_at(&from, begin),
+                                       (end - begin) * to.row_bytes, &model->error);
+}
+
 /* x: the residual stream (rows, hidden), in place. */
 static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     const gpt_layout* at = &model->layout;
@@ -1421,10 +1477,8 @@ static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     gpt_begin_phase(model, layer, "forward");
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_begin(model->swap, layer, &model->error);
-    if (!gpt_is_idle(model))
-        model->status = model->device.copy(model->device.context, model->compute,
-                                           MEMO_COPY_ON_DEVICE, gpt_at(&input, 0), gpt_at(&x, 0),
-                                           n_rows * x.row_bytes, &model->error);
+    gpt_copy_rows(model, input, x, 0, gpt_min(input.split_row, n_rows));
+    gpt_copy_rows(model, input, x, input.split_row, n_rows);
     gpt_compute(model, layer, all);
     branch = gpt_take(model, 0, n_rows, hidden);
     gpt_linear(model, "down", branch, gpt_tensor(model, layer, GPT_GELU), down, hidden, 4 * hidden,
@@ -1443,6 +1497,9 @@ static void gpt_recompute(gpt_model* model, int32_t layer) {
     gpt_begin_phase(model, layer, "recompute");
     for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model); i++)
         memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
+    need[GPT_NORM1] = gpt_need_either(need[GPT_NORM1], need[GPT_RSTD1]);
+    need[GPT_NORM2] = gpt_need_either(need[GPT_NORM2], need[GPT_RSTD2]);
+    need[GPT_ATTENTION] = gpt_need_either(need[GPT_ATTENTION], need[GPT_LSE]);
     gpt_compute(model, layer, need);
     gpt_end_phase(model, layer, "recompute");
 }
@@ -1534,7 +1591,7 @@ static void gpt_classify(gpt_model* model, gpt_rows dx, gpt_rows x, const uint8_
     gpt_rows normed, rstd, logits, d_norm;
     snprintf(model->phase, sizeof model->phase, "classifier");
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
-    if (!gpt_is_idle(model))
+    if (!gpt_is_silent(model))
         model->status = model->device.fill(model->device.context, model->compute, gpt_at(&dx, 0), 0,
                                            n * dx.row_bytes, &model->error);
     for (begin = 0; begin < n; begin = end) {
@@ -1567,7 +1624,7 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to, const uint8_t* tokens
     const int32_t half = model->half;
     int64_t row, n, first;
     uint8_t* staging;
-    if (gpt_is_idle(model)) return;
+    if (gpt_is_silent(model)) return;
     staging = model->staging + half * 2 * model->n_rows;
     if (model->is_copying[half])
         model->status =
@@ -1612,19 +1669,24 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
             memo_arena_alloc(model->arena, 2 * n_rows, 0, &device_tokens, &model->error);
     inputs = (uint8_t*)device_tokens;
     labels = model->is_dry_run || !inputs ? NULL : inputs + n_rows;
+    gpt_begin_part(model, GPT_PART_REST);
     gpt_copy_tokens(model, inputs, tokens, targets);
 
     snprintf(model->phase, sizeof model->phase, "forward");
     x = gpt_take(model, 0, n_rows, hidden);
     gpt_embedding(model, x, inputs, 0);
     gpt_elements(model, "dropout", gpt_dropout_run, x, x, NULL, &dropout, 0, n_rows);
+    gpt_begin_part(model, GPT_PART_FORWARD);
     for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
 
+    gpt_begin_part(model, GPT_PART_REST);
     dx = gpt_take(model, 0, n_rows, hidden);
     gpt_classify(model, dx, x, labels, loss_scale);
     gpt_give(model, x);
 
+    gpt_begin_part(model, GPT_PART_BACKWARD);
     for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
+    gpt_begin_part(model, GPT_PART_REST);
     snprintf(model->phase, sizeof model->phase, "backward");
     gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, 0, n_rows);
     gpt_begin_bucket(model, 0);
@@ -1638,6 +1700,33 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
         memo_arena_abandon(model->arena);
         if (model->swap) memo_swap_abandon(model->swap, NULL);
     }
+    return gpt_finish(model, error);
+}
+
+/* ---- parts, to measure them ---------------------------------------------------------------- */
+
+GPT_FUNCTION void gpt_set_parts(gpt_model* model, int parts) { model->parts = parts; }
+
+GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, memo_error* error) {
+    gpt_need need[GPT_N_TENSORS];
+    gpt_rows x;
+    void* tokens = NULL;
+    if (tensor == GPT_INPUT || tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "a layer's input, rstd and lse are not recomputed alone");
+    memset(need, 0, sizeof need);
+    need[tensor].end = model->n_rows;
+    snprintf(model->phase, sizeof model->phase, "recompute 0");
+    /* The requests with which a micro-batch begins. */
+    model->status = memo_arena_begin(model->arena, &model->error);
+    if (!model->status)
+        model->status =
+            memo_arena_alloc(model->arena, 2 * model->n_rows, 0, &tokens, &model->error);
+    x = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    (void)x;
+    model->is_skipped = 0;
+    gpt_compute(model, 0, need);
+    memo_arena_abandon(model->arena);
     return gpt_finish(model, error);
 }
 
@@ -1692,6 +1781,7 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* des
     a.clip = desc->clip;
     a.vote = desc->vote;
 
+    model->is_skipped = 0;
     gpt_reduce_gradients(model);
     gpt_reads(&norm, model->gradients, gpt_gradient_bytes(model));
     gpt_writes(&norm, &model->totals[GPT_TOTAL_VOTES], 2 * (int64_t)sizeof(double));
@@ -1905,6 +1995,25 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses));
 }
 
+/* How many layers, from the first on, recompute something; with a table, not the last one, over
+ * whose rows no other layer writes. */
+static int32_t gpt_n_recomputed_layers(const gpt_desc* desc, const memo_swap_sizes* sizes) {
+    const int64_t n_rows = gpt_n_rows(&desc->config);
+    const int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
+    const memo_swap_rows* rows;
+    int64_t i;
+    if (desc->policy == GPT_POLICY_KEEP || desc->policy == GPT_POLICY_SWAP) return 0;
+    if (desc->policy != GPT_POLICY_MEMO || !desc->rows)
+        return desc->policy != GPT_POLICY_RECOMPUTE && sizes->swapped_rows == n_rows
+                   ? 0
+                   : desc->config.n_layers - n_resident;
+    for (i = (int64_t)(desc->config.n_layers - 1) * GPT_N_TENSORS; i > 0; i--) {
+        rows = &desc->rows[i - 1];
+        if (rows->kept + rows->swapped < n_rows) return (int32_t)((i - 1) / GPT_N_TENSORS) + 1;
+    }
+    return 0;
+}
+
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     const gpt_config* config = &desc->config;
     memo_arena_desc arena = memo_arena_desc_default();
@@ -1913,7 +2022,6 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     gpt_model* model;
     void* swap_memory;
     int64_t n_tiles, n_bytes;
-    int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
     void* sp_memory = NULL;
     *result = NULL;
     memset(&sizes, 0, sizeof sizes);
@@ -1932,9 +2040,8 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     model->n_rows = model->share.n_rows;
     n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
     model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
-    if (desc->policy == GPT_POLICY_RECOMPUTE ||
-        (desc->policy == GPT_POLICY_MEMO && sizes.swapped_rows < model->n_rows))
-        model->n_recomputed_layers = config->n_layers - n_resident;
+    model->n_recomputed_layers = gpt_n_recomputed_layers(desc, &sizes);
+    model->parts = GPT_PART_ALL;
     model->is_dry_run = !desc->host_device;
     if (!model->is_dry_run) {
         model->host_device = desc->host_device;

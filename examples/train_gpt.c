@@ -5,12 +5,11 @@
  *     ./train_gpt --help
  *
  * What happens, in the order of this file: a run is set up on a host device of the given capacity;
- * a few micro-batches are profiled to choose alpha; the model trains; one step is recorded, its
- * ordering proven and its timeline drawn; every policy repeats the first steps and is compared
- * bitwise.
+ * one layer is profiled to plan rows; the model trains; one step is recorded, its ordering proven
+ * and its timeline drawn; every policy repeats the first steps and is compared bitwise.
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
- *     train_plan.h      what fits, which alpha     train_report.h   progress, pictures
+ *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
  *     gpt_model.h       the model on memo          gpt_ops.h        its maths */
 #define MEMO_IMPLEMENTATION
@@ -43,7 +42,8 @@ typedef struct job {
     train_options options;
     train_text text;
     candidate plan; /* of the chosen policy */
-    alpha_choice alpha;
+    memo_profile profile;
+    int has_profile;
     double* losses;           /* of the n_done steps done, nats per byte */
     int64_t n_done, n_losses; /* there is room for n_losses */
     FILE* loss_log;
@@ -218,78 +218,86 @@ static memo_status run_step(run* r, const job* j, int64_t step, double* loss, me
     return status ? status : run_update(r, j, step, loss, error);
 }
 
-/* ---- profile: how long a layer's forward takes, and how fast copies are --------------------- */
+/* ---- profile: how long a layer's parts take, and how fast copies are ------------------------- */
 
-static int32_t find_stream(const memo_schedule* s, const char* name) {
-    int32_t k;
-    for (k = 0; k < s->n_streams; k++)
-        if (strcmp(s->text + s->streams[k], name) == 0) return k;
-    return -1;
+static memo_status profile_parts(run* r, int parts, memo_error* error) {
+    gpt_set_parts(r->model, parts);
+    return gpt_micro_batch(r->model, r->tokens, r->targets, 0, 0, 1, error);
+}
+static memo_status profile_forward(void* user, memo_error* error) {
+    return profile_parts((run*)user, GPT_PART_FORWARD, error);
+}
+static memo_status profile_backward(void* user, memo_error* error) {
+    return profile_parts((run*)user, GPT_PART_BACKWARD, error);
+}
+static memo_status profile_between(void* user, memo_error* error) {
+    return profile_parts((run*)user, GPT_PART_REST, error);
+}
+static memo_status profile_recompute(void* user, int32_t tensor, memo_error* error) {
+    return gpt_recompute_alone(((run*)user)->model, tensor, error);
 }
 
-/* The engine's to-host stream waits once for each layer's forward, and copies its rows.  So what
- * the compute stream did between two such waits is a layer, and what follows a wait is its copies.
- */
-static void profile_schedule(const memo_schedule* s, int64_t n_swapped_layers, double* forward_s,
-                             int64_t* n_forward, double* rates, int64_t* n_rates) {
-    int32_t to_host = find_stream(s, "to host"), compute = find_stream(s, "compute");
-    double layer_s = 0, copy_s = 0, copy_bytes = 0;
-    int64_t k, n_waits = 0;
-    *n_forward = *n_rates = 0;
-    for (k = 0; k <= s->n_ops; k++) {
-        const memo_op* op = &s->ops[k];
-        if (k == s->n_ops || (op->kind == MEMO_OP_WAIT && op->stream == to_host)) {
-            /* The first of a micro-batch also spans the embedding and what came before. */
-            if (k < s->n_ops && (n_swapped_layers == 1 || n_waits % n_swapped_layers))
-                forward_s[(*n_forward)++] = layer_s;
-            if (copy_s > 0) rates[(*n_rates)++] = copy_bytes / copy_s;
-            layer_s = copy_s = copy_bytes = 0;
-            n_waits++;
-        } else if (op->kind == MEMO_OP_RUN && op->stream == compute) {
-            layer_s += op->end_s - op->start_s;
-        } else if (op->kind == MEMO_OP_RUN && op->stream == to_host) {
-            copy_s += op->end_s - op->start_s;
-            copy_bytes += (double)op->link_bytes;
-        }
-    }
+/* Copies of the largest tensor are long enough to tell a rate; where the link is slow, less is. */
+static int64_t profile_copy_bytes(const train_options* o) {
+    int64_t n_bytes = 4 * o->hidden * o->batch * o->sequence * (int64_t)sizeof(gpt_real);
+    int64_t most = o->link_bandwidth ? o->link_bandwidth / 50 + 512 : (int64_t)32 << 20;
+    return counted_bytes(n_bytes < most ? n_bytes : most);
 }
 
-/* The recorder starts after a first micro-batch that touches all memory and is not counted. */
-static memo_status profile_run(run* r, const job* j, memo_schedule** schedule, memo_error* error) {
-    double loss;
+/* On a model of one layer that keeps everything.  All ranks do the same equally often; what the
+ * first one measures counts for all. */
+static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_profile_desc desc = memo_profile_desc_default();
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_profile profile;
+    gpt_desc layer;
     memo_status status;
-    if ((status = run_gradients(r, j, 0, error))) return status;
-    if ((status = gpt_discard(r->model, &loss, error))) return status;
-    memo_recorder_resume(r->recorder);
-    if ((status = run_gradients(r, j, 0, error))) return status;
-    if ((status = gpt_discard(r->model, &loss, error))) return status;
-    return memo_recorder_schedule(r->recorder, schedule, error);
-}
-
-/* Measures at alpha = 0, within the budget, on models of its own. */
-static memo_status profile_copies(run* r, const job* j, void* result, memo_error* error) {
-    memo_schedule* schedule = NULL;
-    copy_profile profile = {0, 0};
-    double *forward_s, *rates;
-    int64_t n_forward, n_rates,
-        n_waits = j->plan.sizes.n_swapped_layers * j->options.accumulate + 2;
-    memo_status status;
-    forward_s = (double*)malloc((size_t)n_waits * sizeof *forward_s);
-    rates = (double*)malloc((size_t)n_waits * sizeof *rates);
-    status = forward_s && rates ? profile_run(r, j, &schedule, error)
-                                : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                                 "no host memory for the profile");
-    if (!status) {
-        profile_schedule(schedule, j->plan.sizes.n_swapped_layers, forward_s, &n_forward, rates,
-                         &n_rates);
-        profile.layer_forward_s = median(forward_s, n_forward);
-        profile.bytes_per_s = median(rates, n_rates);
-        status = train_share_profile(r->rank, &profile, error);
-    }
-    if (!status && r->reports) *(copy_profile*)result = profile;
-    free(forward_s);
-    free(rates);
+    memset(&layer, 0, sizeof layer);
+    layer.config = train_config(o);
+    gpt_swap_desc(&layer, tensors);
+    desc.device = r->rank->device;
+    desc.compute_stream = gpt_compute_stream(r->model);
+    desc.forward = profile_forward;
+    desc.backward = profile_backward;
+    desc.between = profile_between;
+    desc.recompute = profile_recompute;
+    desc.user = r;
+    desc.tensors = tensors;
+    desc.n_tensors = GPT_N_TENSORS;
+    desc.n_rows = train_rows(o);
+    desc.largest_copy_bytes = profile_copy_bytes(o);
+    /* A whole micro-batch first: it fills all memory with numbers of the usual size. */
+    status = run_gradients(r, j, 0, error);
+    if (!status) status = memo_profile_measure(&desc, &profile, error);
+    if (!status) status = train_share_profile(r->rank, &profile, error);
+    if (!status && r->reports) *(memo_profile*)result = profile;
     return status;
+}
+
+/* Beside the budget: the run's own model is not made yet. */
+static memo_status measure_profile(job* j, memo_error* error) {
+    train_options one_layer = j->options;
+    candidate c;
+    memo_status status;
+    if (j->has_profile) return MEMO_STATUS_OK;
+    one_layer.layers = 1;
+    status = candidate_create(&one_layer, GPT_POLICY_KEEP, 0, 0, &c, error);
+    if (status) return status;
+    status = run_on_ranks(j, &c, RUN_LIFTED, profile_on_rank, &j->profile, error);
+    candidate_destroy(&c);
+    j->has_profile = !status;
+    return status;
+}
+
+static void print_profile(const memo_profile* profile) {
+    const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
+    printf(
+        "profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms; copies "
+        "run at %.2f GB/s to the host, %.2f GB/s back (medians)\n",
+        1e3 * profile->forward_s, 1e3 * profile->backward_s, 1e3 * profile->between_s,
+        1e-9 * (double)copy->size_bytes / copy->to_host_s,
+        1e-9 * (double)copy->size_bytes / copy->to_device_s);
 }
 
 /* ---- setting up ----------------------------------------------------------------------------- */
@@ -396,13 +404,17 @@ static void print_run(const train_options* o) {
     printf("\n");
 }
 
-/* Text, plan and alpha; nothing is trained or written yet. */
+/* Text, profile and plan; nothing is trained or written yet. */
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    copy_profile profile = {0, 0};
     memo_status status =
         train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
+    if (!status && has_choice(o, &j->plan)) {
+        status = measure_profile(j, error);
+        if (!status) status = candidate_choose_rows(o, &j->profile, &j->plan, error);
+        if (status == MEMO_STATUS_INFEASIBLE) return refuse(o, &j->plan, error);
+    }
     if (!status && !candidate_fits(o, &j->plan)) status = refuse(o, &j->plan, error);
     if (status) return status;
     print_text(j);
@@ -410,16 +422,8 @@ static memo_status prepare(job* j, memo_error* error) {
     print_ranks(o);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
-    fflush(stdout);
-    if (needs_alpha(o, &j->plan)) {
-        status = run_on_ranks(j, &j->plan, RUN_RECORDED, profile_copies, &profile, error);
-        if (status) return status;
-        printf("profile   a layer's forward takes %.2f ms, copies run at %.2f GB/s (medians)\n",
-               1e3 * profile.layer_forward_s, 1e-9 * profile.bytes_per_s);
-        status = candidate_choose_alpha(o, &profile, &j->plan, &j->alpha, error);
-        if (status) return status;
-    }
-    print_alpha(o, &j->plan, &j->alpha);
+    if (j->has_profile) print_profile(&j->profile);
+    print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
     fflush(stdout);
     return MEMO_STATUS_OK;
@@ -574,19 +578,21 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
 /* ---- comparison of the policies ------------------------------------------------------------- */
 
 typedef struct comparison {
-    double alpha; /* of the rows swapped; -1: none are */
+    char alpha[16]; /* of the rows swapped */
     char shortage[96];
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     double step_s, stall_s;                                  /* medians over steps */
+    double layers_s;    /* the same, of forward and backward alone */
+    double predicted_s; /* what the planner said of these; 0: it was not asked */
     double* losses;
     double loss_difference; /* largest */
     int gradients_equal;    /* of every step */
 } comparison;
 
 typedef struct comparison_table {
-    comparison rows[4];  /* by policy; keep is the reference */
-    gpt_real* reference; /* (steps, parameters): gradients under keep */
-    gpt_real* gradients; /* (parameters): of the policy and step at hand */
+    comparison rows[N_POLICIES]; /* by policy; keep is the reference */
+    gpt_real* reference;         /* (steps, parameters): gradients under keep */
+    gpt_real* gradients;         /* (parameters): of the policy and step at hand */
     int64_t n_parameters;
     const candidate* plan; /* at hand */
 } comparison_table;
@@ -608,8 +614,8 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
     gpt_policy policy = table->plan->desc.policy;
     comparison* row = &table->rows[policy];
     int64_t n = j->options.compare, step;
-    double* step_s = (double*)calloc((size_t)(2 * n), sizeof *step_s);
-    double* stall_s = step_s + n;
+    double* step_s = (double*)calloc((size_t)(3 * n), sizeof *step_s);
+    double *stall_s = step_s + n, *layers_s = stall_s + n;
     memo_status status = MEMO_STATUS_OK;
     if (!step_s)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -619,6 +625,7 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
         status = run_gradients(r, j, step, error);
         if (!status) status = gpt_wait(r->model, error);
         aside_s = clock_s();
+        layers_s[step] = aside_s - begin_s;
         if (!status && r->reports) status = compare_gradients(table, policy, step, r->model, error);
         if (!status && !r->reports) status = gpt_reduce(r->model, error);
         aside_s = clock_s() - aside_s;
@@ -631,6 +638,7 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
         if (r->stops) interrupted = 1;
         row->step_s = median(step_s, n);
         row->stall_s = median(stall_s, n);
+        row->layers_s = median(layers_s, n);
     }
     free(step_s);
     return status;
@@ -657,7 +665,8 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
     const train_options* o = &j->options;
     comparison* row = &table->rows[c->desc.policy];
     shortage(o, c, row->shortage, sizeof row->shortage);
-    row->alpha = c->desc.policy >= GPT_POLICY_SWAP ? c->sizes.alpha : -1;
+    alpha_name(c, row->alpha, sizeof row->alpha);
+    if (c->swap_plan) row->predicted_s = (double)o->accumulate * c->swap_plan->step_s;
     row->gradients_equal = 1;
     row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
     if (!row->losses)
@@ -668,28 +677,13 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
                         error);
 }
 
-/* Fills alpha by profile where the main run, under another policy, had no need of one. */
-static memo_status plan_compared(const job* j, gpt_policy policy, candidate* c, memo_error* error) {
-    const train_options* o = &j->options;
-    copy_profile profile = {0, 0};
-    alpha_choice choice;
-    memo_status status;
-    if (policy == j->plan.desc.policy)
-        return candidate_create(o, policy, j->plan.desc.alpha, j->plan.desc.n_resident_layers, c,
-                                error);
-    status = candidate_of_policy(o, policy, c, error);
-    if (!status && needs_alpha(o, c) && candidate_fits(o, c))
-        status = candidate_choose_alpha(o, &profile, c, &choice, error);
-    return status;
-}
-
 /* Is everything bitwise the same, the losses of the training run above included? */
 static int compare_results(const job* j, comparison_table* table) {
     size_t n_bytes = (size_t)j->options.compare * sizeof(double);
     const double* losses = table->rows[0].losses;
     int are_equal = memcmp(j->losses, losses, n_bytes) == 0, policy;
     int64_t step;
-    for (policy = 0; policy < 4; policy++) {
+    for (policy = 0; policy < N_POLICIES; policy++) {
         comparison* row = &table->rows[policy];
         for (step = 0; step < j->options.compare; step++)
             row->loss_difference =
@@ -707,12 +701,10 @@ static void print_comparison(const job* j, const comparison_table* table) {
         (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
-    for (policy = 0; policy < 4; policy++) {
+    for (policy = 0; policy < N_POLICIES; policy++) {
         const comparison* row = &table->rows[policy];
-        char alpha[16] = "-";
-        if (row->alpha >= 0) snprintf(alpha, sizeof alpha, "%.4g", row->alpha);
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
-               policy_names[policy], alpha, bytes_name((double)row->device_peak_bytes),
+               policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
                bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
                1e3 * row->step_s, 1e3 * row->stall_s, row->loss_difference,
                policy == 0            ? "reference"
@@ -721,14 +713,24 @@ static void print_comparison(const job* j, const comparison_table* table) {
                *row->shortage ? row->shortage : "fits",
                *row->shortage ? "; run without limit" : "");
     }
+    for (policy = 0; policy < N_POLICIES; policy++) {
+        const comparison* row = &table->rows[policy];
+        if (row->predicted_s > 0)
+            printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
+                   policy_names[policy], 1e3 * row->predicted_s, 1e3 * row->layers_s);
+    }
 }
 
-static memo_status compare_all(const job* j, comparison_table* table, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+static memo_status compare_all(job* j, comparison_table* table, memo_error* error) {
+    memo_status status = j->options.alpha < 0 ? measure_profile(j, error) : MEMO_STATUS_OK;
     int policy;
-    for (policy = 0; policy < 4 && !status && !interrupted; policy++) {
+    for (policy = 0; policy < N_POLICIES && !status && !interrupted; policy++) {
         candidate c;
-        status = plan_compared(j, (gpt_policy)policy, &c, error);
+        if (policy == (int)j->plan.desc.policy) {
+            status = compare_policy(j, table, &j->plan, error);
+            continue;
+        }
+        status = candidate_planned(&j->options, (gpt_policy)policy, &j->profile, &c, error);
         if (status) return status;
         status = compare_policy(j, table, &c, error);
         candidate_destroy(&c);
@@ -759,7 +761,7 @@ static memo_status compare_policies(job* j, memo_error* error) {
         print_comparison(j, &table);
         if (!status) printf("All losses and all gradients of these steps are bitwise the same.\n");
     }
-    for (policy = 0; policy < 4; policy++) free(table.rows[policy].losses);
+    for (policy = 0; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);
     free(table.gradients);
     return status;
@@ -809,25 +811,23 @@ static void print_outputs(const job* j) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
-/* Plans every policy.  No text is needed, nothing is measured: memory alone limits alpha. */
+/* Plans every policy.  No text is needed, nothing is measured: memory alone limits what is planned. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    copy_profile unmeasured = {0, 0};
     int fits = 0;
     memo_status status = MEMO_STATUS_OK;
     if (o->n_text_files)
         status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
-    if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
-    if (!status && needs_alpha(o, &j->plan) && candidate_fits(o, &j->plan))
-        status = candidate_choose_alpha(o, &unmeasured, &j->plan, &j->alpha, error);
+    estimate_profile(o, &j->profile);
+    if (!status) status = candidate_planned(o, (gpt_policy)o->policy, &j->profile, &j->plan, error);
     if (status) return status;
     print_model(o);
     print_ranks(o);
-    if (j->alpha.is_chosen)
-        printf("profile   none in a dry run: memory alone limits alpha, not the speed of copies\n");
-    print_alpha(o, &j->plan, &j->alpha);
+    if (j->plan.swap_plan)
+        printf("profile   none in a dry run: operations are counted, and copies cost nothing\n");
+    print_choice(o, &j->plan, 0);
     print_plan(o, &j->plan);
-    status = print_policies(o, &j->plan, &fits, error);
+    status = print_policies(o, &j->plan, &j->profile, &fits, error);
     return status || fits ? status : refuse(o, &j->plan, error);
 }
 

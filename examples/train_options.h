@@ -17,7 +17,7 @@ typedef struct train_options {
     char** text_files; /* n_text_files of argv; 0 of them: the project's own sources */
     int64_t n_text_files;
     int64_t policy;                     /* gpt_policy */
-    double alpha;                       /* below 0: chosen by profile and linear program */
+    double alpha;                       /* below 0: planned */
     int64_t device_memory, host_memory; /* bytes; 0: no limit */
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
@@ -30,7 +30,8 @@ typedef struct train_options {
     int64_t is_dry_run, is_demo, is_help;
 } train_options;
 
-static const char* const policy_names[] = {"keep", "recompute", "swap", "memo"};
+#define N_POLICIES 5
+static const char* const policy_names[N_POLICIES] = {"keep", "recompute", "swap", "alpha", "memo"};
 
 typedef enum option_kind {
     OPTION_COUNT = 0, /* a whole number */
@@ -56,9 +57,10 @@ static const option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, "FILE...",
      "bytes to learn from, concatenated (default: the project's own sources)"},
     {"--policy", OPTION_POLICY, OPTION_FIELD(policy), 0, 0, "NAME",
-     "keep, recompute, swap or memo: what becomes of a layer's activations until its backward"},
+     "keep, recompute, swap, alpha or memo: what becomes of a layer's activations until its "
+     "backward"},
     {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
-     "memo: fraction of the rows swapped, 0 to 1, rounded to tiles (default: chosen by profile)"},
+     "alpha, memo: one fraction for all tensors, 0 to 1, rounded to tiles (default: planned)"},
     {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
      "capacity of a rank's device: parameters, optimizer and activations (default: no limit)"},
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
@@ -76,7 +78,7 @@ static const option option_table[] = {
     {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, "N",
      "micro-batches of a step"},
     {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
-     "tokens of a tile: of one matrix product, and what alpha is rounded to"},
+     "tokens of a tile: of one matrix product, and what plans are rounded to"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
      "ranks, each a thread with a device of its own: data x ring x ulysses (default: that "
      "product)"},
@@ -108,7 +110,7 @@ static const option option_table[] = {
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
 /* The default model in a budget that holds neither all activations, nor all rows swapped, nor two
- * recomputed layers: alpha has to lie in between. */
+ * recomputed layers: a plan has to lie in between. */
 static char* demo_arguments[] = {
     "--policy",         "memo", "--device-memory", "34MiB", "--host-memory", "32MiB",
     "--link-bandwidth", "1GB",  "--dropout",       "0.02",  "--steps",       "400",
@@ -175,7 +177,13 @@ static void train_print_help(void) {
         printf("\n");
     }
     printf(
-        "\nOf an option given twice the last one counts.\n"
+        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs;\n"
+        "swap moves all rows to the host; alpha moves inputs, attention and one planned fraction "
+        "of\n"
+        "the rows of the rest, and recomputes the others; memo plans for every tensor of every "
+        "layer\n"
+        "which rows are kept, which swapped and which recomputed.\n"
+        "Of an option given twice the last one counts.\n"
         "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
         "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
         "--demo stands for:\n ");
@@ -226,9 +234,9 @@ static double size_unit(const char* suffix) {
 
 static memo_status option_bad_value(const option* o, const char* value, memo_error* error) {
     if (o->kind == OPTION_POLICY)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--policy %.80s: no such policy; keep, recompute, swap and memo are",
-                              value);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--policy %.80s: no such policy; keep, recompute, swap, alpha and memo are", value);
     if (o->kind == OPTION_SIZE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
@@ -251,7 +259,7 @@ static memo_status option_set(train_options* options, const option* o, char* val
         *option_text(options, o) = value;
         return MEMO_STATUS_OK;
     case OPTION_POLICY:
-        for (i = 0; i < 4; i++) {
+        for (i = 0; i < N_POLICIES; i++) {
             if (strcmp(value, policy_names[i])) continue;
             options->policy = i;
             return MEMO_STATUS_OK;

@@ -1,6 +1,7 @@
-/* train_plan.h - before anything is allocated: what a run needs under each policy, and which alpha.
+/* train_plan.h - before anything is allocated: what a run needs under each policy, and which rows are
+ * kept, swapped and recomputed.
  *
- * A candidate is a policy with its alpha and the plan that follows: a dry run of the model records
+ * A candidate is a policy with its rows and the plan that follows: a dry run of the model records
  * what one micro-batch requests, and memo_plan_solve lays it out.  Single translation unit:
  * everything is static. */
 #ifndef TRAIN_PLAN_H
@@ -23,6 +24,8 @@ typedef struct candidate {
     int64_t host_bytes;   /* pinned: swapped rows, and the way in for tokens */
     memo_trace* trace;
     memo_plan* plan;
+    memo_swap_rows* rows;      /* of desc, where they are nobody else's */
+    memo_swap_plan* swap_plan; /* how memo_plan_swap chose them; NULL: it did not */
 } candidate;
 
 /* What an allocation takes of a capacity: the host device hands out units of 512 bytes. */
@@ -56,6 +59,8 @@ static int64_t train_rows(const train_options* o) {
 static void candidate_destroy(candidate* c) {
     memo_plan_destroy(c->plan);
     memo_trace_destroy(c->trace);
+    memo_swap_plan_destroy(c->swap_plan);
+    free(c->rows);
     memset(c, 0, sizeof *c);
 }
 
@@ -105,6 +110,30 @@ static int candidate_fits(const train_options* o, const candidate* c) {
     return device_fits(o, c) && host_fits(o, c);
 }
 
+/* The least that GPT_POLICY_MEMO can do with: everything recomputed but the layers' inputs, which are
+ * swapped, or kept. */
+static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
+                                          memo_error* error) {
+    const int64_t n_rows = train_rows(o);
+    memo_status status;
+    int64_t layer;
+    memset(c, 0, sizeof *c);
+    c->desc.config = train_config(o);
+    c->desc.policy = GPT_POLICY_MEMO;
+    c->rows = (memo_swap_rows*)calloc((size_t)(o->layers * GPT_N_TENSORS), sizeof *c->rows);
+    c->desc.rows = c->rows;
+    if (!c->rows)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the rows of a plan");
+    for (layer = 0; layer < o->layers; layer++) {
+        memo_swap_rows* input = &c->rows[layer * GPT_N_TENSORS + GPT_INPUT];
+        *(is_kept ? &input->kept : &input->swapped) = n_rows;
+    }
+    status = candidate_plan(c, error);
+    if (status) candidate_destroy(c);
+    return status;
+}
+
 /* Two resident last layers, as in the paper, where they fit; else one. */
 static memo_status candidate_create_fitting(const train_options* o, gpt_policy policy, double alpha,
                                             candidate* c, memo_error* error) {
@@ -131,38 +160,186 @@ static const char* shortage(const train_options* o, const candidate* c, char* te
     return text;
 }
 
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+/* What recomputing takes, but for the times.  Operations of a layer run in the order of its tensors
+ * and each reads those before it, so any rows of a tensor can be recomputed by themselves; but a
+ * query needs keys of all rows before it, so attention is computed for whole sequences or not at
+ * all. */
+static void swap_costs(memo_swap_cost costs[GPT_N_TENSORS]) {
+    memset(costs, 0, GPT_N_TENSORS * sizeof *costs);
+    costs[GPT_RSTD1].with = 1 + GPT_NORM1;
+    costs[GPT_ATTENTION].is_whole = 1;
+    costs[GPT_LSE].with = 1 + GPT_ATTENTION;
+    costs[GPT_RSTD2].with = 1 + GPT_NORM2;
+}
+
+/* In place of a measured one: seconds stand for multiplications and additions, and copies take no
+ * time. */
+static void estimate_profile(const train_options* o, memo_profile* profile) {
+    const gpt_config config = train_config(o);
+    const double h = (double)o->hidden, kv = (double)gpt_layout_make(&config).kv_hidden;
+    const double per_row[GPT_N_TENSORS] = {
+        -1, -1,    4 * h, h * h, h * kv,    h * kv, (double)o->sequence * h,
+        -1, h * h, -1,    4 * h, 4 * h * h, 40 * h};
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    gpt_desc desc;
+    int t;
+    memset(&desc, 0, sizeof desc);
+    desc.config = config;
+    gpt_swap_desc(&desc, tensors);
+    memset(profile, 0, sizeof *profile);
+    profile->n_rows = train_rows(o);
+    profile->n_tensors = GPT_N_TENSORS;
+    profile->forward_s = 4 * h * h * (double)profile->n_rows; /* down; what it reads is below */
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        memo_profile_tensor* tensor = &profile->tensors[t];
+        snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
+        tensor->recompute_s_per_row = per_row[t];
+        if (per_row[t] > 0) profile->forward_s += per_row[t] * (double)profile->n_rows;
+    }
+    profile->backward_s = 2 * profile->forward_s;
+    profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
+}
+
+/* The candidate that a plan means; the plan becomes the candidate's. */
+static memo_status candidate_create_planned(const candidate* like, memo_swap_plan* plan,
+                                            candidate* c, memo_error* error) {
+    memo_swap_desc swap = memo_swap_desc_default();
+    memo_status status;
+    memset(c, 0, sizeof *c);
+    c->desc = like->desc;
+    memo_swap_plan_apply(plan, &swap);
+    c->desc.rows = swap.rows;
+    c->desc.alpha = swap.alpha;
+    c->desc.n_resident_layers = swap.n_resident_layers;
+    c->swap_plan = plan;
+    status = candidate_plan(c, error);
+    if (status) candidate_destroy(c);
+    return status;
+}
+
+#define PLAN_ROUNDS 8
+
+/* Replaces *c, the least demanding candidate of its policy, by one that takes the least time.  What
+ * is not activations takes the same memory whatever the rows, as far as the planner is told; where
+ * the dry run of the planned rows says otherwise, the planner gets that much less. */
+static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
+                                         candidate* c, memo_error* error) {
+    const int64_t staging = counted_bytes(gpt_staging_bytes(&c->desc.config));
+    gpt_desc by_alpha = c->desc;
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_swap_cost costs[GPT_N_TENSORS];
+    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
+    memo_swap_desc swap;
+    memo_status status;
+    int round;
+    by_alpha.rows = NULL;
+    swap = gpt_swap_desc(&by_alpha, tensors);
+    swap_costs(costs);
+    desc.swap = &swap;
+    desc.costs = costs;
+    desc.is_alpha_only = c->desc.policy == GPT_POLICY_ALPHA;
+    status = memo_swap_plan_use_profile(&desc, costs, profile, error);
+    if (o->device_memory)
+        desc.device_bytes = o->device_memory - c->device_bytes + c->sizes.device_bytes;
+    if (o->host_memory) desc.host_bytes = o->host_memory > staging ? o->host_memory - staging : 1;
+    for (round = 0; round < PLAN_ROUNDS && !status; round++) {
+        memo_swap_plan* plan;
+        candidate planned;
+        if ((status = memo_plan_swap(&desc, &plan, error))) break;
+        if ((status = candidate_create_planned(c, plan, &planned, error))) break;
+        if (candidate_fits(o, &planned)) {
+            candidate_destroy(c);
+            *c = planned;
+            return MEMO_STATUS_OK;
+        }
+        desc.device_bytes -= planned.device_bytes - o->device_memory;
+        candidate_destroy(&planned);
+        if (desc.device_bytes <= 0) break;
+    }
+    return status ? status
+                  : memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                   "%s of device memory: no plan of rows was found whose step "
+                                   "fits; try a larger --device-memory",
+                                   bytes_name((double)o->device_memory));
+}
+
+/* The plan for a policy as far as it goes without knowing times: the least demanding where there is
+ * a choice. */
+static memo_status candidate_of_policy(const train_options* o, gpt_policy policy, candidate* c,
+                                       memo_error* error) {
+    candidate kept;
+    memo_status status;
+    if (policy != GPT_POLICY_MEMO || o->alpha >= 0)
+        return candidate_create_fitting(o, policy, o->alpha > 0 ? o->alpha : 0, c, error);
+    status = candidate_create_least(o, 0, c, error);
+    if (status || candidate_fits(o, c) || !device_fits(o, c)) return status;
+    if ((status = candidate_create_least(o, 1, &kept, error)) || !candidate_fits(o, &kept)) {
+        candidate_destroy(status ? c : &kept);
+        return status;
+    }
+    candidate_destroy(c);
+    *c = kept;
+    return MEMO_STATUS_OK;
+}
+
+/* Is there something to choose, in this budget?  (Layer inputs partly kept and partly swapped may
+ * fit where neither alone does.) */
+static int has_choice(const train_options* o, const candidate* c) {
+    return c->desc.policy >= GPT_POLICY_ALPHA && o->alpha < 0 &&
+           (candidate_fits(o, c) || (c->desc.rows && device_fits(o, c)));
+}
+
+/* Both together.  Where nothing fits, the least demanding. */
+static memo_status candidate_planned(const train_options* o, gpt_policy policy,
+                                     const memo_profile* profile, candidate* c, memo_error* error) {
+    memo_status status = candidate_of_policy(o, policy, c, error);
+    if (status || !has_choice(o, c)) return status;
+    status = candidate_choose_rows(o, profile, c, error);
+    if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
+    if (status) candidate_destroy(c);
+    return status;
+}
+
 /* ---- refusal -------------------------------------------------------------------------------- */
 
 /* ", --policy recompute" for each other policy that fits, or nothing. */
 static void append_fitting_policies(const train_options* o, gpt_policy except, char* text,
                                     size_t n_text) {
+    train_options other = *o;
     int policy;
+    if (o->alpha > 0) other.alpha = 0;
     for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
+        const int has_alpha = policy >= GPT_POLICY_ALPHA && o->alpha >= 0;
         candidate c;
         size_t used = strlen(text);
-        if (policy == (int)except && !(policy == GPT_POLICY_MEMO && o->alpha > 0)) continue;
-        if (candidate_create_fitting(o, (gpt_policy)policy, 0, &c, NULL)) continue;
+        if (policy == (int)except && !(has_alpha && o->alpha > 0)) continue;
+        if (candidate_of_policy(&other, (gpt_policy)policy, &c, NULL)) continue;
         if (candidate_fits(o, &c))
             snprintf(text + used, n_text - used, ", --policy %s%s", policy_names[policy],
-                     policy == GPT_POLICY_MEMO && o->alpha > 0 ? " --alpha 0" : "");
+                     has_alpha ? " --alpha 0" : "");
         candidate_destroy(&c);
     }
 }
 
 static const char* refused_policy(const train_options* o, const candidate* c, char* text,
                                   size_t n_text) {
-    if (c->desc.policy != GPT_POLICY_MEMO)
-        snprintf(text, n_text, "policy %s needs", policy_names[c->desc.policy]);
+    const char* name = policy_names[c->desc.policy];
+    if (c->desc.policy < GPT_POLICY_ALPHA)
+        snprintf(text, n_text, "policy %s needs", name);
     else if (o->alpha > 0)
-        snprintf(text, n_text, "policy memo needs at alpha %.4g", c->sizes.alpha);
+        snprintf(text, n_text, "policy %s needs at alpha %.4g", name, c->sizes.alpha);
+    else if (!c->desc.rows)
+        snprintf(text, n_text, "policy %s needs, even at alpha 0,", name);
     else
-        snprintf(text, n_text, "policy memo needs, even at alpha 0,");
+        snprintf(text, n_text, "policy %s needs, even with all but layer inputs recomputed,", name);
     return text;
 }
 
 /* Why this candidate, the least demanding of its policy, cannot run, and what could. */
 static memo_status refuse(const train_options* o, const candidate* c, memo_error* error) {
-    char policy[64], others[160] = "";
+    char policy[80], others[160] = "";
     double peak = (double)c->device_bytes, rounding = (double)c->sizes.device_bytes;
     double states = (double)gpt_state_bytes(&c->desc.config);
     refused_policy(o, c, policy, sizeof policy);
@@ -185,128 +362,102 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
                           bytes_name((double)c->host_bytes), bytes_option(c->host_bytes), others);
 }
 
-/* ---- alpha ---------------------------------------------------------------------------------- */
-
-typedef struct copy_profile {
-    double layer_forward_s; /* median over layers; 0: not measured */
-    double bytes_per_s;     /* of copies to the host, median over layers; 0: not measured */
-} copy_profile;
-
-typedef struct alpha_choice {
-    memo_alpha result;
-    copy_profile profile;
-    int is_chosen; /* 0: pinned, or the policy has none */
-} alpha_choice;
-
-/* One tile's share of the rows of a micro-batch. */
-static double tile_fraction(const train_options* o) {
-    return o->tile < train_rows(o) ? (double)o->tile / (double)train_rows(o) : 1;
-}
-
-/* Device memory as a line over alpha, which the program wants.  It grows evenly from the first tile
- * on, but that tile brings a jump: tensors that must lie in one piece leave the shared scratch.
- * Where the device cannot hold even one tile, the line over the jump says so. */
-static void fit_device_line(const train_options* o, const candidate* none, const candidate* tile,
-                            const candidate* all, memo_alpha_desc* desc) {
-    const candidate* low = device_fits(o, tile) && tile->sizes.alpha < 1 ? tile : none;
-    const candidate* high = low == tile ? all : tile;
-    double slope =
-        (double)(high->device_bytes - low->device_bytes) / (high->sizes.alpha - low->sizes.alpha);
-    if (slope < 0) slope = 0;
-    desc->device_slope_bytes = (int64_t)ceil(slope);
-    desc->device_base_bytes = low->device_bytes - (int64_t)(slope * low->sizes.alpha);
-    desc->device_bytes = o->device_memory;
-}
-
-/* The paper's program, filled from dry runs: nothing swapped, one tile of rows, and all. */
-static memo_status solve_alpha(const train_options* o, const candidate* none,
-                               const copy_profile* profile, memo_alpha* alpha, memo_error* error) {
-    memo_alpha_desc desc = memo_alpha_desc_default();
-    int32_t n_resident = none->desc.n_resident_layers;
-    candidate tile, all;
-    memo_status status =
-        candidate_create(o, GPT_POLICY_MEMO, tile_fraction(o), n_resident, &tile, error);
-    if (status) return status;
-    status = candidate_create(o, GPT_POLICY_MEMO, 1, n_resident, &all, error);
-    if (!status) {
-        desc.whole_bytes = none->sizes.layer_swapped_bytes;
-        desc.others_bytes = all.sizes.layer_swapped_bytes - none->sizes.layer_swapped_bytes;
-        desc.bandwidth_bytes_per_s = profile->layer_forward_s > 0 ? profile->bytes_per_s : 0;
-        desc.layer_forward_s = profile->layer_forward_s;
-        desc.n_layers = none->sizes.n_swapped_layers + 2; /* the program takes two off again */
-        if (o->host_memory)
-            desc.host_bytes = o->host_memory - counted_bytes(gpt_staging_bytes(&none->desc.config));
-        fit_device_line(o, none, &tile, &all, &desc);
-        desc.n_rows = train_rows(o);
-        desc.tile_rows = o->tile;
-        status = memo_plan_alpha(&desc, alpha, error);
-        candidate_destroy(&all);
-    }
-    candidate_destroy(&tile);
-    return status;
-}
-
-/* Replaces *c, which is planned at alpha = 0, by the candidate of the largest alpha that serves. */
-static memo_status candidate_choose_alpha(const train_options* o, const copy_profile* profile,
-                                          candidate* c, alpha_choice* choice, memo_error* error) {
-    int32_t n_resident = c->desc.n_resident_layers;
-    double alpha;
-    memo_status status = solve_alpha(o, c, profile, &choice->result, error);
-    if (status) return status;
-    choice->is_chosen = 1;
-    choice->profile = *profile;
-    for (alpha = choice->result.alpha; alpha > 0; alpha -= tile_fraction(o)) {
-        candidate larger;
-        if ((status = candidate_create(o, GPT_POLICY_MEMO, alpha, n_resident, &larger, error)))
-            return status;
-        if (candidate_fits(o, &larger)) {
-            candidate_destroy(c);
-            *c = larger;
-            return MEMO_STATUS_OK;
-        }
-        /* The plan need not grow quite in proportion to alpha: one tile less, then. */
-        choice->result.limit =
-            device_fits(o, &larger) ? MEMO_ALPHA_LIMIT_HOST_MEMORY : MEMO_ALPHA_LIMIT_DEVICE_MEMORY;
-        candidate_destroy(&larger);
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* The plan for a policy as far as it goes without measuring: memo without --alpha stops at alpha =
- * 0. */
-static memo_status candidate_of_policy(const train_options* o, gpt_policy policy, candidate* c,
-                                       memo_error* error) {
-    return candidate_create_fitting(o, policy, o->alpha > 0 ? o->alpha : 0, c, error);
-}
-
-static int needs_alpha(const train_options* o, const candidate* c) {
-    return c->desc.policy == GPT_POLICY_MEMO && o->alpha < 0 && c->sizes.n_swapped_layers > 0;
-}
-
 /* ---- what is printed ------------------------------------------------------------------------ */
 
-static void print_alpha(const train_options* o, const candidate* c, const alpha_choice* choice) {
-    const memo_alpha* result = &choice->result;
-    if (c->desc.policy != GPT_POLICY_MEMO) return;
+static int64_t tiles_of(const train_options* o, int64_t n_rows) {
+    return (n_rows + o->tile - 1) / o->tile;
+}
+
+/* Whether tensor a of layer i has the rows of tensor b of layer k; a short last tile counts as one. */
+static int has_rows_of(const train_options* o, const candidate* c, int64_t i, int a, int64_t k,
+                       int b) {
+    const memo_swap_rows* x = &c->desc.rows[i * GPT_N_TENSORS + a];
+    const memo_swap_rows* y = &c->desc.rows[k * GPT_N_TENSORS + b];
+    return tiles_of(o, x->kept) == tiles_of(o, y->kept) &&
+           tiles_of(o, x->swapped) == tiles_of(o, y->swapped);
+}
+
+/* Appends the names of all tensors that have the rows of `tensor` in every layer; 0 where one before
+ * it is among them, which has told already. */
+static int names_of_alike(const train_options* o, const candidate* c, int tensor, char* text,
+                          size_t n_text) {
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    int64_t i;
+    int t;
+    gpt_swap_desc(&c->desc, tensors);
+    *text = 0;
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        for (i = 0; i < o->layers && has_rows_of(o, c, i, t, i, tensor); i++) {
+        }
+        if (i < o->layers) continue;
+        if (t < tensor) return 0;
+        snprintf(text + strlen(text), n_text - strlen(text), "%s%s", *text ? ", " : "",
+                 tensors[t].name);
+    }
+    return 1;
+}
+
+/* A line for tensors and neighbouring layers that are alike. */
+static void print_rows(const train_options* o, const candidate* c) {
+    const int64_t n_rows = train_rows(o);
+    int64_t first, i;
+    int t;
+    printf("rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
+           (long long)n_rows, (long long)o->tile);
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        char names[160], layers[48];
+        if (!names_of_alike(o, c, t, names, sizeof names)) continue;
+        for (first = 0; first < o->layers; first = i) {
+            const memo_swap_rows* rows = &c->desc.rows[first * GPT_N_TENSORS + t];
+            for (i = first + 1; i < o->layers && has_rows_of(o, c, first, t, i, t); i++) {
+            }
+            snprintf(layers, sizeof layers, "%lld", (long long)first);
+            if (i - first > 1)
+                snprintf(layers, sizeof layers, "%lld-%lld", (long long)first, (long long)i - 1);
+            printf("          %-6s %7lld %8lld %11lld   %s\n", layers, (long long)rows->kept,
+                   (long long)rows->swapped, (long long)(n_rows - rows->kept - rows->swapped),
+                   names);
+        }
+    }
+}
+
+static void print_alpha(const train_options* o, const candidate* c) {
     if (c->sizes.n_swapped_layers == 0 && c->desc.n_resident_layers >= o->layers) {
         printf("alpha     none: all layers are resident\n");
         return;
     }
-    printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld; ",
+    printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
            c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)train_rows(o),
            (long long)o->tile);
-    if (choice->is_chosen && result->limit == MEMO_ALPHA_LIMIT_NONE)
-        printf("nothing limits it\n");
-    else if (choice->is_chosen)
-        printf("limited by %s (exactly %.4g)%s\n", memo_alpha_limit_name(result->limit),
-               result->exact_alpha,
-               result->is_hidden ? "" : "; even so the copies outlast a layer's forward");
+    if (c->swap_plan)
+        printf("\n");
     else if (o->alpha < 0)
-        printf("even so the run does not fit\n");
+        printf("; even so the run does not fit\n");
     else if (fabs(o->alpha - c->sizes.alpha) > 1e-9)
-        printf("rounded from --alpha %g to whole tiles\n", o->alpha);
+        printf("; rounded from --alpha %g to whole tiles\n", o->alpha);
     else
-        printf("as --alpha says\n");
+        printf("; as --alpha says\n");
+}
+
+/* Which rows go where, and why.  Times are worth printing where they were measured. */
+static void print_choice(const train_options* o, const candidate* c, int is_measured) {
+    const memo_swap_plan* plan = c->swap_plan;
+    const double n = 1e3 * (double)o->accumulate;
+    if (c->desc.policy < GPT_POLICY_ALPHA) return;
+    if (c->desc.rows)
+        print_rows(o, c);
+    else
+        print_alpha(o, c);
+    if (!plan) return;
+    printf("limit     %s\n", plan->reason);
+    if (!is_measured) return;
+    printf("predicted %.1f ms for forward and backward of a step, of which %.1f ms stalled and "
+           "%.1f ms "
+           "recomputing",
+           n * plan->step_s, n * plan->stall_s, n * plan->recompute_s);
+    if (c->desc.rows && plan->alpha >= 0)
+        printf("; %.1f ms with the best single alpha, %.4g", n * plan->alpha_step_s, plan->alpha);
+    printf("\n");
 }
 
 static void print_plan(const train_options* o, const candidate* c) {
@@ -318,16 +469,25 @@ static void print_plan(const train_options* o, const candidate* c) {
     else
         printf(" (%lld buffers, lower bound %s)", (long long)plan->n_buffers,
                bytes_name((double)plan->lower_bound_bytes));
-    printf(", host %s, %s moved in a step", bytes_name((double)c->host_bytes),
+    printf(", host %s%s%s, %s moved in a step", bytes_name((double)c->host_bytes),
+           o->host_memory ? " of " : "", o->host_memory ? bytes_name((double)o->host_memory) : "",
            bytes_name((double)moved_bytes(o, c)));
-    if (c->desc.policy != GPT_POLICY_KEEP)
+    if (c->desc.policy != GPT_POLICY_KEEP && !c->desc.rows)
         printf(", last %s resident", c->desc.n_resident_layers > 1 ? "two layers" : "layer");
     printf("\n");
 }
 
+/* What a table has in the column of alpha. */
+static const char* alpha_name(const candidate* c, char* text, size_t n_text) {
+    snprintf(text, n_text, "%s", c->desc.rows ? "rows" : "-");
+    if (c->desc.policy >= GPT_POLICY_SWAP && !c->desc.rows)
+        snprintf(text, n_text, "%.4g", c->sizes.alpha);
+    return text;
+}
+
 /* Sets *fits: whether the chosen policy does. */
-static memo_status print_policies(const train_options* o, const candidate* chosen, int* fits,
-                                  memo_error* error) {
+static memo_status print_policies(const train_options* o, const candidate* chosen,
+                                  const memo_profile* profile, int* fits, memo_error* error) {
     int policy;
     printf("\npolicy       alpha  resident  device memory  host memory  moved in a step  fits\n");
     for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
@@ -335,10 +495,11 @@ static memo_status print_policies(const train_options* o, const candidate* chose
         const candidate* c = policy == (int)chosen->desc.policy ? chosen : &own;
         char reason[96], alpha[16] = "-", resident[16] = "all";
         memo_status status = MEMO_STATUS_OK;
-        if (c == &own) status = candidate_of_policy(o, (gpt_policy)policy, &own, error);
+        if (c == &own) status = candidate_planned(o, (gpt_policy)policy, profile, &own, error);
         if (status) return status;
-        if (policy >= GPT_POLICY_SWAP) snprintf(alpha, sizeof alpha, "%.4g", c->sizes.alpha);
-        if (policy != GPT_POLICY_KEEP)
+        alpha_name(c, alpha, sizeof alpha);
+        if (c->desc.rows) snprintf(resident, sizeof resident, "-");
+        if (policy != GPT_POLICY_KEEP && !c->desc.rows)
             snprintf(resident, sizeof resident, "%d", (int)c->desc.n_resident_layers);
         shortage(o, c, reason, sizeof reason);
         printf("%-10s %7s %9s %14s %12s %16s  %s%s\n", policy_names[policy], alpha, resident,

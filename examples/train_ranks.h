@@ -16,6 +16,7 @@
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_report.h"
+#include "train_text.h"
 #ifdef TRAIN_MPI
 #include "comm_mpi.h"
 #endif
@@ -188,41 +189,47 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
 
 /* ---- what all must know --------------------------------------------------------------------- */
 
+/* A number that tells plans apart: of all their rows in order, and of what stands without rows. */
+static int64_t train_plan_mark(const candidate* c) {
+    const int64_t n = c->desc.rows ? c->desc.config.n_layers * (int64_t)GPT_N_TENSORS : 0;
+    uint64_t mark = train_mix((uint64_t)c->desc.policy) + (uint64_t)c->sizes.swapped_rows;
+    int64_t i;
+    mark = train_mix(mark) + (uint64_t)c->desc.n_resident_layers;
+    for (i = 0; i < n; i++) {
+        mark = train_mix(mark) + (uint64_t)c->desc.rows[i].kept;
+        mark = train_mix(mark) + (uint64_t)c->desc.rows[i].swapped;
+    }
+    return (int64_t)(train_mix(mark) >> 1); /* its negative is one too */
+}
+
 /* Ranks that decided differently would wait for each other's messages in vain: says so instead.
  * All ranks call it; waits. */
 static memo_status train_check_agreement(thread_rank* rank, const candidate* c, memo_error* error) {
     const memo_device* device = rank->device;
-    const int64_t mine[3] = {c->desc.policy, c->desc.n_resident_layers, c->sizes.swapped_rows};
-    int64_t bounds[6]; /* largest of each, and of its negative */
-    int i;
+    const int64_t mine = train_plan_mark(c);
+    int64_t bounds[2]; /* the largest, and that of the negatives */
     memo_status status;
-    for (i = 0; i < 6; i++) bounds[i] = i < 3 ? mine[i] : -mine[i - 3];
-    status = rank->comm->all_reduce(rank->comm, rank->stream, bounds, bounds, 6, MEMO_TYPE_I64,
+    bounds[0] = mine;
+    bounds[1] = -mine;
+    status = rank->comm->all_reduce(rank->comm, rank->stream, bounds, bounds, 2, MEMO_TYPE_I64,
                                     MEMO_REDUCTION_MAX, error);
     if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
-    for (i = 0; i < 3; i++)
-        if (bounds[i] != mine[i] || bounds[i + 3] != -mine[i])
-            return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                  "rank %d: the ranks have made different plans",
-                                  (int)rank->comm->rank);
+    if (!status && (bounds[0] != mine || bounds[1] != -mine))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "rank %d: the ranks have made different plans",
+                              (int)rank->comm->rank);
     return status;
 }
 
-/* The slowest of all ranks, so that each chooses the same alpha.  All ranks call it; waits. */
-static memo_status train_share_profile(thread_rank* rank, copy_profile* profile,
+/* What the first rank measured, so that each makes the same plan.  All ranks call it; waits. */
+static memo_status train_share_profile(thread_rank* rank, memo_profile* profile,
                                        memo_error* error) {
     const memo_device* device = rank->device;
-    double slowest[2];
-    memo_status status;
-    slowest[0] = profile->layer_forward_s;
-    slowest[1] = -profile->bytes_per_s;
-    status = rank->comm->all_reduce(rank->comm, rank->stream, slowest, slowest, 2, MEMO_TYPE_F64,
-                                    MEMO_REDUCTION_MAX, error);
+    memo_status status = rank->comm->broadcast(rank->comm, rank->stream, profile,
+                                               (int64_t)sizeof *profile, MEMO_TYPE_U8, 0, error);
     if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
-    profile->layer_forward_s = slowest[0];
-    profile->bytes_per_s = -slowest[1];
     return status;
 }
 

@@ -462,11 +462,11 @@ static void check_against_plain(gpt_config config, gpt_policy policy, double alp
 static void model_matches_the_plain_one(void) {
     check_against_plain(gpt_test_config(2, 32, 4, 4, 24, 1, 8, 0), GPT_POLICY_KEEP, 0);
     check_against_plain(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2), GPT_POLICY_KEEP, 0);
-    check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), GPT_POLICY_MEMO, 0.5);
+    check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), GPT_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 24, 2, 1, GPT_ATTENTION_TILE * 2 + 5, 1, 32, 0.1),
                         GPT_POLICY_SWAP, 0);
     check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
-    check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_MEMO, 0);
+    check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_ALPHA, 0);
 }
 
 /* ---- every policy, bit by bit ------------------------------------------------------------------
@@ -558,7 +558,7 @@ static void check_policies(gpt_config config) {
             check_policy(&desc, text, &expected);
             desc.policy = GPT_POLICY_SWAP;
             check_policy(&desc, text, &expected);
-            desc.policy = GPT_POLICY_MEMO;
+            desc.policy = GPT_POLICY_ALPHA;
             for (i = 0; i < 5; i++) {
                 desc.alpha = alphas[i];
                 check_policy(&desc, text, &expected);
@@ -589,6 +589,79 @@ static void policies_give_the_same_bits_with_odd_rows(void) {
 /* Products large enough for a BLAS library to use its threads. */
 static void policies_give_the_same_bits_with_large_tiles(void) {
     check_policies(gpt_test_config(3, 128, 4, 2, 100, 1, 64, 0.1));
+}
+
+/* ---- any table of rows, bit by bit ------------------------------------------------------------- */
+
+/* Of a tensor: the rows before border a kept, those up to border b next (swapped in even layers,
+ * recomputed in odd ones), borders in tiles. */
+static memo_swap_rows rows_between(const gpt_config* config, int32_t layer, int64_t a, int64_t b) {
+    const int64_t n = config->batch * config->sequence;
+    memo_swap_rows rows;
+    rows.kept = a * config->tile_rows < n ? a * config->tile_rows : n;
+    b = b * config->tile_rows < n ? b * config->tile_rows : n;
+    rows.swapped = layer % 2 ? n - b : b - rows.kept;
+    return rows;
+}
+
+/* Each tensor of each layer as it comes, or all layers alike; more often whole than by chance.  What a
+ * planner would hold together is not: a norm may stay where its rstd goes. */
+static memo_swap_rows* random_rows(const gpt_config* config) {
+    const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
+    const int is_alike = memo_test_int(0, 2) == 0;
+    memo_swap_rows* rows =
+        (memo_swap_rows*)allocate(config->n_layers * GPT_N_TENSORS, sizeof *rows);
+    int32_t layer;
+    int t;
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        const int is_contiguous = t >= GPT_Q && t <= GPT_LSE;
+        int64_t kept = 0, moved = 0; /* tiles */
+        for (layer = 0; layer < config->n_layers; layer++) {
+            if (layer == 0 || !is_alike) {
+                kept = memo_test_int(0, 2) ? 0 : memo_test_int(0, is_contiguous ? 1 : n_tiles);
+                if (is_contiguous) kept *= n_tiles;
+                moved = memo_test_int(0, n_tiles - kept);
+                if (memo_test_int(0, 2) == 0) moved = memo_test_int(0, 1) * (n_tiles - kept);
+                if (t == GPT_INPUT) moved = n_tiles - kept;
+            }
+            rows[layer * GPT_N_TENSORS + t] =
+                rows_between(config, layer, kept, layer % 2 ? n_tiles - moved : kept + moved);
+        }
+    }
+    return rows;
+}
+
+static void check_tables(gpt_config config, int n_tables) {
+    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
+    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
+    history expected = history_make(&config);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_test_run run;
+    memo_error error;
+    gpt_test_text(text, n_bytes);
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
+    gpt_test_close(&run);
+    for (; n_tables > 0; n_tables--) {
+        memo_swap_rows* rows = random_rows(&config);
+        desc.policy = GPT_POLICY_MEMO;
+        desc.rows = rows;
+        check_policy(&desc, text, &expected);
+        free(rows);
+    }
+    history_free(&expected);
+    free(text);
+}
+
+static void tables_of_rows_give_the_same_bits(void) {
+    int trial;
+    for (trial = 0; trial < 12; trial++)
+        check_tables(gpt_test_config((int32_t)memo_test_int(1, 6),
+                                     16 * (int32_t)memo_test_int(1, 2), 4, trial % 2 ? 4 : 2,
+                                     memo_test_int(1, 40), memo_test_int(1, 2),
+                                     memo_test_int(1, 12), 0.1),
+                     6);
+    check_tables(gpt_test_config(4, 128, 4, 2, 100, 1, 64, 0.1), 4);
 }
 
 /* ---- memory -------------------------------------------------------------------------------------
@@ -623,14 +696,16 @@ static memo_status waiting_device_free(void* context, void* address, memo_error*
 }
 
 static void dry_run_requests_what_a_real_run_does(void) {
-    static const gpt_policy policies[4] = {GPT_POLICY_KEEP, GPT_POLICY_RECOMPUTE, GPT_POLICY_SWAP,
+    static const gpt_policy policies[7] = {GPT_POLICY_KEEP,  GPT_POLICY_RECOMPUTE, GPT_POLICY_SWAP,
+                                           GPT_POLICY_ALPHA, GPT_POLICY_MEMO,      GPT_POLICY_MEMO,
                                            GPT_POLICY_MEMO};
     const gpt_config config = gpt_test_config(4, 32, 4, 2, 50, 1, 8, 0.1);
     const memo_host_device_desc host = memo_host_device_desc_default();
     uint8_t text[51];
     int i;
     gpt_test_text(text, 51);
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 7; i++) {
+        memo_swap_rows* rows = random_rows(&config);
         gpt_desc desc = gpt_test_desc(config, policies[i], 0.5);
         gpt_test_run run;
         gpt_model* model = NULL;
@@ -639,6 +714,7 @@ static void dry_run_requests_what_a_real_run_does(void) {
         memo_error error;
         int64_t r;
         memset(&run, 0, sizeof run);
+        desc.rows = rows;
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         CHECK_OK(memo_plan_validate(run.plan, &error));
         CHECK_OK(memo_trace_create(&real, &error));
@@ -667,6 +743,7 @@ static void dry_run_requests_what_a_real_run_does(void) {
         gpt_destroy(model);
         memo_trace_destroy(real);
         gpt_test_close(&run);
+        free(rows);
     }
 }
 
@@ -676,8 +753,10 @@ static void policies_save_memory(void) {
     const struct {
         gpt_policy policy;
         double alpha;
-    } cases[4] = {
-        {GPT_POLICY_KEEP, 0}, {GPT_POLICY_SWAP, 0}, {GPT_POLICY_MEMO, 0.25}, {GPT_POLICY_MEMO, 0}};
+    } cases[4] = {{GPT_POLICY_KEEP, 0},
+                  {GPT_POLICY_SWAP, 0},
+                  {GPT_POLICY_ALPHA, 0.25},
+                  {GPT_POLICY_ALPHA, 0}};
     int64_t peaks[4] = {0, 0, 0, 0};
     int i;
     for (i = 0; i < 4; i++) {
@@ -695,16 +774,99 @@ static void policies_save_memory(void) {
                    (long long)peaks[i]);
 }
 
+static int32_t stream_of(const memo_schedule* s, const char* name) {
+    int32_t k;
+    for (k = 0; k < s->n_streams; k++)
+        if (!strcmp(s->text + s->streams[k], name)) return k;
+    return -1;
+}
+
+/* The next operation of stream from *op on that is of the engine's making: all of its own streams, of
+ * the compute stream the waits.  NULL: there is none. */
+static const memo_op* next_of_engine(const memo_schedule* s, int32_t stream, int waits_only,
+                                     int64_t* op) {
+    for (; *op < s->n_ops; ++*op)
+        if (s->ops[*op].stream == stream && s->ops[*op].kind != MEMO_OP_SYNC &&
+            (!waits_only || s->ops[*op].kind == MEMO_OP_WAIT))
+            return &s->ops[(*op)++];
+    return NULL;
+}
+
+/* Which stream's how-manieth copy stands before the record that a wait of the compute stream meets,
+ * as a number; else whether the record of the compute stream has just been made. */
+static int64_t awaited(const memo_schedule* s, int64_t wait, const int32_t streams[3]) {
+    int64_t record = wait, n = 0, k;
+    while (--record >= 0 &&
+           (s->ops[record].kind != MEMO_OP_RECORD || s->ops[record].event != s->ops[wait].event)) {
+    }
+    if (record < 0) return -1;
+    if (s->ops[record].stream == streams[0]) return record == wait - 1 ? -2 : -3;
+    for (k = 0; k < record; k++)
+        n += s->ops[k].kind == MEMO_OP_RUN && s->ops[k].stream == s->ops[record].stream;
+    return 2 * n + (s->ops[record].stream == streams[1]);
+}
+
+/* The engine's part of what was recorded is what memo_swap_generate promises: copies of the same
+ * bytes to and from the same places (up to where memory begins), records and waits in the same order
+ * and for the same copies.  Returns how many operations that are. */
+static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded,
+                             int32_t n_micro_batches) {
+    static const char* const names[3] = {"compute", "to host", "to device"};
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap = gpt_swap_desc(desc, tensors);
+    memo_swap_times times = memo_swap_times_default();
+    memo_schedule* promised = NULL;
+    memo_error error;
+    uint64_t on_device = 0, on_host = 0;
+    int64_t n = 0;
+    int i;
+    times.n_micro_batches = n_micro_batches;
+    CHECK_OK(memo_swap_generate(&swap, &times, &promised, &error));
+    for (i = 0; i < 3 && promised; i++) {
+        int32_t p_streams[3], r_streams[3];
+        int64_t p_next = 0, r_next = 0;
+        int k;
+        for (k = 0; k < 3; k++) {
+            p_streams[k] = stream_of(promised, names[k]);
+            r_streams[k] = stream_of(recorded, names[k]);
+        }
+        for (;; n++) {
+            const memo_op* p = next_of_engine(promised, p_streams[i], i == 0, &p_next);
+            const memo_op* r =
+                r_streams[i] < 0 ? NULL : next_of_engine(recorded, r_streams[i], i == 0, &r_next);
+            CHECK(!p == !r);
+            if (!p || !r) break;
+            CHECK(p->kind == r->kind && p->link_bytes == r->link_bytes);
+            if (p->kind == MEMO_OP_WAIT)
+                CHECK(awaited(promised, p_next - 1, p_streams) ==
+                      awaited(recorded, r_next - 1, r_streams));
+            if (p->kind == MEMO_OP_RUN && r->kind == MEMO_OP_RUN) {
+                const memo_range* x = promised->ranges + p->first_range; /* what is read, written */
+                const memo_range* y = recorded->ranges + r->first_range;
+                const uint64_t device = y[i == 2].begin - x[i == 2].begin;
+                const uint64_t host = y[i == 1].begin - x[i == 1].begin;
+                if (!on_device && !on_host) on_device = device, on_host = host;
+                CHECK(device == on_device && host == on_host);
+                CHECK(y[0].end - y[0].begin == x[0].end - x[0].begin);
+            }
+        }
+    }
+    memo_schedule_destroy(promised);
+    return n;
+}
+
 /* Every byte range that operations announce, and the engine's copies between them: no race. */
 static void recorded_steps_have_no_race(void) {
-    int64_t n_conflicts = 0;
+    int64_t n_conflicts = 0, n_promised = 0;
     int trial;
-    for (trial = 0; trial < 12; trial++) {
+    for (trial = 0; trial < 24; trial++) {
         const gpt_config config =
             gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
                             memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
         const int64_t n_rows = config.sequence * config.batch;
-        gpt_desc desc = gpt_test_desc(config, (gpt_policy)(trial % 4), memo_test_real());
+        memo_swap_rows* rows = random_rows(&config);
+        gpt_desc desc = gpt_test_desc(
+            config, trial % 2 ? GPT_POLICY_MEMO : (gpt_policy)(trial / 2 % 4), memo_test_real());
         const memo_host_device_desc host = memo_host_device_desc_default();
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();
         memo_recorder* recorder = NULL;
@@ -716,6 +878,7 @@ static void recorded_steps_have_no_race(void) {
         int i;
         gpt_test_text(text, 81);
         desc.n_resident_layers = (int32_t)memo_test_int(0, 3);
+        desc.rows = rows;
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
@@ -740,13 +903,90 @@ static void recorded_steps_have_no_race(void) {
                        memo_schedule_op_name(schedule, check->races[0].first),
                        memo_schedule_op_name(schedule, check->races[0].second));
         }
+        if (schedule) n_promised += check_promise(&desc, schedule, 4);
         memo_check_destroy(check);
         gpt_destroy(run.model);
         run.model = NULL;
         memo_recorder_destroy(recorder);
         gpt_test_close(&run);
+        free(rows);
     }
-    CHECK(n_conflicts > 0); /* there was something to order */
+    CHECK(n_conflicts > 0 && n_promised > 0); /* there was something to order */
+}
+
+/* ---- parts of a micro-batch ------------------------------------------------------------------- */
+
+enum { PART_OPS = 256 };
+
+/* Names of the operations on the compute stream that `parts` (or recomputing `tensor` alone, below 0:
+ * no) enqueue. */
+static int names_of_parts(const gpt_desc* model_desc, int parts, int32_t tensor,
+                          char names[PART_OPS][96]) {
+    const memo_host_device_desc host = memo_host_device_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_schedule* schedule = NULL;
+    gpt_desc desc = *model_desc;
+    gpt_test_run run;
+    memo_error error;
+    uint8_t text[64];
+    int64_t k;
+    int n = 0;
+    gpt_test_text(text, 64);
+    memset(&run, 0, sizeof run);
+    CHECK_OK(gpt_test_plan(&desc, &run, &error));
+    CHECK_OK(memo_host_device_create(&host, &run.host, &error));
+    recorder_desc.device = run.host;
+    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+    desc.host_device = run.host;
+    desc.device = memo_recorder_device(recorder);
+    desc.plan = run.plan;
+    memo_recorder_pause(recorder);
+    CHECK_OK(gpt_create(&desc, &run.model, &error));
+    CHECK_OK(gpt_micro_batch(run.model, text, text + 1, 0, 0, 1, &error));
+    CHECK_OK(gpt_wait(run.model, &error));
+    memo_recorder_resume(recorder);
+    gpt_set_parts(run.model, parts);
+    if (tensor < 0)
+        CHECK_OK(gpt_micro_batch(run.model, text, text + 1, 0, 0, 1, &error));
+    else
+        CHECK_OK(gpt_recompute_alone(run.model, tensor, &error));
+    CHECK_OK(gpt_wait(run.model, &error));
+    CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+    for (k = 0; schedule && k < schedule->n_ops && n < PART_OPS; k++)
+        if (schedule->ops[k].kind == MEMO_OP_RUN)
+            snprintf(names[n++], 96, "%s", memo_schedule_op_name(schedule, k));
+    CHECK(gpt_recompute_alone(run.model, GPT_INPUT, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK(gpt_recompute_alone(run.model, GPT_LSE, &error) == MEMO_STATUS_UNSUPPORTED);
+    gpt_destroy(run.model);
+    run.model = NULL;
+    memo_recorder_destroy(recorder);
+    gpt_test_close(&run);
+    return n;
+}
+
+/* The three parts enqueue what the whole does, each in its order and none twice; recomputing every
+ * tensor alone is the forward but its copy of the input, the last product and the last residual. */
+static void parts_make_up_a_micro_batch(void) {
+    static char all[PART_OPS][96], part[PART_OPS][96];
+    const gpt_desc desc =
+        gpt_test_desc(gpt_test_config(1, 16, 2, 1, 30, 1, 8, 0.1), GPT_POLICY_KEEP, 0);
+    const int n_all = names_of_parts(&desc, GPT_PART_ALL, -1, all);
+    int n_parts = 0, n_alone = 0, n_forward = 0, parts, t, i, at;
+    for (parts = GPT_PART_FORWARD; parts <= GPT_PART_REST; parts *= 2) {
+        const int n = names_of_parts(&desc, parts, -1, part);
+        for (i = at = 0; i < n; i++, at++) {
+            while (at < n_all && strcmp(all[at], part[i])) at++;
+            CHECK_CASE(at < n_all, "part %d: %s", parts, part[i]);
+        }
+        if (parts == GPT_PART_FORWARD) n_forward = n;
+        n_parts += n;
+    }
+    CHECK_CASE(n_parts == n_all && n_all > 40, "%d of %d", n_parts, n_all);
+    for (t = 0; t < GPT_N_TENSORS; t++)
+        if (t != GPT_INPUT && t != GPT_RSTD1 && t != GPT_LSE && t != GPT_RSTD2)
+            n_alone += names_of_parts(&desc, GPT_PART_ALL, t, part);
+    CHECK_CASE(n_alone == n_forward - 3, "%d of %d", n_alone, n_forward);
 }
 
 /* ---- failures -----------------------------------------------------------------------------------
@@ -796,7 +1036,7 @@ static memo_status faulty_fill(void* c, memo_stream s, void* a, int32_t value, i
  * works on. */
 static void any_failing_call_is_reported(void) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0.5);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history expected = history_make(&config), result = history_make(&config);
@@ -874,7 +1114,7 @@ static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
     gpt_desc cases[9];
     int i;
-    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_MEMO, 0.5);
+    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_ALPHA, 0.5);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -894,6 +1134,28 @@ static void impossible_configurations_are_refused(void) {
                    "case %d", i);
         CHECK(gpt_swap_sizes(&cases[i], &sizes, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
     }
+}
+
+static void tables_that_cannot_be_are_refused(void) {
+    const gpt_config config = gpt_test_config(4, 32, 4, 2, 16, 1, 8, 0.1);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0);
+    memo_swap_rows* rows = random_rows(&config);
+    memo_swap_rows* cells[3] = {rows + GPT_N_TENSORS + GPT_INPUT, rows + GPT_Q, rows + GPT_UP};
+    const memo_swap_rows bad[3] = {{8, 0}, {8, 0}, {9, 0}};
+    static const char* const reasons[3] = {"8 rows of its input", "contiguous", "multiples of"};
+    int i;
+    desc.rows = rows;
+    for (i = 0; i < 3; i++) {
+        const memo_swap_rows good = *cells[i];
+        gpt_model* model = NULL;
+        memo_error error;
+        *cells[i] = bad[i];
+        memset(&error, 0, sizeof error);
+        CHECK(gpt_create(&desc, &model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !model);
+        CHECK_CASE(strstr(error.message, reasons[i]), "%s", error.message);
+        *cells[i] = good;
+    }
+    free(rows);
 }
 
 static void too_small_a_device_is_refused(void) {
@@ -931,7 +1193,7 @@ static void a_model_learns_and_recites(void) {
     static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     const gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
-    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0.5);
+    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
     const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0, 0};
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
@@ -998,11 +1260,14 @@ int main(int argc, char** argv) {
     TEST(policies_give_the_same_bits_with_5_layers);
     TEST(policies_give_the_same_bits_with_odd_rows);
     TEST(policies_give_the_same_bits_with_large_tiles);
+    TEST(tables_of_rows_give_the_same_bits);
     TEST(dry_run_requests_what_a_real_run_does);
     TEST(policies_save_memory);
     TEST(recorded_steps_have_no_race);
+    TEST(parts_make_up_a_micro_batch);
     TEST(any_failing_call_is_reported);
     TEST(impossible_configurations_are_refused);
+    TEST(tables_that_cannot_be_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
     return memo_test_end();

@@ -90,7 +90,7 @@ static void of_grouped_heads_and_a_short_tile(void) {
     check_gradients(gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_KEEP, 0);
 }
 static void of_split_rows(void) {
-    check_gradients(gpt_test_config(3, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_MEMO, 0.5);
+    check_gradients(gpt_test_config(3, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_ALPHA, 0.5);
 }
 static void of_recomputed_layers(void) {
     check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), GPT_POLICY_RECOMPUTE, 0);

@@ -628,6 +628,30 @@ static void leftover_memory_is_used(void) {
     memo_swap_plan_destroy(plan);
 }
 
+/* Without host memory, what cannot be recomputed is kept, by the program or without one. */
+static void what_only_keeping_fits_is_found(void) {
+    memo_swap_plan* plan = NULL;
+    problem p;
+    int32_t layer;
+    simple_problem(&p);
+    p.swap.n_tensors = 2;
+    p.swap.n_rows = 256;
+    p.tensors[1] = p.tensors[0];
+    p.costs[1] = p.costs[0];
+    p.costs[0].recompute_s_per_row = -1;
+    p.tensors[0].mode = MEMO_SWAP_WHOLE;
+    p.desc.host_bytes = 1;
+    p.desc.device_bytes =
+        (6 + 1) * 256 * 1024; /* the first in every layer, a scratch of the other */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    for (layer = 0; layer < 6 && plan && plan->rows; layer++)
+        CHECK(plan->rows[2 * layer].kept == 256 && plan->rows[2 * layer + 1].swapped == 0);
+    CHECK(plan && plan->rows);
+    memo_swap_plan_destroy(plan);
+    p.desc.device_bytes -= 1024;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+}
+
 static void out_of_host_memory_is_a_status(void) {
     int64_t k;
     int done = 0, n_failed = 0;
@@ -965,6 +989,7 @@ int main(int argc, char** argv) {
     TEST(large_stacks_are_planned_quickly);
     TEST(reasons_are_named);
     TEST(leftover_memory_is_used);
+    TEST(what_only_keeping_fits_is_found);
     TEST(out_of_host_memory_is_a_status);
     TEST(alpha_only_is_the_papers_alpha);
     TEST(bad_descs_are_refused);

@@ -120,7 +120,7 @@ bad_values_are_refused() {
     for value in 0 -1 1.5 x 3x '' 1e300 nan inf 0x10; do refused '^train_gpt: --layers .*not a whole number' $tiny --layers "$value"; done
     for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
-    refused '^train_gpt: --policy best: no such policy; keep, recompute, swap and memo are' $tiny --policy best
+    refused '^train_gpt: --policy best: no such policy; keep, recompute, swap, alpha and memo are' $tiny --policy best
     refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
 }
 
@@ -171,7 +171,8 @@ outputs_that_cannot_be_are_refused() {
 # ---- budgets ---------------------------------------------------------------------------------------
 
 budgets_that_cannot_be_met_are_refused() {
-    refused '100.0 KiB of device memory cannot hold this run: policy memo needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --device-memory 100KiB
+    refused '100.0 KiB of device memory cannot hold this run: policy memo needs, even with all but layer inputs recomputed, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --device-memory 100KiB
+    refused 'policy alpha needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --policy alpha --device-memory 100KiB
     refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
     refused '1.0 KiB of host memory cannot hold this run: policy swap needs .*; try --host-memory [0-9]*KiB, --policy keep' $tiny --policy swap --host-memory 1KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
@@ -191,7 +192,7 @@ suggested_budget_is_exact() {
 dry_run() {
     run $tiny --dry-run
     expect_code 0
-    for policy in keep recompute swap memo; do expect_out "^$policy .* yes"; done
+    for policy in keep recompute swap alpha memo; do expect_out "^$policy .* yes"; done
     run $tiny --dry-run --policy keep --device-memory 100KiB
     expect_code 2
     expect_one_line
@@ -207,7 +208,7 @@ losses_equal_over_policies_and_alphas() {
     expect_code 0
     [ "$(wc -l <keep.log)" -eq 4 ] || fail "the log has $(wc -l <keep.log) lines, not 4"
     grep -v -q -E '^[0-9]+ [0-9.e+-]+ 0x1?[0-9a-f.]+p[+-][0-9]+$' keep.log && fail 'a line of the log is not: step, decimal, hexadecimal'
-    for policy in recompute swap memo; do
+    for policy in recompute swap alpha memo; do
         run $tiny --policy $policy --loss-log $policy.log
         expect_code 0
         expect_same keep.log $policy.log
@@ -223,7 +224,7 @@ losses_equal_over_policies_and_alphas() {
 
 losses_equal_with_accumulation_and_few_layers() {
     run $tiny --accumulate 3 --layers 5 --policy keep --loss-log keep3.log
-    for policy in recompute swap memo; do
+    for policy in recompute swap alpha memo; do
         run $tiny --accumulate 3 --layers 5 --policy $policy --loss-log $policy.log --link-bandwidth 200MB
         expect_code 0
         expect_same keep3.log $policy.log
@@ -277,39 +278,72 @@ alpha_is_rounded_to_tiles_and_said() {
     expect_out 'as --alpha says'
 }
 
-# A budget between what memo needs at alpha 0 and at alpha 1: alpha is chosen in between.
-alpha_is_chosen_within_host_memory() {
+# A budget between what alpha 0 and alpha 1 need.  In a dry run copies cost nothing, so that memory
+# alone limits; in a run it is for the clock to say how much of it is used.
+plans_keep_within_host_memory() {
     for alpha in 0 1; do
         run $tiny --seq 200 --dry-run --alpha $alpha
         eval "host$alpha=$(awk '/^memo / { print int($6) }' out)" # KiB
     done
-    run $tiny --seq 200 --host-memory $(((host0 + host1) / 2))KiB --compare 2 --loss-log chosen.log
+    budget=$(((host0 + host1) / 2))
+    run $tiny --seq 200 --host-memory ${budget}KiB --policy alpha --dry-run
     expect_code 0
-    expect_out '^alpha     0\.[0-9]*: .*limited by host memory'
+    expect_out '^alpha     0\.[0-9]*: '
+    expect_out '^limit     host memory is the limit; .* more would save'
+    run $tiny --seq 200 --host-memory ${budget}KiB --compare 2 --loss-log chosen.log
+    expect_code 0
     expect_out '^profile '
+    expect_out '^rows  *layers  *kept  *swapped  *recomputed'
+    expect_out '^limit '
+    expect_out '^predicted '
     expect_out '^swap .*host: needs .*; run without limit'
+    expect_out '^alpha .* fits$'
+    expect_out '^memo .* fits$'
     expect_out 'bitwise the same'
     run $tiny --seq 200 --policy keep --loss-log keep.log
     expect_same keep.log chosen.log
 }
 
-# Between what one resident layer needs at alpha 0 and at alpha 1.
-alpha_is_chosen_within_device_memory() {
-    run $tiny --hidden 32 --device-memory 1MiB --seq 200
-    least=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
-    run $tiny --hidden 32 --seq 200 --device-memory "$((least + 250))KiB" --loss-log chosen.log
-    expect_code 0
-    expect_out '^alpha     0\.[0-9]*: .*limited by device memory'
+# The least that is suggested is enough, for both memories, and no host memory will do too.
+plans_keep_within_device_memory() {
+    for policy in alpha memo; do
+        run $tiny --hidden 32 --device-memory 1MiB --seq 200 --policy $policy
+        least=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
+        for more in 0 250; do
+            run $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least + more))KiB" --loss-log chosen.log
+            expect_code 0
+            run $tiny --hidden 32 --seq 200 --policy keep --loss-log keep.log
+            expect_same keep.log chosen.log
+        done
+        run $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least - 1))KiB"
+        expect_code 2
+    done
+    run $tiny --hidden 32 --seq 200 --policy alpha --device-memory "$((least + 250))KiB" --dry-run
     expect_out 'last layer resident'
-    run $tiny --hidden 32 --seq 200 --policy keep --loss-log keep.log
+    run $tiny --seq 200 --host-memory 10KiB --loss-log chosen.log
+    expect_code 0
+    run $tiny --seq 200 --policy keep --loss-log keep.log
     expect_same keep.log chosen.log
+}
+
+# One table of rows is one line for all tensors and layers that are alike, and all rows are in it.
+plans_are_printed() {
+    run $tiny --layers 6 --device-memory 600KiB --dry-run
+    expect_code 0
+    awk '/^rows / { n = $7; inside = 1; next }
+         /^limit / { inside = 0 }
+         inside { if ($2 + $3 + $4 != n) bad = 1; for (i = 5; i <= NF; i++) { gsub(",", "", $i); split($1, l, "-")
+                  layers[$i] += (2 in l ? l[2] - l[1] + 1 : 1) } }
+         END { for (t in layers) { n_tensors++; if (layers[t] != 6) bad = 1 } exit bad || n_tensors != 13 }' out ||
+        fail "not every row of 13 tensors in 6 layers is in the table: $(cat out)"
 }
 
 comparison_of_policies() {
     run $tiny --compare 3 --device-memory 500KiB
     expect_code 0
     expect_out '^keep .*reference'
-    for policy in recompute swap memo; do expect_out "^$policy .* equal "; done
+    for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
+    for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms"; done
     expect_out 'bitwise the same'
 }
 
@@ -420,8 +454,9 @@ for name in help_lists_every_option \
     ranks_have_the_losses_of_one \
     ranks_compare_and_draw \
     alpha_is_rounded_to_tiles_and_said \
-    alpha_is_chosen_within_host_memory \
-    alpha_is_chosen_within_device_memory \
+    plans_keep_within_host_memory \
+    plans_keep_within_device_memory \
+    plans_are_printed \
     comparison_of_policies \
     files_are_written \
     output_into_a_file \
