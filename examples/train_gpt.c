@@ -597,8 +597,8 @@ typedef struct comparison_table {
     const candidate* plan; /* at hand */
 } comparison_table;
 
-/* Waits for the gradients of a step, and keeps them or compares them with those kept.  Of several
- * ranks the one that reports keeps what it has, all of them sum. */
+/* Waits for the gradients of a step, and keeps them or compares them with those kept: those that
+ * the rank that reports has. */
 static memo_status compare_gradients(comparison_table* table, gpt_policy policy, int64_t step,
                                      gpt_model* model, memo_error* error) {
     gpt_real* reference = table->reference + step * table->n_parameters;
@@ -623,11 +623,11 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
     for (step = 0; step < n && !status && !r->stops; step++) {
         double begin_s = clock_s(), aside_s = 0, loss;
         status = run_gradients(r, j, step, error);
+        if (!status) status = gpt_reduce(r->model, error);
         if (!status) status = gpt_wait(r->model, error);
         aside_s = clock_s();
         layers_s[step] = aside_s - begin_s;
         if (!status && r->reports) status = compare_gradients(table, policy, step, r->model, error);
-        if (!status && !r->reports) status = gpt_reduce(r->model, error);
         aside_s = clock_s() - aside_s;
         if (!status) status = run_update(r, j, step, &loss, error);
         if (!status && r->reports) row->losses[step] = loss;
@@ -833,7 +833,11 @@ static memo_status dry_run(job* j, memo_error* error) {
 
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    memo_status status;
+#ifdef TRAIN_MPI
+    signal(SIGTERM, on_interrupt); /* what mpirun makes of Ctrl-C */
+#endif
+    status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
     if (!status && !interrupted && o->output)
         status = run_on_ranks(j, &j->plan, RUN_RECORDED, record_step, NULL, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
@@ -870,9 +874,6 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
-#ifdef TRAIN_MPI
-    sigaction(SIGTERM, &action, NULL); /* what mpirun makes of Ctrl-C */
-#endif
 #ifdef GPT_BLAS
     /* A stream is one thread.  OpenBLAS's own threads would mostly wait for each other. */
     openblas_set_num_threads(1);

@@ -7,6 +7,7 @@
 #ifndef TRAIN_RANKS_H
 #define TRAIN_RANKS_H
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
         MPI_Finalize();
         return code;
     }
+    signal(SIGTERM, SIG_DFL); /* comes when it has */
     sleep((unsigned)((train_process > 0) + 2 * (status == MEMO_STATUS_COMM)));
     fprintf(stderr, "train_gpt: %s\n", message);
     MPI_Abort(MPI_COMM_WORLD, code);
