@@ -8592,12 +8592,12 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
         int32_t previous = layout->turns[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memo_swap_desc.rows: layers %d and %d would come back in the "
-                                  "order in which they left; with n_host_layers below the %d layers "
-                                  "that are moved, even and odd layers that are must alternate",
-                                  (int)later, (int)previous,
-                                  (int)layout->sizes.n_swapped_layers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_swap_desc.rows: layers %d and %d would come back in the "
+                "order in which they left; with n_host_layers below the %d layers "
+                "that are moved, even and odd layers that are must alternate",
+                (int)later, (int)previous, (int)layout->sizes.n_swapped_layers);
         later = previous;
     }
     return MEMO_STATUS_OK;
@@ -8649,10 +8649,11 @@ MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                               "negative",
                               (long long)desc->tile_rows, (int)desc->n_resident_layers);
     if (desc->n_host_layers < 0 || !(desc->spill_bytes_per_s >= 0))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
-                              "negative",
-                              (int)desc->n_host_layers, desc->spill_bytes_per_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
+            "negative",
+            (int)desc->n_host_layers, desc->spill_bytes_per_s);
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_swap_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0 || tensor->mode < MEMO_SWAP_SPLIT ||
@@ -8699,8 +8700,8 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
         ok = 0;
     else if (ok)
         status = memoi_swap_place_by_rows(desc, layout, regions, &ok, error);
-    if (!status && !(ok && memoi_swap_take_turns(desc, layout) &&
-                     memoi_swap_take_host_memory(desc, layout)))
+    if (!status &&
+        !(ok && memoi_swap_take_turns(desc, layout) && memoi_swap_take_host_memory(desc, layout)))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
                                 (long long)desc->n_rows);
@@ -8814,17 +8815,12 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     return status;
 }
 
-/* Opens a file that has no name, or loses it at once; -1: errno says why not. */
-MEMOI int memoi_spill_open(const char* directory) {
+/* Opens a file that loses its name at once; -1: errno says why not. */
+MEMOI int memoi_spill_open_named(const char* directory) {
     static const char name[] = "/memo-spill-XXXXXX";
     size_t length = strlen(directory);
-    char* path;
-    int fd = -1;
-#if defined(MEMOI_SPILL_TMPFILE)
-    fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return fd;
-#endif
-    path = (char*)MEMO_MALLOC(length + sizeof name);
+    char* path = (char*)MEMO_MALLOC(length + sizeof name);
+    int fd;
     errno = ENOMEM;
     if (!path) return -1;
     memcpy(path, directory, length);
@@ -8836,6 +8832,15 @@ MEMOI int memoi_spill_open(const char* directory) {
     }
     MEMO_FREE(path);
     return fd;
+}
+
+/* Without a name from the beginning where the file system can. */
+MEMOI int memoi_spill_open(const char* directory) {
+#if defined(MEMOI_SPILL_TMPFILE)
+    int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0) return fd;
+#endif
+    return memoi_spill_open_named(directory);
 }
 
 /* Room for all bytes now; an errno. */
@@ -8967,8 +8972,8 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
         }
         for (t = 0; t < swap->n_tensors; t++) { /* what no copy fills is written too */
             const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
-            int64_t end = place->host_offset +
-                          (place->moved_end - place->moved_begin) * place->row_bytes;
+            int64_t end =
+                place->host_offset + (place->moved_end - place->moved_begin) * place->row_bytes;
             int64_t next = t + 1 < swap->n_tensors ? place[1].host_offset : turn->host_bytes;
             memset(swap->host_memory + turn->host_begin + end, 0, (size_t)(next - end));
         }
@@ -9305,7 +9310,7 @@ typedef struct memoi_swap_generator {
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
     int32_t computed[2], stored[2], loaded[2], mark;
     int32_t first_passed; /* of as many events as there are places in host memory */
-    memo_range* ranges; /* 2 n_tensors */
+    memo_range* ranges;   /* 2 n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
 
