@@ -391,7 +391,7 @@ typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 typedef struct memo_host_call {
     memo_host_function function;
     void* argument;
-    void* device; /* the device's own, from enqueueing on */
+    void* device; /* set by the device that first enqueues it; no other may */
 } memo_host_call;
 
 typedef struct memo_device {
@@ -8893,12 +8893,23 @@ MEMOI void memoi_spill_destroy(memoi_spill_file* file) {
     file->fd = -1;
 }
 
+/* An operation that may be enqueued any number of times. */
+MEMOI void memoi_spill_op_init(memoi_spill_op* op, const memoi_spill_file* file, int is_write,
+                               char* address, int64_t offset, int64_t n_bytes) {
+    memset(op, 0, sizeof *op);
+    op->call.function = memoi_spill_run;
+    op->call.argument = op;
+    op->file = file;
+    op->address = address;
+    op->offset = offset;
+    op->n_bytes = n_bytes;
+    op->is_write = is_write;
+}
+
 /* Enqueues a read or write on stream, announced to whom it concerns. */
 MEMOI memo_status memoi_spill_launch(const memo_device* device, memo_stream stream,
                                      memoi_spill_op* op, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    op->call.function = memoi_spill_run;
-    op->call.argument = op;
     if (device->annotate) {
         memo_op_desc what = memo_op_desc_default();
         memo_range on_host, in_file;
@@ -8962,14 +8973,10 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     for (layer = 0; layer < swap->n_layers; layer++) {
         const memoi_swap_turn* turn = &swap->layout.turns[layer];
         if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
-        for (is_read = 0; is_read < 2; is_read++) {
-            memoi_spill_op* op = &swap->spill_ops[2 * turn->ordinal + is_read];
-            op->file = &swap->file;
-            op->address = swap->host_memory + turn->host_begin;
-            op->offset = turn->file_begin;
-            op->n_bytes = turn->host_bytes;
-            op->is_write = !is_read;
-        }
+        for (is_read = 0; is_read < 2; is_read++)
+            memoi_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
+                                !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
+                                turn->host_bytes);
         for (t = 0; t < swap->n_tensors; t++) { /* what no copy fills is written too */
             const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
             int64_t end =

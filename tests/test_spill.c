@@ -148,13 +148,9 @@ static void plain_files_will_do(void) {
     file.fd = memoi_spill_open_named(folder);
     CHECK(file.fd >= 0 && n_entries(folder) == 0);
     CHECK(memoi_spill_reserve(file.fd, 3 * 8192) == 0);
-    op.file = &file;
-    op.address = memory;
-    op.n_bytes = 8192;
     for (k = 0; k < 6; k++) {
         int number = k % 3;
-        op.offset = number * 8192;
-        op.is_write = k < 3;
+        memoi_spill_op_init(&op, &file, k < 3, memory, number * 8192, 8192);
         memset(expected, 'a' + number, sizeof expected);
         memset(memory, op.is_write ? 'a' + number : 0, sizeof memory);
         CHECK_OK(memoi_spill_run(&op, &error));
