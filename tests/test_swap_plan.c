@@ -690,6 +690,48 @@ static void reasons_are_named(void) {
     CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
 }
 
+/* Room for one of four layers on the host: the others go on to a disk as fast as it may be. */
+static void the_disk_is_named(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    memo_swap_desc swap;
+    simple_problem(&p);
+    p.tensors[0].mode = MEMO_SWAP_WHOLE;
+    p.costs[0].recompute_s_per_row = -1;
+    p.desc.device_bytes = 2 * 65536;
+    p.desc.host_bytes = 65536 + 100;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_CASE(strstr(error.message, "host memory"), "%s", error.message);
+    p.desc.spill_bytes = 2 * 65536;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_CASE(strstr(error.message, "the disk") && strstr(error.message, "needs 192 KiB"), "%s",
+               error.message);
+    p.desc.spill_bytes = 3 * 65536;
+    p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 262144;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK(plan->n_host_layers == 1 && plan->n_spilled_layers == 3);
+    CHECK(plan->spill_bytes == 3 * 65536 && plan->host_bytes == 65536);
+    CHECK_CASE(plan->step_s == 18 && strstr(plan->reason, "nothing limits"), "%g: %s", plan->step_s,
+               plan->reason);
+    swap = p.swap;
+    memo_swap_plan_apply(plan, &swap);
+    CHECK(swap.n_host_layers == 1);
+    memo_swap_plan_destroy(plan);
+    p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DISK &&
+                   strstr(plan->reason, "the disk is the limit"),
+               "%s", plan->reason);
+    CHECK(plan->stall_s > 0);
+    memo_swap_plan_destroy(plan);
+    p.desc.host_bytes = 0; /* room for all: no disk */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK(plan->n_host_layers == 0 && plan->spill_bytes == 0 && plan->step_s == 18);
+    memo_swap_plan_destroy(plan);
+    p.desc.spill_bytes = -1;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+}
+
 /* What is left of device memory goes to single layers, the last ones first. */
 static void leftover_memory_is_used(void) {
     problem p;
@@ -927,6 +969,50 @@ static void a_device_is_measured(void) {
     memo_host_device_destroy(p.host);
 }
 
+static void a_disk_is_measured(void) {
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_profile_desc desc = memo_profile_desc_default();
+    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
+    memo_swap_desc swap = memo_swap_desc_default();
+    memo_profile profile;
+    memo_device* host = NULL;
+    memo_device table;
+    host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = 200e6;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    desc.device = host;
+    desc.n_rows = 100;
+    desc.largest_copy_bytes = 1000000; /* 245 pages are a little more */
+    desc.n_repetitions = 3;
+    desc.spill_directory = chain_folder();
+    desc.spill_bytes_per_s = 50e6;
+    CHECK_OK(memo_profile_measure(&desc, &profile, &error));
+    CHECK(profile.file.size_bytes == 245 * 4096);
+    CHECK_CASE(profile.file.write_s > 0.02 && profile.file.write_s < 0.2, "%g",
+               profile.file.write_s);
+    CHECK_CASE(profile.file.read_s > 0.02 && profile.file.read_s < 0.2, "%g", profile.file.read_s);
+    CHECK_CASE(profile.file.write_with_copies_s > 0.02 && profile.file.read_with_copies_s > 0.02,
+               "%g and %g", profile.file.write_with_copies_s, profile.file.read_with_copies_s);
+    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
+          memo_host_device_get_stats(host).host_bytes == 0);
+    swap.n_rows = 100;
+    plan_desc.swap = &swap;
+    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, NULL, &profile, &error));
+    CHECK(fabs(plan_desc.to_file_bytes_per_s * profile.file.write_with_copies_s -
+               (double)profile.file.size_bytes) < 1);
+    CHECK(fabs(plan_desc.from_file_bytes_per_s * profile.file.read_with_copies_s -
+               (double)profile.file.size_bytes) < 1);
+    desc.spill_directory = "/no such folder";
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_IO);
+    desc.spill_directory = chain_folder();
+    table = *host;
+    table.launch_host = NULL;
+    desc.device = &table;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
+          memo_host_device_get_stats(host).host_bytes == 0);
+    memo_host_device_destroy(host);
+}
+
 static void random_profile(memo_profile* p) {
     int i;
     memset(p, 0, sizeof *p);
@@ -946,6 +1032,12 @@ static void random_profile(memo_profile* p) {
         p->copies[i].to_device_s = memo_test_real();
         p->copies[i].both_ways_s = memo_test_real();
     }
+    if (memo_test_int(0, 1)) return;
+    p->file.size_bytes = memo_test_int(1, 1 << 30);
+    p->file.write_s = memo_test_real();
+    p->file.read_s = memo_test_real();
+    p->file.write_with_copies_s = memo_test_real();
+    p->file.read_with_copies_s = memo_test_real();
 }
 
 static int is_near(double a, double b) { return fabs(a - b) <= 1.1e-15 + 1e-12 * fabs(a); }
@@ -970,6 +1062,10 @@ static void profiles_come_back_from_their_file(void) {
         for (i = 0; i < p.n_copies; i++)
             CHECK(p.copies[i].size_bytes == q.copies[i].size_bytes &&
                   is_near(p.copies[i].both_ways_s, q.copies[i].both_ways_s));
+        CHECK(p.file.size_bytes == q.file.size_bytes && is_near(p.file.write_s, q.file.write_s) &&
+              is_near(p.file.read_s, q.file.read_s) &&
+              is_near(p.file.write_with_copies_s, q.file.write_with_copies_s) &&
+              is_near(p.file.read_with_copies_s, q.file.read_with_copies_s));
         /* Cut anywhere, or with any one byte changed: refused, with a line. */
         CHECK_OK(memoi_read_file(path, &text, &n_bytes, &error));
         damaged = (char*)malloc((size_t)n_bytes + 1);
@@ -1024,6 +1120,17 @@ static void bad_profiles_are_refused(void) {
     CHECK(strstr(error.message, "must rise") && error.line == 5);
     CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4,
                       &profile) == MEMO_STATUS_FORMAT);
+    CHECK_OK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 2 3 4\n", 3, &profile));
+    CHECK(profile.file.size_bytes == 8 && is_near(profile.file.read_s, 2e-15));
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
+                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "second line") && error.line == 5);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile) ==
+          MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile) ==
+          MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\ncopy 8 1 1 1\n", 4,
+                      &profile) == MEMO_STATUS_FORMAT);
     CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ntensor "
                       "a_name_that_is_much_too_long_to_be_that_of_a_tensor 1\n",
                       3, &profile) == MEMO_STATUS_FORMAT);
@@ -1047,12 +1154,14 @@ int main(int argc, char** argv) {
     TEST(random_plans_are_near_the_best);
     TEST(large_stacks_are_planned_quickly);
     TEST(reasons_are_named);
+    TEST(the_disk_is_named);
     TEST(leftover_memory_is_used);
     TEST(out_of_host_memory_is_a_status);
     TEST(alpha_only_is_the_papers_alpha);
     TEST(bad_descs_are_refused);
     TEST(plans_run_in_the_memory_they_were_made_for);
     TEST(a_device_is_measured);
+    TEST(a_disk_is_measured);
     TEST(profiles_come_back_from_their_file);
     TEST(bad_profiles_are_refused);
     return memo_test_end();
