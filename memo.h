@@ -8609,6 +8609,7 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_lay
     memo_swap_sizes* sizes = &layout->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
+    sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
     layout->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
@@ -8626,10 +8627,12 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_lay
         turn->file_begin = sizes->spill_bytes;
         if (!memoi_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
     }
-    for (layer = 0; layer < desc->n_layers && n_places < n_moved; layer++)
+    if (n_places == n_moved) return 1;
+    if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
+    for (layer = 0; layer < desc->n_layers; layer++)
         if (layout->turns[layer].moved_bytes)
             layout->turns[layer].host_begin = layout->turns[layer].ordinal % n_places * place_bytes;
-    return n_places == n_moved || memoi_add_product(&sizes->host_bytes, n_places, place_bytes);
+    return 1;
 }
 
 MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {

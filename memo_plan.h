@@ -5426,7 +5426,7 @@ MEMOI void memoi_score_spill(memoi_splitter* s, const memoi_swap_layout* layout,
     layer->before = -1;
     if (!layer->is_moved || !layout->sizes.n_spilled_layers) return;
     layer->is_spilled = turn->ordinal < layout->sizes.n_spilled_layers;
-    for (i--; i >= 0 && turn->ordinal >= layout->n_host_layers; i--)
+    for (i--; i >= 0 && turn->ordinal >= layout->n_host_layers && layer->before < 0; i--)
         if (s->layers[i].is_moved &&
             layout->turns[i].ordinal == turn->ordinal - layout->n_host_layers)
             layer->before = i;
@@ -5495,8 +5495,10 @@ MEMOI memo_status memoi_plan_places(const memoi_splitter* s, memo_swap_desc* swa
     else
         swap->n_host_layers = (int32_t)(s->host_bytes / place_bytes);
     if (swap->n_host_layers == 0) swap->n_host_layers = 1;
-    memoi_swap_layout_free(layout);
-    return memoi_swap_plan(swap, layout, error);
+    (void)memoi_swap_take_host_memory(swap, layout); /* no more bytes than before */
+    status = memoi_swap_check_order(swap, layout, error);
+    if (status) memoi_swap_layout_free(layout);
+    return status;
 }
 
 /* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 static memo_error error;
 static char folder[256]; /* of this run, empty but for what the engine leaves */
@@ -91,8 +92,8 @@ static void sizes_are_exact(void) {
 /* Every count of layers and of places; the file has no name meanwhile either. */
 static void rows_come_back_from_the_file(void) {
     int32_t n_layers, n_host_layers;
-    for (n_layers = 3; n_layers < 9; n_layers++) {
-        for (n_host_layers = 1; n_host_layers < n_layers; n_host_layers++) {
+    for (n_layers = 1; n_layers < 9; n_layers++) {
+        for (n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
             int n_files = n_open_files();
             int64_t micro_batch;
             memo_swap_stats stats;
@@ -119,6 +120,28 @@ static void rows_come_back_from_the_file(void) {
             close_host(host, n_files);
         }
     }
+}
+
+/* Not even a program that is killed leaves the file. */
+static void a_killed_program_leaves_nothing(void) {
+    pid_t child;
+    int how = 0;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        chain c;
+        int32_t layer;
+        memo_status status = MEMO_STATUS_OK;
+        small_chain(&c, 6, 1);
+        open_host(&c);
+        status = chain_open(&c, &error);
+        for (layer = 0; layer < 6 && !status; layer++) status = chain_forward(&c, layer, 0, &error);
+        if (!status) kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    CHECK(child > 0 && waitpid(child, &how, 0) == child);
+    CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    CHECK(n_entries(folder) == 0);
 }
 
 /* On a file system in memory, where reads and writes may have to go through the page cache. */
@@ -368,6 +391,7 @@ int main(int argc, char** argv) {
     if (!mkdtemp(folder)) return 2;
     TEST(sizes_are_exact);
     TEST(rows_come_back_from_the_file);
+    TEST(a_killed_program_leaves_nothing);
     TEST(a_folder_in_memory_will_do);
     TEST(plain_files_will_do);
     TEST(what_cannot_be_is_refused);
