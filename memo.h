@@ -870,8 +870,9 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                  to device  waits for  rows of the k-th on the host again
  *                                        (else: copied before they were read)
  *
- * The file has no name from its creation on, so that it is gone whatever ends the program, and all
- * its bytes are reserved then: a full disk is a status before the first step.  Reads and writes go
+ * The file is created without a name (or loses it at once, where a file system wants one), so that
+ * it is gone whatever ends the program, and all its bytes are reserved: a full disk is a status
+ * before the first step.  Reads and writes go
  * past the page cache where the file system lets them (else pages are dropped from it behind each),
  * so that they take no host memory beside the engine's.  Each is one operation of a layer's rows,
  * made of device->launch_host.  One that fails is a failed operation of the device (chapter 4): the
@@ -967,6 +968,10 @@ MEMO_API memo_swap_desc memo_swap_desc_default(void);
 /* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
 MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error);
+/* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 where all layers fit.
+ * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
+MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+                                        memo_error* error);
 /* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be written
  * and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
@@ -8714,6 +8719,43 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
     return status;
 }
 
+/* With as many places as host_bytes have room for, but at least one; 0: no limit. */
+MEMOI memo_status memoi_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                         memoi_swap_layout* layout, memo_error* error) {
+    memo_status status;
+    int64_t place_bytes = 1, n_places;
+    int32_t layer, n_moved;
+    desc->n_host_layers = 0;
+    status = memoi_swap_plan(desc, layout, error);
+    n_moved = layout->sizes.n_swapped_layers;
+    if (status || host_bytes == 0 || layout->sizes.host_bytes <= host_bytes || n_moved < 2)
+        return status;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        int64_t bytes = memoi_align_up(layout->turns[layer].host_bytes, MEMOI_SPILL_ALIGNMENT);
+        if (place_bytes < bytes) place_bytes = bytes;
+    }
+    n_places = host_bytes / place_bytes;
+    if (n_places >= n_moved) n_places = n_moved - 1; /* all, but for sizes in whole pages */
+    desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
+    (void)memoi_swap_take_host_memory(desc, layout); /* no more bytes than before */
+    status = memoi_swap_check_order(desc, layout, error);
+    if (status) memoi_swap_layout_free(layout);
+    return status;
+}
+
+memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+    memoi_swap_layout layout;
+    char needed[32], there[32];
+    memo_status status = memoi_swap_plan_to_fit(desc, host_bytes, &layout, error);
+    if (!status && host_bytes && layout.sizes.host_bytes > host_bytes)
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "host memory: a place for one layer takes %s of the %s there",
+                                memoi_bytes_name(needed, (double)layout.sizes.host_bytes),
+                                memoi_bytes_name(there, (double)host_bytes));
+    memoi_swap_layout_free(&layout);
+    return status;
+}
+
 memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                 memo_error* error) {
     memoi_swap_layout layout;
@@ -8813,8 +8855,10 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     memo_status status =
         memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
-    if (!status && file->bytes_per_s > 0)
-        memoi_host_sleep_until(begin_ns + (int64_t)((double)op->n_bytes / file->bytes_per_s * 1e9));
+    if (!status && file->bytes_per_s > 0) {
+        double pace_s = (double)op->n_bytes / file->bytes_per_s;
+        memoi_host_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
+    }
     return status;
 }
 

@@ -5475,38 +5475,13 @@ MEMOI int memoi_score_layer(memoi_splitter* s, const memoi_swap_layout* layout, 
     return 1;
 }
 
-/* Plans swap with the most places in host memory that fit. */
-MEMOI memo_status memoi_plan_places(const memoi_splitter* s, memo_swap_desc* swap,
-                                    memoi_swap_layout* layout, memo_error* error) {
-    memo_status status;
-    int64_t place_bytes = 1;
-    int32_t i;
-    swap->n_host_layers = 0;
-    status = memoi_swap_plan(swap, layout, error);
-    if (status || !s->host_bytes || !s->desc->spill_bytes ||
-        layout->sizes.host_bytes <= s->host_bytes)
-        return status;
-    for (i = 0; i < swap->n_layers; i++) {
-        int64_t bytes = memoi_align_up(layout->turns[i].host_bytes, MEMOI_SPILL_ALIGNMENT);
-        if (place_bytes < bytes) place_bytes = bytes;
-    }
-    if (s->host_bytes / place_bytes >= layout->sizes.n_swapped_layers)
-        swap->n_host_layers = layout->sizes.n_swapped_layers - 1; /* missed by alignment alone */
-    else
-        swap->n_host_layers = (int32_t)(s->host_bytes / place_bytes);
-    if (swap->n_host_layers == 0) swap->n_host_layers = 1;
-    (void)memoi_swap_take_host_memory(swap, layout); /* no more bytes than before */
-    status = memoi_swap_check_order(swap, layout, error);
-    if (status) memoi_swap_layout_free(layout);
-    return status;
-}
-
 /* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */
 MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
                                    memo_error* error) {
     const memo_swap_plan_desc* desc = s->desc;
     memoi_swap_layout layout;
-    memo_status status = memoi_plan_places(s, swap, &layout, error);
+    int64_t host_bytes = desc->spill_bytes ? s->host_bytes : 0; /* else it fits or does not */
+    memo_status status = memoi_swap_plan_to_fit(swap, host_bytes, &layout, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);

@@ -146,13 +146,9 @@ typedef struct fixed_plan {
 static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
     memo_swap_sizes sizes;
     desc->n_host_layers = 0;
-    for (;;) {
-        check(memo_swap_get_sizes(desc, &sizes, &error));
-        if (sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes) return 1;
-        if (!desc->spill_directory || sizes.n_swapped_layers - sizes.n_spilled_layers <= 1)
-            return 0;
-        desc->n_host_layers = sizes.n_swapped_layers - sizes.n_spilled_layers - 1;
-    }
+    if (desc->spill_directory) (void)memo_swap_fit_host(desc, host_bytes, &error);
+    check(memo_swap_get_sizes(desc, &sizes, &error));
+    return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
 
 /* Five alphas; the input swapped and each other tensor whole in one place. */

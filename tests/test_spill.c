@@ -89,6 +89,33 @@ static void sizes_are_exact(void) {
     }
 }
 
+/* The most places that fit, found by trying all. */
+static void places_fit_host_memory(void) {
+    int64_t host_bytes;
+    for (host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
+        memo_swap_sizes sizes;
+        memo_status status;
+        int32_t most, n;
+        chain c;
+        memset(&sizes, 0, sizeof sizes);
+        small_chain(&c, 8, 0);
+        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        most = sizes.host_bytes <= host_bytes ? 0 : -1;
+        for (n = 5; n > 0 && most < 0; n--) {
+            c.desc.n_host_layers = n;
+            CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+            if (sizes.host_bytes <= host_bytes) most = n;
+        }
+        status = memo_swap_fit_host(&c.desc, host_bytes, &error);
+        CHECK_CASE(status == (most < 0 ? MEMO_STATUS_OUT_OF_HOST_MEMORY : MEMO_STATUS_OK) &&
+                       c.desc.n_host_layers == (most < 0 ? 1 : most),
+                   "%lld bytes: %d places, not %d", (long long)host_bytes,
+                   (int)c.desc.n_host_layers, (int)most);
+        CHECK_OK(memo_swap_fit_host(&c.desc, 0, &error));
+        CHECK(c.desc.n_host_layers == 0);
+    }
+}
+
 /* Every count of layers and of places; the file has no name meanwhile either. */
 static void rows_come_back_from_the_file(void) {
     int32_t n_layers, n_host_layers;
@@ -390,6 +417,7 @@ int main(int argc, char** argv) {
     snprintf(folder, sizeof folder, "%.200s/memo_test_spill_XXXXXX", chain_folder());
     if (!mkdtemp(folder)) return 2;
     TEST(sizes_are_exact);
+    TEST(places_fit_host_memory);
     TEST(rows_come_back_from_the_file);
     TEST(a_killed_program_leaves_nothing);
     TEST(a_folder_in_memory_will_do);
