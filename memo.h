@@ -386,6 +386,14 @@ struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
 
+/* A function on the host as an operation of a stream; OK or the status of a failed operation. */
+typedef memo_status (*memo_host_function)(void* args, memo_error* error);
+typedef struct memo_host_call {
+    memo_host_function function;
+    void* argument;
+    void* device; /* set by the device that first enqueues it; no other may */
+} memo_host_call;
+
 typedef struct memo_device {
     int64_t struct_bytes; /* sizeof(memo_device) of the code that filled the table */
     const char* name;
@@ -454,6 +462,12 @@ typedef struct memo_device {
                             const struct memo_row_sums_desc* sums, memo_error* error);
     memo_status (*cast)(void* context, memo_stream stream, const struct memo_cast_desc* cast,
                         memo_error* error);
+
+    /* call->function(call->argument) when stream gets there, on a thread of the device's; NULL where
+     * the device has none.  The function may take its time but calls nothing of this table.  call
+     * stays where it is as long as the stream, or a graph captured from it, may run it. */
+    memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
+                               memo_error* error);
 } memo_device;
 
 /* ---- 5 arena: replays a plan --------------------------------------------------------------------
@@ -562,8 +576,6 @@ typedef struct memo_host_device_stats {
     int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronisation */
 } memo_host_device_stats;
 
-/* Runs on the stream's thread.  args is the copy made at launch. */
-typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 #define MEMO_HOST_ARGS_BYTES 256
 
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
@@ -572,7 +584,8 @@ MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
 /* Waits for all streams; frees memory still allocated. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
 MEMO_API memo_status memo_host_device_start(memo_device* device, memo_error* error);
-/* Enqueue function(args) on stream; at most MEMO_HOST_ARGS_BYTES of args are copied. */
+/* Enqueue function(args) on stream, whose thread runs it; at most MEMO_HOST_ARGS_BYTES of args are
+ * copied. */
 MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                              memo_host_function function, const void* args,
                                              int64_t args_bytes, memo_error* error);
@@ -764,6 +777,7 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
  *   annotate                  RUN with the desc's name, duration, ranges and sizes, its stream and
  *                             link being those of the recorder; it lasts until the next call that
  *                             touches the stream, or the next synchronisation or query
+ *   launch_host               passed on; the caller announces it
  *   event_record, event_wait  RECORD, WAIT
  *   synchronize               SYNC; so does an event_query that finds a recorded event done
  *
@@ -840,7 +854,31 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                       scratch is not recomputed, so the last layer never is.  A wait may be
  *                       redundant where the two layers swap different tensors.
  * Bytes on the device, n layers: of each tensor the largest number of rows swapped in an even
- * layer, in an odd one and recomputed in any, and all kept rows. */
+ * layer, in an odd one and recomputed in any, and all kept rows.
+ *
+ * A third tier.  Where host memory has room for h of the m layers that are moved, these take turns
+ * in its h places as layers do in the rounding buffers: the k-th lies in place k mod h, the last h
+ * stay there, and the others go on to a file and come back from it, behind the computation, on the
+ * engine's file stream.  The same four waits, one tier down, and each is necessary:
+ *
+ *   forward_end    file       waits for  rows of the k-th on the host
+ *                                        (else: written before they were there)
+ *                  to host    waits for  rows of the (k-h)-th in the file
+ *                                        (else: overwritten before they were written)
+ *   backward_end   file       waits for  rows of the (k+h)-th on the device
+ *                                        (else: overwritten before they left)
+ *                  to device  waits for  rows of the k-th on the host again
+ *                                        (else: copied before they were read)
+ *
+ * The file is created without a name (or loses it at once, where a file system wants one), so that
+ * it is gone whatever ends the program, and all its bytes are reserved: a full disk is a status
+ * before the first step.  Reads and writes go
+ * past the page cache where the file system lets them (else pages are dropped from it behind each),
+ * so that they take no host memory beside the engine's.  Each is one operation of a layer's rows,
+ * made of device->launch_host.  One that fails is a failed operation of the device (chapter 4): the
+ * next call and synchronisation return IO.  The device is not usable then; nothing was computed
+ * from the missing rows where it skips work, and what was computed from them is to be dropped where
+ * it cannot (CUDA). */
 
 typedef enum memo_swap_mode {
     MEMO_SWAP_SPLIT = 0, /* the first rows (alpha) are swapped, the others recomputed */
@@ -880,6 +918,12 @@ typedef struct memo_swap_desc {
      * in which they lie, is a multiple of tile_rows; of a contiguous tensor none or all rows are
      * kept. */
     const memo_swap_rows* rows;
+    /* The third tier.  Places for layers in host memory; 0, or no fewer than layers are moved: each
+     * has its own.  With a table and fewer, even and odd layers that are moved must alternate. */
+    int32_t n_host_layers;
+    const char* spill_directory; /* of the file; may be NULL where nothing goes there, and for
+                                    memo_swap_get_sizes and memo_swap_generate */
+    double spill_bytes_per_s;    /* reads and writes are slowed down to it; 0: no limit */
 } memo_swap_desc;
 
 /* What a desc needs and does; exact, before anything is allocated. */
@@ -893,6 +937,8 @@ typedef struct memo_swap_sizes {
     int64_t layer_bytes;         /* skeletal bytes of one layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way for all layers of a micro-batch */
+    int32_t n_spilled_layers;    /* of the swapped layers, the first ones: go on to the file */
+    int64_t spill_bytes;         /* of the file; all are written and read once a micro-batch */
 } memo_swap_sizes;
 
 /* Where the rows of a tensor of a layer lie: row r at first + r * row_bytes below split_row, at
@@ -911,6 +957,7 @@ MEMO_INLINE void* memo_swap_row(const memo_swap_view* view, int64_t row) {
 
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
+    int64_t to_file_bytes, from_file_bytes; /* likewise */
     double forward_stall_s,
         backward_stall_s; /* of the compute stream, last micro-batch; is_timed only */
 } memo_swap_stats;
@@ -921,9 +968,15 @@ MEMO_API memo_swap_desc memo_swap_desc_default(void);
 /* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
 MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error);
+/* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 where all layers fit.
+ * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
+MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+                                        memo_error* error);
+/* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be written
+ * and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
-/* Waits for the engine's two streams; the caller has synchronised the compute stream. */
+/* Waits for the engine's streams; the caller has synchronised the compute stream. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
 /* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ...,
@@ -934,9 +987,9 @@ MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_
 MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
 /* A forward pass without a backward, or a step given up: the next call is forward_begin(0).  The
- * compute stream waits for all copies under way.  These two waits are redundant where the copies
- * had been waited for already; they are kept because a call that failed half-way leaves copies no
- * other wait covers. */
+ * compute stream waits for all copies, reads and writes under way.  These waits are redundant where
+ * they had been waited for already; they are kept because a call that failed half-way leaves copies
+ * no other wait covers. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Fixed for the engine's life: look up once, use in every step. */
@@ -961,14 +1014,18 @@ typedef struct memo_swap_times {
     double to_host_bytes_per_s, to_device_bytes_per_s;
     double both_ways_bytes_per_s; /* of both together while both directions copy; 0: their sum */
     int32_t n_micro_batches;      /* 0: 1 */
+    /* Likewise of a read or write of the file. */
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
 } memo_swap_times;
 MEMO_API memo_swap_times memo_swap_times_default(void);
 
-/* What the engine will enqueue for desc, as a schedule on the streams "compute", "to host" and "to
- * device": its copies, events and waits, and between them the trainer's part of each layer, one
- * operation "forward", one "recompute" for each tensor that has rows to, one "backward" ("between"
- * where between_s is above 0).  Numbering of bytes: device memory from 512 on, host memory from
- * 2^62 on.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* What the engine will enqueue for desc, as a schedule on the streams "compute", "to host", "to
+ * device" and, where layers are spilled, "file": its copies, reads and writes ("to file", "from
+ * file"), events and waits, and between them the trainer's part of each layer, one operation
+ * "forward", one "recompute" for each tensor that has rows to, one "backward" ("between" where
+ * between_s is above 0).  Numbering of bytes: device memory from 512 on, host memory from 2^62 on,
+ * the file from 2^63 on.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
@@ -1495,11 +1552,13 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -4911,33 +4970,9 @@ memo_arena_stats memo_arena_get_stats(const memo_arena* arena) { return arena->s
  * Who writes what.  The caller's thread fills a stream's queue, numbers the records of events and
  * does all bookkeeping of memory.  A stream's worker empties the queue and completes the events
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
-#ifndef MEMO_NO_HOST_DEVICE
-
-#include <pthread.h>
 #include <time.h>
-#if defined(__linux__)
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#endif
 
-/* syscall() is no part of POSIX; where it is not declared, waiting polls. */
-#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
-#define MEMOI_HAS_FUTEX 1
-#else
-#define MEMOI_HAS_FUTEX 0
-#endif
-
-#define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
-#define MEMOI_HOST_ALIGNMENT            512
-#define MEMOI_HOST_QUEUE_OPERATIONS     4096
-#define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
-#define MEMOI_HOST_SPINS                64
-#define MEMOI_HOST_CHUNK_BYTES                                                                     \
-    ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
-#define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
-#define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
-
-/* --- clock --- */
+/* --- clock, also of chapter 9 --- */
 
 MEMOI int64_t memoi_host_now_ns(void) {
     struct timespec now;
@@ -4966,6 +5001,31 @@ MEMOI void memoi_host_sleep_until(int64_t time_ns) {
     }
 #endif
 }
+
+#ifndef MEMO_NO_HOST_DEVICE
+
+#include <pthread.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#endif
+
+/* syscall() is no part of POSIX; where it is not declared, waiting polls. */
+#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
+#define MEMOI_HAS_FUTEX 1
+#else
+#define MEMOI_HAS_FUTEX 0
+#endif
+
+#define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
+#define MEMOI_HOST_ALIGNMENT            512
+#define MEMOI_HOST_QUEUE_OPERATIONS     4096
+#define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
+#define MEMOI_HOST_SPINS                64
+#define MEMOI_HOST_CHUNK_BYTES                                                                     \
+    ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
+#define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
+#define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
 
 /* --- counter: the one way in which two threads meet ---
  *
@@ -5718,6 +5778,19 @@ MEMOI memo_status memoi_host_fill(void* context, memo_stream stream, void* addre
                            error);
 }
 
+/* --- host functions --- */
+
+MEMOI memo_status memoi_host_run_call(void* args, memo_error* error) {
+    const memo_host_call* call = *(memo_host_call**)args;
+    return call->function(call->argument, error);
+}
+
+MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo_host_call* call,
+                                         memo_error* error) {
+    return memoi_host_call((memoi_host*)context, stream, memoi_host_run_call, &call, sizeof call,
+                           error);
+}
+
 /* --- the device --- */
 
 /* NULL where device is none of memo_host_device_create. */
@@ -5805,6 +5878,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     table->fill = memoi_host_fill;
     table->status = memoi_host_status;
     memoi_host_fill_row_kernels(table);
+    table->launch_host = memoi_host_launch_host;
     *device = table;
     return MEMO_STATUS_OK;
 }
@@ -7993,6 +8067,13 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
     return memoi_recorder_attach(r, &passing.timing, status);
 }
 
+/* What it does was announced, and lasts on. */
+MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
+                                        memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.launch_host(r->inner.context, stream, call, error);
+}
+
 /* --- the recorder itself --- */
 
 memo_recorder_desc memo_recorder_desc_default(void) {
@@ -8051,6 +8132,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->status = memoi_rec_status;
     device->annotate = memoi_rec_annotate;
     memoi_rec_fill_row_kernels(r);
+    if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
     *recorder = r;
     return MEMO_STATUS_OK;
 }
@@ -8150,10 +8232,16 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
 }
 
 /* ---- 9 swap engine ------------------------------------------------------------------------------
- * Knows: which rows of which layer lie where, and the four waits.  Knows nothing of what the
+ * Knows: which rows of which layer lie where, the waits, the file.  Knows nothing of what the
  * trainer computes. */
 
-#define MEMOI_SWAP_ALIGNMENT 512
+#define MEMOI_SWAP_ALIGNMENT  512
+#define MEMOI_SPILL_ALIGNMENT 4096 /* of sizes and offsets in the file, as past the page cache */
+/* Numbering of bytes in schedules: device memory (of generated ones), host memory (likewise), file.
+ * No range begins at 0. */
+#define MEMOI_SWAP_DEVICE_BASE MEMOI_SWAP_ALIGNMENT
+#define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
+#define MEMOI_SPILL_FILE_BASE  ((uint64_t)1 << 63)
 
 /* Of one tensor in one layer.  Offsets in bytes; moved and recomputed rows are empty where there
  * are none. */
@@ -8162,7 +8250,7 @@ typedef struct memoi_swap_place {
     int64_t first_offset, rest_offset, split_row; /* the view, in device memory */
     int64_t moved_begin, moved_end;               /* in one piece */
     int64_t recompute_begin, recompute_end;
-    int64_t host_offset; /* of the moved rows */
+    int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
 } memoi_swap_place;
 
 /* Of one layer in its rounding buffer. */
@@ -8171,18 +8259,41 @@ typedef struct memoi_swap_turn {
     int32_t previous; /* the layer whose rows it overwrites in the forward and gives room to in the
                          backward; -1: none */
     int64_t moved_bytes; /* 0: not moved */
+    int32_t ordinal;     /* among the moved layers */
+    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
+    int64_t host_begin;
+    int64_t file_begin; /* in the file, if it is spilled */
 } memoi_swap_turn;
 
 typedef struct memoi_swap_layout {
     memo_swap_sizes sizes;
     memoi_swap_place* places; /* (n_layers, n_tensors) */
     memoi_swap_turn* turns;   /* (n_layers) */
+    int32_t n_host_layers;    /* places for layers in host memory */
 } memoi_swap_layout;
+
+typedef struct memoi_spill_file {
+    int fd; /* -1: none */
+    double bytes_per_s;
+    char directory[160]; /* for messages; may be cut short */
+} memoi_spill_file;
+
+/* One layer's rows, to the file or back. */
+typedef struct memoi_spill_op {
+    memo_host_call call;
+    const memoi_spill_file* file;
+    char* address;
+    int64_t offset, n_bytes;
+    int32_t is_write;
+} memoi_spill_op;
 
 struct memo_swap {
     memo_device device;
-    memo_stream compute, to_host, to_device;
+    memo_stream compute, to_host, to_device, file_stream;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
+    memo_event* passed; /* of each place in host memory: the file has its rows, or gave them back */
+    memoi_spill_op* spill_ops; /* of each spilled layer: write, read */
+    memoi_spill_file file;
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
     memoi_swap_layout layout;
@@ -8463,16 +8574,69 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memoi_swap_layout* l
             if (!turn->uses_buffer || last[turn->buffer] == layer)
                 place->moved_end = place->moved_begin;
             n_moved = place->moved_end - place->moved_begin;
-            if (!memoi_swap_append(&sizes->host_bytes, &place->host_offset, n_moved,
+            if (!memoi_swap_append(&turn->host_bytes, &place->host_offset, n_moved,
                                    place->row_bytes) ||
                 !memoi_add_product(&turn->moved_bytes, n_moved, place->row_bytes))
                 return 0;
         }
-        sizes->n_swapped_layers += turn->moved_bytes > 0;
+        if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
         if (!memoi_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
         if (sizes->layer_swapped_bytes < turn->moved_bytes)
             sizes->layer_swapped_bytes = turn->moved_bytes;
     }
+    return 1;
+}
+
+/* Places in host memory are given up in the forward and taken again in the backward: the last layer
+ * to leave must be the first to come back.  It is where layers take turns in the buffers without a
+ * break; a table may break it. */
+MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
+                                         const memoi_swap_layout* layout, memo_error* error) {
+    int32_t layer, later = -1;
+    for (layer = desc->n_layers - 1; layer >= 0 && layout->sizes.n_spilled_layers; layer--) {
+        int32_t previous = layout->turns[layer].previous;
+        if (previous < 0) continue;
+        if (later >= 0 && previous > later)
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_swap_desc.rows: layers %d and %d would come back in the "
+                "order in which they left; with n_host_layers below the %d layers "
+                "that are moved, even and odd layers that are must alternate",
+                (int)later, (int)previous, (int)layout->sizes.n_swapped_layers);
+        later = previous;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Where the moved layers lie in host memory and in the file: one behind the other, or in places that
+ * each has room for any of them. */
+MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_layout* layout) {
+    memo_swap_sizes* sizes = &layout->sizes;
+    int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
+    int64_t place_bytes = 0;
+    sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
+    if (n_places == 0 || n_places > n_moved) n_places = n_moved;
+    layout->n_host_layers = n_places;
+    sizes->n_spilled_layers = n_moved - n_places;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        memoi_swap_turn* turn = &layout->turns[layer];
+        if (turn->moved_bytes == 0) continue;
+        if (n_places < n_moved) {
+            turn->host_bytes = memoi_align_up(turn->host_bytes, MEMOI_SPILL_ALIGNMENT);
+            if (place_bytes < turn->host_bytes) place_bytes = turn->host_bytes;
+        } else {
+            turn->host_begin = sizes->host_bytes;
+            if (!memoi_add_product(&sizes->host_bytes, 1, turn->host_bytes)) return 0;
+        }
+        if (turn->ordinal >= sizes->n_spilled_layers) continue;
+        turn->file_begin = sizes->spill_bytes;
+        if (!memoi_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
+    }
+    if (n_places == n_moved) return 1;
+    if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
+    for (layer = 0; layer < desc->n_layers; layer++)
+        if (layout->turns[layer].moved_bytes)
+            layout->turns[layer].host_begin = layout->turns[layer].ordinal % n_places * place_bytes;
     return 1;
 }
 
@@ -8492,6 +8656,12 @@ MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                               "memo_swap_desc: tile_rows %lld and n_resident_layers %d must not be "
                               "negative",
                               (long long)desc->tile_rows, (int)desc->n_resident_layers);
+    if (desc->n_host_layers < 0 || !(desc->spill_bytes_per_s >= 0))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
+            "negative",
+            (int)desc->n_host_layers, desc->spill_bytes_per_s);
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_swap_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0 || tensor->mode < MEMO_SWAP_SPLIT ||
@@ -8538,12 +8708,51 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
         ok = 0;
     else if (ok)
         status = memoi_swap_place_by_rows(desc, layout, regions, &ok, error);
-    if (!status && !(ok && memoi_swap_take_turns(desc, layout)))
+    if (!status &&
+        !(ok && memoi_swap_take_turns(desc, layout) && memoi_swap_take_host_memory(desc, layout)))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
                                 (long long)desc->n_rows);
+    if (!status) status = memoi_swap_check_order(desc, layout, error);
     MEMO_FREE(regions);
     if (status) memoi_swap_layout_free(layout);
+    return status;
+}
+
+/* With as many places as host_bytes have room for, but at least one; 0: no limit. */
+MEMOI memo_status memoi_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                         memoi_swap_layout* layout, memo_error* error) {
+    memo_status status;
+    int64_t place_bytes = 1, n_places;
+    int32_t layer, n_moved;
+    desc->n_host_layers = 0;
+    status = memoi_swap_plan(desc, layout, error);
+    n_moved = layout->sizes.n_swapped_layers;
+    if (status || host_bytes == 0 || layout->sizes.host_bytes <= host_bytes || n_moved < 2)
+        return status;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        int64_t bytes = memoi_align_up(layout->turns[layer].host_bytes, MEMOI_SPILL_ALIGNMENT);
+        if (place_bytes < bytes) place_bytes = bytes;
+    }
+    n_places = host_bytes / place_bytes;
+    if (n_places >= n_moved) n_places = n_moved - 1; /* all, but for sizes in whole pages */
+    desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
+    (void)memoi_swap_take_host_memory(desc, layout); /* no more bytes than before */
+    status = memoi_swap_check_order(desc, layout, error);
+    if (status) memoi_swap_layout_free(layout);
+    return status;
+}
+
+memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+    memoi_swap_layout layout;
+    char needed[32], there[32];
+    memo_status status = memoi_swap_plan_to_fit(desc, host_bytes, &layout, error);
+    if (!status && host_bytes && layout.sizes.host_bytes > host_bytes)
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "host memory: a place for one layer takes %s of the %s there",
+                                memoi_bytes_name(needed, (double)layout.sizes.host_bytes),
+                                memoi_bytes_name(there, (double)host_bytes));
+    memoi_swap_layout_free(&layout);
     return status;
 }
 
@@ -8582,6 +8791,191 @@ void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tens
 
 memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.sizes; }
 
+/* --- the file --- */
+
+/* A file without a name.  The macros of Linux are GNU's alone; glibc has them under two names. */
+#if defined(O_TMPFILE)
+#define MEMOI_SPILL_TMPFILE O_TMPFILE
+#elif defined(__O_TMPFILE)
+#define MEMOI_SPILL_TMPFILE __O_TMPFILE
+#endif
+#if defined(O_DIRECT)
+#define MEMOI_SPILL_DIRECT O_DIRECT
+#elif defined(__O_DIRECT)
+#define MEMOI_SPILL_DIRECT __O_DIRECT
+#endif
+
+MEMOI memo_status memoi_spill_error(const memoi_spill_file* file, const char* what, int64_t n_bytes,
+                                    int64_t offset, const char* why, memo_error* error) {
+    char size[32];
+    return memo_error_set(error, MEMO_STATUS_IO, "spill_directory %s: %s %s at byte %lld: %s",
+                          file->directory, what, memoi_bytes_name(size, (double)n_bytes),
+                          (long long)offset, why);
+}
+
+/* All bytes, however many calls that takes. */
+MEMOI memo_status memoi_spill_transfer(const memoi_spill_file* file, int is_write, char* address,
+                                       int64_t offset, int64_t n_bytes, memo_error* error) {
+    const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
+    int64_t done = 0;
+    while (done < n_bytes) {
+        size_t n = (size_t)(n_bytes - done < most_bytes ? n_bytes - done : most_bytes);
+        ssize_t n_passed = is_write ? pwrite(file->fd, address + done, n, (off_t)(offset + done))
+                                    : pread(file->fd, address + done, n, (off_t)(offset + done));
+        if (n_passed < 0 && errno == EINTR) continue;
+        if (n_passed <= 0)
+            return memoi_spill_error(file, is_write ? "writing" : "reading", n_bytes - done,
+                                     offset + done,
+                                     n_passed ? strerror(errno) : "the file ends there", error);
+        done += n_passed;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Where these bytes went through the page cache, they leave it. */
+MEMOI memo_status memoi_spill_uncache(const memoi_spill_file* file, int is_write, int64_t offset,
+                                      int64_t n_bytes, memo_error* error) {
+#if defined(MEMOI_SPILL_DIRECT)
+    if (fcntl(file->fd, F_GETFL) & MEMOI_SPILL_DIRECT) return MEMO_STATUS_OK;
+#endif
+#if defined(POSIX_FADV_DONTNEED)
+    if (is_write && fsync(file->fd)) /* pages not written yet do not leave */
+        return memoi_spill_error(file, "writing", n_bytes, offset, strerror(errno), error);
+    (void)posix_fadvise(file->fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
+#else
+    (void)is_write, (void)offset, (void)n_bytes, (void)error;
+#endif
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
+    const memoi_spill_op* op = (const memoi_spill_op*)argument;
+    const memoi_spill_file* file = op->file;
+    int64_t begin_ns = memoi_host_now_ns();
+    memo_status status =
+        memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
+    if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
+    if (!status && file->bytes_per_s > 0) {
+        double pace_s = (double)op->n_bytes / file->bytes_per_s;
+        memoi_host_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
+    }
+    return status;
+}
+
+/* Opens a file that loses its name at once; -1: errno says why not. */
+MEMOI int memoi_spill_open_named(const char* directory) {
+    static const char name[] = "/memo-spill-XXXXXX";
+    size_t length = strlen(directory);
+    char* path = (char*)MEMO_MALLOC(length + sizeof name);
+    int fd;
+    errno = ENOMEM;
+    if (!path) return -1;
+    memcpy(path, directory, length);
+    memcpy(path + length, name, sizeof name);
+    fd = mkstemp(path);
+    if (fd >= 0) {
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+        (void)unlink(path);
+    }
+    MEMO_FREE(path);
+    return fd;
+}
+
+/* Without a name from the beginning where the file system can. */
+MEMOI int memoi_spill_open(const char* directory) {
+#if defined(MEMOI_SPILL_TMPFILE)
+    int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0) return fd;
+#endif
+    return memoi_spill_open_named(directory);
+}
+
+/* Room for all bytes now; an errno. */
+MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
+    struct rlimit limit;
+    int code = EINTR;
+    /* Beyond it a write would be answered with a signal. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < (rlim_t)n_bytes)
+        return EFBIG;
+#if !defined(__APPLE__)
+    while (code == EINTR) code = posix_fallocate(fd, 0, (off_t)n_bytes);
+    if (code != EOPNOTSUPP && code != EINVAL && code != ENOSYS) return code;
+#endif
+    return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
+}
+
+/* memory: MEMOI_SPILL_ALIGNMENT bytes of what will be written and read, for a trial; zeroed. */
+MEMOI memo_status memoi_spill_create(memoi_spill_file* file, const char* directory, int64_t n_bytes,
+                                     double bytes_per_s, char* memory, memo_error* error) {
+    const int64_t trial_bytes = MEMOI_SPILL_ALIGNMENT;
+    memo_status status;
+    int code;
+    snprintf(file->directory, sizeof file->directory, "%s", directory);
+    file->bytes_per_s = bytes_per_s;
+    file->fd = memoi_spill_open(directory);
+    if (file->fd < 0)
+        return memoi_spill_error(file, "a file of", n_bytes, 0, strerror(errno), error);
+    code = memoi_spill_reserve(file->fd, n_bytes);
+    if (code) return memoi_spill_error(file, "reserving", n_bytes, 0, strerror(code), error);
+    memset(memory, 0, (size_t)trial_bytes);
+#if defined(MEMOI_SPILL_DIRECT)
+    code = fcntl(file->fd, F_GETFL);
+    if (code >= 0 && fcntl(file->fd, F_SETFL, code | MEMOI_SPILL_DIRECT) == 0) {
+        status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, NULL);
+        if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, NULL);
+        if (!status) return MEMO_STATUS_OK;
+        (void)fcntl(file->fd, F_SETFL, code); /* not with this memory, or not here */
+    }
+#elif defined(F_NOCACHE)
+    (void)fcntl(file->fd, F_NOCACHE, 1);
+#endif
+    status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, error);
+    if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, error);
+    return status;
+}
+
+MEMOI void memoi_spill_destroy(memoi_spill_file* file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+/* An operation that may be enqueued any number of times. */
+MEMOI void memoi_spill_op_init(memoi_spill_op* op, const memoi_spill_file* file, int is_write,
+                               char* address, int64_t offset, int64_t n_bytes) {
+    memset(op, 0, sizeof *op);
+    op->call.function = memoi_spill_run;
+    op->call.argument = op;
+    op->file = file;
+    op->address = address;
+    op->offset = offset;
+    op->n_bytes = n_bytes;
+    op->is_write = is_write;
+}
+
+/* Enqueues a read or write on stream, announced to whom it concerns. */
+MEMOI memo_status memoi_spill_launch(const memo_device* device, memo_stream stream,
+                                     memoi_spill_op* op, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (device->annotate) {
+        memo_op_desc what = memo_op_desc_default();
+        memo_range on_host, in_file;
+        on_host.begin = (uint64_t)(uintptr_t)op->address;
+        on_host.end = on_host.begin + (uint64_t)op->n_bytes;
+        /* Files that are open at the same time are told apart. */
+        in_file.begin =
+            MEMOI_SPILL_FILE_BASE + ((uint64_t)op->file->fd << 48) + (uint64_t)op->offset;
+        in_file.end = in_file.begin + (uint64_t)op->n_bytes;
+        what.name = op->is_write ? "to file" : "from file";
+        what.link_bytes = op->n_bytes;
+        what.reads = op->is_write ? &on_host : &in_file;
+        what.writes = op->is_write ? &in_file : &on_host;
+        what.n_reads = what.n_writes = 1;
+        status = device->annotate(device->context, stream, &what, error);
+    }
+    return status ? status : device->launch_host(device->context, stream, &op->call, error);
+}
+
 /* --- life --- */
 
 void memo_swap_destroy(memo_swap* swap) {
@@ -8597,6 +8991,13 @@ void memo_swap_destroy(memo_swap* swap) {
         device->stream_synchronize(device->context, swap->to_device, NULL);
         device->stream_destroy(device->context, swap->to_device, NULL);
     }
+    if (swap->file_stream) {
+        device->stream_synchronize(device->context, swap->file_stream, NULL);
+        device->stream_destroy(device->context, swap->file_stream, NULL);
+    }
+    memoi_spill_destroy(&swap->file);
+    for (i = 0; i < swap->layout.n_host_layers && swap->passed; i++)
+        if (swap->passed[i]) device->event_destroy(device->context, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
         if (swap->computed[i]) device->event_destroy(device->context, swap->computed[i], NULL);
         if (swap->stored[i]) device->event_destroy(device->context, swap->stored[i], NULL);
@@ -8606,9 +9007,54 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->marks[i]) device->event_destroy(device->context, swap->marks[i], NULL);
     if (swap->host_memory) device->host_free(device->context, swap->host_memory, NULL);
     if (swap->owns_device_memory) device->device_free(device->context, swap->device_memory, NULL);
+    MEMO_FREE(swap->passed);
+    MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
     memoi_swap_layout_free(&swap->layout);
     MEMO_FREE(swap);
+}
+
+/* The spilled layers' reads and writes. */
+MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
+    int32_t layer, is_read, t;
+    for (layer = 0; layer < swap->n_layers; layer++) {
+        const memoi_swap_turn* turn = &swap->layout.turns[layer];
+        if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
+        for (is_read = 0; is_read < 2; is_read++)
+            memoi_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
+                                !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
+                                turn->host_bytes);
+        for (t = 0; t < swap->n_tensors; t++) { /* what no copy fills is written too */
+            const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
+            int64_t end =
+                place->host_offset + (place->moved_end - place->moved_begin) * place->row_bytes;
+            int64_t next = t + 1 < swap->n_tensors ? place[1].host_offset : turn->host_bytes;
+            memset(swap->host_memory + turn->host_begin + end, 0, (size_t)(next - end));
+        }
+    }
+}
+
+/* The file and what moves rows there. */
+MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
+                                           memo_error* error) {
+    const memo_device* device = &swap->device;
+    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    memo_status status;
+    int32_t i;
+    if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
+    swap->passed = (memo_event*)memoi_calloc(swap->layout.n_host_layers, sizeof(memo_event));
+    swap->spill_ops =
+        (memoi_spill_op*)memoi_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memoi_spill_op));
+    if (!swap->passed || !swap->spill_ops)
+        return memoi_no_memory(error, "the reads and writes of spilled layers");
+    status = memoi_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
+                                desc->spill_bytes_per_s, swap->host_memory, error);
+    if (status) return status;
+    memoi_swap_describe_spill(swap);
+    status = device->stream_create(device->context, "file", 0, &swap->file_stream, error);
+    for (i = 0; i < swap->layout.n_host_layers && !status; i++)
+        status = device->event_create(device->context, &swap->passed[i], error);
+    return status;
 }
 
 /* Everything the engine needs from the device; memo_swap_destroy undoes any part of it. */
@@ -8640,14 +9086,32 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
             if (!status) status = device->event_create(device->context, &swap->loaded[i], error);
         }
     }
+    if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
     for (i = 0; i < swap->n_marks && !status; i++)
         status = device->event_create(device->context, &swap->marks[i], error);
     return status;
 }
 
+MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
+                                         memo_error* error) {
+    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    if (sizes->n_spilled_layers && !desc->spill_directory)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc: with n_host_layers %d, %d of the %d layers that are "
+                              "moved go on to a file: set spill_directory",
+                              (int)desc->n_host_layers, (int)sizes->n_spilled_layers,
+                              (int)sizes->n_swapped_layers);
+    if (sizes->n_spilled_layers && !swap->device.launch_host)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_swap_desc.device: reading and writing a file behind the "
+                              "computation needs launch_host in its table");
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, memo_error* error) {
     memo_status status;
     memo_swap* swap;
+    size_t known_bytes;
     *result = NULL;
     if (!desc->device)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -8660,12 +9124,17 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
                               (long long)offsetof(memo_device, gather_rows));
     swap = (memo_swap*)memoi_calloc(1, sizeof *swap);
     if (!swap) return memoi_no_memory(error, "a swap engine");
-    memcpy(&swap->device, desc->device, offsetof(memo_device, gather_rows));
+    known_bytes = desc->device->struct_bytes < (int64_t)sizeof(memo_device)
+                      ? (size_t)desc->device->struct_bytes
+                      : sizeof(memo_device);
+    memcpy(&swap->device, desc->device, known_bytes);
+    swap->file.fd = -1;
     swap->compute = desc->compute_stream;
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
     swap->n_rows = desc->n_rows;
     status = memoi_swap_plan(desc, &swap->layout, error);
+    if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed) {
         swap->marks = (memo_event*)memoi_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
         if (swap->marks)
@@ -8716,21 +9185,41 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
     return status;
 }
 
+/* The file's operation of the moved layer `ordinal`, after what ends with event. */
+MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read, memo_event event,
+                                   memo_error* error) {
+    const memo_device* device = &swap->device;
+    memoi_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
+    memo_event passed = swap->passed[ordinal % swap->layout.n_host_layers];
+    memo_status status = device->event_wait(device->context, event, swap->file_stream, error);
+    if (!status) status = memoi_spill_launch(device, swap->file_stream, op, error);
+    if (!status) status = device->event_record(device->context, passed, swap->file_stream, error);
+    if (status) return status;
+    *(is_read ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) += op->n_bytes;
+    return MEMO_STATUS_OK;
+}
+
 /* Moves the swapped rows of layer on stream, after the compute stream's work so far; done tells
- * when. */
+ * when.  Before it and behind it: what the file has to do with the layer's place in host memory. */
 MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
-    memo_event computed = swap->computed[memoi_swap_turn_of(swap, layer)->buffer];
+    const memoi_swap_turn* turn = memoi_swap_turn_of(swap, layer);
+    int32_t n_places = swap->layout.n_host_layers, t;
+    int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
+    int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
+    memo_event computed = swap->computed[turn->buffer];
     memo_status status = device->event_record(device->context, computed, swap->compute, error);
-    int32_t t;
     if (!status) status = device->event_wait(device->context, computed, stream, error);
+    if (!status && (kind == MEMO_COPY_TO_HOST ? is_later : is_spilled))
+        status = device->event_wait(device->context, swap->passed[turn->ordinal % n_places], stream,
+                                    error);
     for (t = 0; t < swap->n_tensors && !status; t++) {
         const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
         memo_swap_view view = memo_swap_get_view(swap, layer, t);
         int64_t n_bytes = (place->moved_end - place->moved_begin) * place->row_bytes;
         void* on_device = memo_swap_row(&view, place->moved_begin);
-        void* on_host = swap->host_memory + place->host_offset;
+        void* on_host = swap->host_memory + turn->host_begin + place->host_offset;
         if (n_bytes == 0) continue;
         if (kind == MEMO_COPY_TO_HOST)
             status =
@@ -8740,6 +9229,10 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
                 device->copy(device->context, stream, kind, on_device, on_host, n_bytes, error);
     }
     if (!status) status = device->event_record(device->context, done, stream, error);
+    if (!status && kind == MEMO_COPY_TO_HOST && is_spilled)
+        status = memoi_swap_spill(swap, turn->ordinal, 0, done, error);
+    if (!status && kind == MEMO_COPY_TO_DEVICE && is_later)
+        status = memoi_swap_spill(swap, turn->ordinal - n_places, 1, done, error);
     return status;
 }
 
@@ -8818,6 +9311,11 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
         if (!status)
             status = device->event_wait(device->context, swap->loaded[0], swap->compute, error);
     }
+    if (!status && swap->file_stream) {
+        status = device->event_record(device->context, swap->passed[0], swap->file_stream, error);
+        if (!status)
+            status = device->event_wait(device->context, swap->passed[0], swap->compute, error);
+    }
     if (status) return status;
     swap->is_backward = swap->is_inside = 0;
     swap->next_layer = 0;
@@ -8857,18 +9355,16 @@ memo_swap_times memo_swap_times_default(void) {
     return times;
 }
 
-/* Device memory begins here, host memory there, so that no range begins at 0. */
-#define MEMOI_SWAP_DEVICE_BASE MEMOI_SWAP_ALIGNMENT
-#define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
-
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
     memoi_swap_layout layout;
     memo_schedule* schedule;
-    int32_t compute, to_host, to_device, link_to_host, link_to_device;
+    int32_t compute, to_host, to_device, file;
+    int32_t link_to_host, link_to_device, link_to_file, link_from_file;
     int32_t computed[2], stored[2], loaded[2], mark;
-    memo_range* ranges; /* 2 n_tensors */
+    int32_t first_passed; /* of as many events as there are places in host memory */
+    memo_range* ranges;   /* 2 n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
 
@@ -8920,12 +9416,47 @@ MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t even
     return status;
 }
 
+/* The file's operation of the moved layer `ordinal`, after what ends with event. */
+MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
+                                            int32_t event, memo_error* error) {
+    const memoi_swap_turn* turn = g->layout.turns;
+    memo_op_desc op = memo_op_desc_default();
+    memo_range on_host, in_file;
+    memo_status status = memo_schedule_wait(g->schedule, event, g->file, error);
+    while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
+    on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
+    on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
+    in_file.begin = MEMOI_SPILL_FILE_BASE + (uint64_t)turn->file_begin;
+    in_file.end = in_file.begin + (uint64_t)turn->host_bytes;
+    op.name = is_read ? "from file" : "to file";
+    op.stream = g->file;
+    op.duration_s = g->times->file_s;
+    op.link = is_read ? g->link_from_file : g->link_to_file;
+    op.link_bytes = turn->host_bytes;
+    op.reads = is_read ? &in_file : &on_host;
+    op.writes = is_read ? &on_host : &in_file;
+    op.n_reads = op.n_writes = 1;
+    if (!status) status = memo_schedule_run(g->schedule, &op, error);
+    if (!status)
+        status = memo_schedule_record(
+            g->schedule, g->first_passed + ordinal % g->layout.n_host_layers, g->file, error);
+    return status;
+}
+
 MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
                                            memo_error* error) {
+    const memoi_swap_turn* turn = &g->layout.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
-    int32_t buffer = g->layout.turns[layer].buffer, computed = g->computed[buffer];
+    int32_t buffer = turn->buffer, computed = g->computed[buffer];
+    int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
+    int32_t n_places = g->layout.n_host_layers;
+    int is_spilled = turn->ordinal < g->layout.sizes.n_spilled_layers;
+    int is_later = turn->ordinal >= n_places;
     memo_status status = memo_schedule_record(g->schedule, computed, g->compute, error);
     if (!status) status = memo_schedule_wait(g->schedule, computed, stream, error);
+    if (!status && (is_to_host ? is_later : is_spilled))
+        status = memo_schedule_wait(g->schedule, g->first_passed + turn->ordinal % n_places, stream,
+                                    error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
         const memoi_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
         memo_op_desc op = memo_op_desc_default();
@@ -8938,16 +9469,18 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.duration_s = g->times->copy_s;
         op.link = is_to_host ? g->link_to_host : g->link_to_device;
         op.link_bytes = (int64_t)(g->ranges[0].end - g->ranges[0].begin);
-        on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)place->host_offset;
+        on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)(turn->host_begin + place->host_offset);
         on_host.end = on_host.begin + (uint64_t)op.link_bytes;
         op.reads = is_to_host ? g->ranges : &on_host;
         op.writes = is_to_host ? &on_host : g->ranges;
         op.n_reads = op.n_writes = 1;
         status = memo_schedule_run(g->schedule, &op, error);
     }
-    if (!status)
-        status = memo_schedule_record(
-            g->schedule, is_to_host ? g->stored[buffer] : g->loaded[buffer], stream, error);
+    if (!status) status = memo_schedule_record(g->schedule, done, stream, error);
+    if (!status && is_to_host && is_spilled)
+        status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
+    if (!status && !is_to_host && is_later)
+        status = memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done, error);
     return status;
 }
 
@@ -9003,6 +9536,18 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
         if (!status) status = memo_schedule_add_event(schedule, &g->loaded[i], error);
     }
     if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
+    g->first_passed = g->mark + 1;
+    for (i = 0; i < g->layout.n_host_layers && g->layout.sizes.n_spilled_layers && !status; i++) {
+        int32_t passed;
+        if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
+        if (!status) status = memo_schedule_add_event(schedule, &passed, error);
+    }
+    if (!status && times->to_file_bytes_per_s > 0)
+        status = memo_schedule_add_link(schedule, "to file", times->to_file_bytes_per_s,
+                                        &g->link_to_file, error);
+    if (!status && times->from_file_bytes_per_s > 0)
+        status = memo_schedule_add_link(schedule, "from file", times->from_file_bytes_per_s,
+                                        &g->link_from_file, error);
     if (!status && times->to_host_bytes_per_s > 0)
         status = memo_schedule_add_link(schedule, "to host", times->to_host_bytes_per_s,
                                         &g->link_to_host, error);

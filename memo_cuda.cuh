@@ -53,6 +53,10 @@ extern "C" {
  *   events       measure time; elapsed times have a resolution of about half a microsecond
  *   copies       of pinned memory are asynchronous, of other host memory CUDA decides
  *   row kernels  of chapter 3, where memo.h's table has room for them
+ *   launch_host  by cudaLaunchHostFunc, on a thread of CUDA's own that all streams share.  A function that
+ *                fails fails the device: host functions behind it are skipped, kernels and copies cannot be,
+ *                so what they computed is to be dropped; every later call that enqueues or synchronises, and
+ *                status, returns its error
  * An object serves one thread at a time; several devices may serve several threads. */
 
 typedef struct memo_cuda_device_desc {
@@ -300,7 +304,18 @@ typedef struct memoi_cuda {
     memoi_cuda_block *device_blocks, *host_blocks;
     memo_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
     memo_cuda_device_stats stats;
+
+    /* The first failure of a host function: claimed, written, then published. */
+    int32_t is_failure_claimed;
+    int32_t is_failed;
+    memo_error failure;
 } memoi_cuda;
+
+/* What a host function left for later calls. */
+MEMOI_CUDA memo_status memoi_cuda_host_status(const memoi_cuda* cuda, memo_error* error) {
+    if (!__atomic_load_n(&cuda->is_failed, __ATOMIC_ACQUIRE)) return MEMO_STATUS_OK;
+    return memo_error_set(error, cuda->failure.status, "%s", cuda->failure.message);
+}
 
 /* The block that begins at address, unlinked; NULL: none does. */
 MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const void* address) {
@@ -1142,9 +1157,11 @@ MEMOI_CUDA memo_status memoi_cuda_stream_destroy(void* context, memo_stream stre
 
 MEMOI_CUDA memo_status memoi_cuda_stream_synchronize(void* context, memo_stream stream,
                                                      memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
-    if (on.status) return on.status;
-    return MEMOI_CUDA_CALL(cudaStreamSynchronize, (memo_cuda_stream(stream)), error);
+    memoi_cuda* cuda = (memoi_cuda*)context;
+    memoi_cuda_on on(cuda->ordinal, error);
+    memo_status status = on.status;
+    if (!status) status = MEMOI_CUDA_CALL(cudaStreamSynchronize, (memo_cuda_stream(stream)), error);
+    return status ? status : memoi_cuda_host_status(cuda, error);
 }
 
 /* --- events --- */
@@ -1170,16 +1187,20 @@ MEMOI_CUDA memo_status memoi_cuda_event_destroy(void* context, memo_event event,
 
 MEMOI_CUDA memo_status memoi_cuda_event_record(void* context, memo_event event, memo_stream stream,
                                                memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
-    if (on.status) return on.status;
+    memoi_cuda* cuda = (memoi_cuda*)context;
+    memoi_cuda_on on(cuda->ordinal, error);
+    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    if (status) return status;
     return MEMOI_CUDA_CALL(cudaEventRecord, (memo_cuda_event(event), memo_cuda_stream(stream)),
                            error);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_stream stream,
                                              memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
-    if (on.status) return on.status;
+    memoi_cuda* cuda = (memoi_cuda*)context;
+    memoi_cuda_on on(cuda->ordinal, error);
+    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    if (status) return status;
     return MEMOI_CUDA_CALL(cudaStreamWaitEvent,
                            (memo_cuda_stream(stream), memo_cuda_event(event), 0), error);
 }
@@ -1207,9 +1228,11 @@ MEMOI_CUDA memo_status memoi_cuda_event_query(void* context, memo_event event, i
 
 MEMOI_CUDA memo_status memoi_cuda_event_synchronize(void* context, memo_event event,
                                                     memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
-    if (on.status) return on.status;
-    return MEMOI_CUDA_CALL(cudaEventSynchronize, (memo_cuda_event(event)), error);
+    memoi_cuda* cuda = (memoi_cuda*)context;
+    memoi_cuda_on on(cuda->ordinal, error);
+    memo_status status = on.status;
+    if (!status) status = MEMOI_CUDA_CALL(cudaEventSynchronize, (memo_cuda_event(event)), error);
+    return status ? status : memoi_cuda_host_status(cuda, error);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo_event end,
@@ -1281,7 +1304,7 @@ MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, m
     memoi_cuda_on on(cuda->ordinal, error);
     char* target = (char*)to;
     const char* source = (const char*)from;
-    memo_status status = on.status;
+    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
     if (status) return status;
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
@@ -1341,8 +1364,10 @@ MEMOI_CUDA memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_c
 
 MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* address,
                                        int32_t byte_value, int64_t size_bytes, memo_error* error) {
-    memoi_cuda_on on(((memoi_cuda*)context)->ordinal, error);
-    if (on.status) return on.status;
+    memoi_cuda* cuda = (memoi_cuda*)context;
+    memoi_cuda_on on(cuda->ordinal, error);
+    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "fill: %lld bytes at %p",
                               (long long)size_bytes, address);
@@ -1352,6 +1377,34 @@ MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* 
                            error);
 }
 
+/* --- host functions --- */
+
+/* On CUDA's thread; nothing here may call CUDA. */
+MEMOI_CUDA void CUDART_CB memoi_cuda_run_host(void* argument) {
+    const memo_host_call* call = (const memo_host_call*)argument;
+    memoi_cuda* cuda = (memoi_cuda*)call->device;
+    memo_error error;
+    memo_status status;
+    if (__atomic_load_n(&cuda->is_failed, __ATOMIC_ACQUIRE)) return;
+    memset(&error, 0, sizeof error);
+    status = call->function(call->argument, &error);
+    if (!status || __atomic_exchange_n(&cuda->is_failure_claimed, 1, __ATOMIC_RELAXED)) return;
+    memo_error_set(&cuda->failure, status, "host function: %.400s",
+                   error.message[0] ? error.message : memo_status_name(status));
+    __atomic_store_n(&cuda->is_failed, 1, __ATOMIC_RELEASE);
+}
+
+MEMOI_CUDA memo_status memoi_cuda_launch_host(void* context, memo_stream stream,
+                                              memo_host_call* call, memo_error* error) {
+    memoi_cuda* cuda = (memoi_cuda*)context;
+    memoi_cuda_on on(cuda->ordinal, error);
+    memo_status status = on.status ? on.status : memoi_cuda_host_status(cuda, error);
+    if (status) return status;
+    if (call->device != cuda) call->device = cuda; /* else CUDA's thread may be reading it */
+    return MEMOI_CUDA_CALL(cudaLaunchHostFunc,
+                           (memo_cuda_stream(stream), memoi_cuda_run_host, call), error);
+}
+
 /* Peeks: what the trainer's own cudaGetLastError would find stays there. */
 MEMOI_CUDA memo_status memoi_cuda_status(void* context, memo_error* error) {
     const memoi_cuda* cuda = (const memoi_cuda*)context;
@@ -1359,6 +1412,7 @@ MEMOI_CUDA memo_status memoi_cuda_status(void* context, memo_error* error) {
     memoi_cuda_relaxed relaxed;
     cudaError_t code;
     if (on.status) return on.status;
+    if (memoi_cuda_host_status(cuda, error)) return cuda->failure.status;
     code = cudaPeekAtLastError();
     if (code != cudaSuccess)
         return memo_error_set(error, MEMO_STATUS_DEVICE, "cudaPeekAtLastError: %s (%s), %s:%d",
@@ -1573,6 +1627,7 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->add = memoi_cuda_entry_add;
     table->row_sums = memoi_cuda_entry_row_sums;
     table->cast = memoi_cuda_entry_cast;
+    table->launch_host = memoi_cuda_launch_host;
 }
 
 memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,

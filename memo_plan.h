@@ -79,7 +79,8 @@ typedef enum memo_alpha_limit {
     MEMO_ALPHA_LIMIT_NONE = 0, /* alpha = 1 */
     MEMO_ALPHA_LIMIT_BANDWIDTH,
     MEMO_ALPHA_LIMIT_HOST_MEMORY,
-    MEMO_ALPHA_LIMIT_DEVICE_MEMORY
+    MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
+    MEMO_ALPHA_LIMIT_DISK /* of memo_plan_swap alone: reading and writing the file */
 } memo_alpha_limit;
 
 typedef struct memo_alpha {
@@ -479,6 +480,14 @@ typedef struct memo_profile_copy {
     double both_ways_s;            /* one each way at the same time, until both are done */
 } memo_profile_copy;
 
+/* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than it
+ * can keep up (a cache of its own) looks better than it is. */
+typedef struct memo_profile_file {
+    int64_t size_bytes; /* 0: not measured */
+    double write_s, read_s;
+    double write_with_copies_s, read_with_copies_s; /* while rows move the same way: what counts */
+} memo_profile_file;
+
 typedef struct memo_profile {
     int64_t n_rows;               /* of a micro-batch: what the times below are for */
     double forward_s, backward_s; /* of a layer */
@@ -486,6 +495,7 @@ typedef struct memo_profile {
     int32_t n_tensors, n_copies;
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
+    memo_profile_file file;
 } memo_profile;
 
 /* The trainer's part: each function enqueues its work on compute_stream; NULL: takes no time. */
@@ -505,11 +515,15 @@ typedef struct memo_profile_desc {
                                    taken meanwhile; 0: 32 MiB */
     int32_t n_repetitions;      /* each figure is the median of these, after one more to warm up;
                                    0: 5 */
+    const char*
+        spill_directory;      /* measured by a file of largest_copy_bytes, as the swap engine makes
+                                    its own; NULL: not measured */
+    double spill_bytes_per_s; /* as in memo_swap_desc */
 } memo_profile_desc;
 
 MEMO_API memo_profile_desc memo_profile_desc_default(void);
 /* Waits for the device again and again: not for the training path.  Errors: INVALID_ARGUMENT, the
- * device's, those of the functions. */
+ * device's, those of the functions; IO, UNSUPPORTED (spill_directory, as memo_swap_create). */
 MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                           memo_error* error);
 
@@ -519,7 +533,8 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  *   rows ROWS
  *   layer FORWARD BACKWARD BETWEEN
  *   tensor NAME FEMTOSECONDS_PER_ROW|-
- *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS */
+ *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS
+ *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
 MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
@@ -536,7 +551,12 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
  *
  * Layers have the same times, so their shares are the same; where device memory is left over,
  * layers keep rows that others recompute, from the last on.  (Keeping rows of all layers or of some
- * is the same to the program: both shorten the step by the same time for each byte.) */
+ * is the same to the program: both shorten the step by the same time for each byte.)
+ *
+ * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
+ * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
+ * reads and writes are operations of the step like copies.  For given rows the most places that fit
+ * are best. */
 
 /* What recomputing a tensor takes.  It is recomputed from tensors before it in the table; whether
  * these were kept, swapped or recomputed themselves, their rows are there by then, so each pays for
@@ -563,6 +583,11 @@ typedef struct memo_swap_plan_desc {
      * limit. */
     int64_t device_bytes, host_bytes;
     int32_t is_alpha_only; /* the best single alpha, nothing else */
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes, 0: there is none; what a read or write
+     * takes beside its bytes, and their rates (0: no time). */
+    int64_t spill_bytes;
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
 } memo_swap_plan_desc;
 
 typedef struct memo_swap_plan {
@@ -570,6 +595,7 @@ typedef struct memo_swap_plan {
     memo_swap_rows* rows;      /* (n_layers, n_tensors); NULL: by alpha */
     double alpha;              /* the best single one; -1: none fits */
     int32_t n_resident_layers; /* that goes with alpha */
+    int32_t n_host_layers;     /* places for layers in host memory; 0: for each that is moved */
 
     double step_s;       /* predicted makespan of a micro-batch's layers and what is between */
     double stall_s;      /* of it, the compute stream waits */
@@ -577,14 +603,15 @@ typedef struct memo_swap_plan {
     double alpha_step_s; /* the same for the best single alpha */
     double program_s; /* the program's value: no plan that gives every layer the same shares takes
                              less, rounded to tiles or not; 0: not known */
-    int64_t device_bytes, host_bytes, swapped_bytes; /* as in memo_swap_sizes */
-    memo_alpha_limit limit;                          /* what binds */
+    int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
+    int32_t n_spilled_layers;                                     /* likewise */
+    memo_alpha_limit limit;                                       /* what binds */
     char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
 } memo_swap_plan;
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  costs (n_tensors of desc->swap, may be NULL) get
+ * largest copy of the profile.  The file: its rates beside copies, where it was measured.  costs (n_tensors of desc->swap, may be NULL) get
  * recompute_s_per_row by the names of the tensors.  Errors: INVALID_ARGUMENT (another number of
  * rows; a tensor the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
@@ -595,8 +622,8 @@ MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha and n_resident_layers of a desc with the same tensors, layers and rows; plan
- * lives as long as desc is used. */
+/* Sets rows, alpha, n_resident_layers and n_host_layers of a desc with the same tensors, layers and
+ * rows; plan lives as long as desc is used. */
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
 
 #ifdef __cplusplus
@@ -2573,6 +2600,7 @@ const char* memo_alpha_limit_name(memo_alpha_limit limit) {
     case MEMO_ALPHA_LIMIT_BANDWIDTH: return "bandwidth";
     case MEMO_ALPHA_LIMIT_HOST_MEMORY: return "host memory";
     case MEMO_ALPHA_LIMIT_DEVICE_MEMORY: return "device memory";
+    case MEMO_ALPHA_LIMIT_DISK: return "the disk";
     }
     return "unknown";
 }
@@ -4612,10 +4640,15 @@ typedef struct memoi_profiler {
     memo_event begin, end[2];
     char* on_device; /* two of the largest copies, as on the host */
     char* on_host;
-    int64_t copy_bytes;    /* of the copy being measured */
-    int64_t largest_bytes; /* the second half begins there */
+    int64_t copy_bytes; /* of the copy being measured */
+    int64_t largest_bytes;
+    int64_t half_bytes; /* the second half of both memories begins there */
     int32_t n_repetitions;
-    int32_t tensor; /* that is recomputed */
+    memo_stream file_stream;
+    memoi_spill_file file;
+    memoi_spill_op file_op;
+    int64_t n_beside; /* copies beside it */
+    int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
 MEMOI int memoi_compare_doubles(const void* left, const void* right) {
@@ -4658,8 +4691,8 @@ MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* erro
 }
 MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* error) {
     return p->device->copy(p->device->context, p->streams[1], MEMO_COPY_TO_DEVICE,
-                           p->on_device + p->largest_bytes, p->on_host + p->largest_bytes,
-                           p->copy_bytes, error);
+                           p->on_device + p->half_bytes, p->on_host + p->half_bytes, p->copy_bytes,
+                           error);
 }
 MEMOI memo_status memoi_profile_copy_both(memoi_profiler* p, memo_error* error) {
     memo_status status = memoi_profile_copy_to_host(p, error);
@@ -4732,6 +4765,51 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
     return status;
 }
 
+/* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the other
+ * half. */
+MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    for (i = 0; i < p->n_beside && !status; i++)
+        status = p->file_op.is_write ? memoi_profile_copy_to_host(p, error)
+                                     : memoi_profile_copy_to_device(p, error);
+    return status ? status : memoi_spill_launch(p->device, p->file_stream, &p->file_op, error);
+}
+
+MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, memo_error* error) {
+    const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
+    const memo_device* d = p->device;
+    memo_profile_file* file = &profile->file;
+    memo_status status;
+    int is_read;
+    if (!p->desc->spill_directory) return MEMO_STATUS_OK;
+    if (d->struct_bytes < (int64_t)sizeof(memo_device) || !d->launch_host)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_profile_desc.spill_directory: the device has no launch_host");
+    status = memoi_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
+                                p->desc->spill_bytes_per_s, p->on_host, error);
+    if (!status) status = d->stream_create(d->context, "profile file", 0, &p->file_stream, error);
+    memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
+    p->copy_bytes = copy->size_bytes;
+    for (is_read = 0; is_read < 2 && !status; is_read++) {
+        double* alone_s = is_read ? &file->read_s : &file->write_s;
+        double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
+        memoi_spill_op_init(&p->file_op, &p->file, !is_read,
+                            p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
+        p->n_beside = 0;
+        status = memoi_profile_time(p, p->file_stream, p->file_stream, memoi_profile_transfer,
+                                    alone_s, error);
+        p->n_beside = copy_s > 0 && *alone_s < 64 * copy_s ? 1 + (int64_t)(*alone_s / copy_s) : 64;
+        if (!status)
+            status = memoi_profile_time(
+                p, p->file_stream, p->file_stream, memoi_profile_transfer,
+                is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
+        if (!status) status = d->stream_synchronize(d->context, p->streams[is_read], error);
+    }
+    file->size_bytes = p->half_bytes;
+    return status;
+}
+
 /* A name that the file gives back. */
 MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) {
     const char* p = name ? name : "";
@@ -4748,12 +4826,12 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
 MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     const memo_device* d = p->device;
     void* address = NULL;
-    memo_status status = d->device_alloc(d->context, 2 * p->largest_bytes, &address, error);
+    memo_status status = d->device_alloc(d->context, 2 * p->half_bytes, &address, error);
     int i;
     p->on_device = (char*)address;
     if (status) return status;
     address = NULL;
-    status = d->host_alloc(d->context, 2 * p->largest_bytes, &address, error);
+    status = d->host_alloc(d->context, 2 * p->half_bytes, &address, error);
     p->on_host = (char*)address;
     if (status) return status;
     for (i = 0; i < 2 && !status; i++) {
@@ -4776,6 +4854,11 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
         }
         if (p->end[i]) d->event_destroy(d->context, p->end[i], NULL);
     }
+    if (p->file_stream) {
+        d->stream_synchronize(d->context, p->file_stream, NULL);
+        d->stream_destroy(d->context, p->file_stream, NULL);
+    }
+    memoi_spill_destroy(&p->file);
     if (p->begin) d->event_destroy(d->context, p->begin, NULL);
     if (p->on_host) d->host_free(d->context, p->on_host, NULL);
     if (p->on_device) d->device_free(d->context, p->on_device, NULL);
@@ -4788,6 +4871,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     int32_t t;
     memset(profile, 0, sizeof *profile);
     memset(&p, 0, sizeof p);
+    p.file.fd = -1;
     if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
         desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
         desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOI_BYTES_MAX / 2 ||
@@ -4804,11 +4888,13 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     p.desc = desc;
     p.device = desc->device;
     p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
+    p.half_bytes = memoi_align_up(p.largest_bytes, MEMOI_SPILL_ALIGNMENT);
     p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
     profile->n_rows = desc->n_rows;
     status = memoi_profiler_acquire(&p, error);
     if (!status) status = memoi_profile_layer(&p, profile, error);
     if (!status) status = memoi_profile_copies(&p, profile, error);
+    if (!status) status = memoi_profile_spill(&p, profile, error);
     memoi_profiler_release(&p);
     return status;
 }
@@ -4860,12 +4946,22 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
     }
+    if (profile->file.size_bytes > 0) {
+        memoi_put(&text, "\nfile %lld", (long long)profile->file.size_bytes);
+        if (!status) status = memoi_profile_put_time(&text, profile->file.write_s, error);
+        if (!status) status = memoi_profile_put_time(&text, profile->file.read_s, error);
+        if (!status)
+            status = memoi_profile_put_time(&text, profile->file.write_with_copies_s, error);
+        if (!status)
+            status = memoi_profile_put_time(&text, profile->file.read_with_copies_s, error);
+    }
     memoi_put(&text, "\n");
     if (status) {
         memoi_text_free(&text);
         return status;
     }
-    memoi_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies);
+    memoi_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
+                                  (profile->file.size_bytes > 0));
     return memoi_text_write(&text, path, error);
 }
 
@@ -4926,17 +5022,38 @@ MEMOI memo_status memoi_profile_parse_copy(memoi_reader* reader, memo_profile* p
     return status;
 }
 
-/* One line between the first and the last; *stage: rows, layer, tensors, copies, in this order. */
+MEMOI memo_status memoi_profile_parse_file(memoi_reader* reader, memo_profile* profile,
+                                           memo_error* error) {
+    memo_profile_file* file = &profile->file;
+    memo_status status = MEMO_STATUS_OK;
+    if (file->size_bytes)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "a second line `file`");
+    status = memoi_expect_number(reader, "size", &file->size_bytes, error);
+    if (!status && file->size_bytes < 1)
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "a file of no bytes");
+    if (!status) status = memoi_profile_expect_time(reader, "time to write", &file->write_s, error);
+    if (!status) status = memoi_profile_expect_time(reader, "time to read", &file->read_s, error);
+    if (!status)
+        status = memoi_profile_expect_time(reader, "time to write with copies",
+                                           &file->write_with_copies_s, error);
+    if (!status)
+        status = memoi_profile_expect_time(reader, "time to read with copies",
+                                           &file->read_with_copies_s, error);
+    return status;
+}
+
+/* One line between the first and the last; *stage: rows, layer, tensors, copies, file, in this
+ * order. */
 MEMOI memo_status memoi_profile_parse_line(memoi_reader* reader, const char* word, int64_t length,
                                            int* stage, memo_profile* profile, memo_error* error) {
-    static const char* const kinds[] = {"rows", "layer", "tensor", "copy"};
+    static const char* const kinds[] = {"rows", "layer", "tensor", "copy", "file"};
     char shown[40];
     memo_status status = MEMO_STATUS_OK;
     int kind = 0;
-    while (kind < 4 && !memoi_word_is(word, length, kinds[kind])) kind++;
-    if (kind == 4 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
+    while (kind < 5 && !memoi_word_is(word, length, kinds[kind])) kind++;
+    if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
         return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`%s` here; a profile has rows, layer, tensors, copies",
+                                "`%s` here; a profile has rows, layer, tensors, copies, file",
                                 memoi_shown(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
     if (kind == 0) {
@@ -4952,8 +5069,10 @@ MEMOI memo_status memoi_profile_parse_line(memoi_reader* reader, const char* wor
             status = memoi_profile_expect_time(reader, "time between", &profile->between_s, error);
     } else if (kind == 2) {
         status = memoi_profile_parse_tensor(reader, profile, error);
-    } else {
+    } else if (kind == 3) {
         status = memoi_profile_parse_copy(reader, profile, error);
+    } else {
+        status = memoi_profile_parse_file(reader, profile, error);
     }
     return status ? status : memoi_expect_line_end(reader, error);
 }
@@ -5029,6 +5148,7 @@ void memo_swap_plan_destroy(memo_swap_plan* plan) {
 
 void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->rows = plan->rows;
+    desc->n_host_layers = plan->n_host_layers;
     if (plan->rows) return;
     desc->alpha = plan->alpha;
     desc->n_resident_layers = plan->n_resident_layers;
@@ -5072,6 +5192,13 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost
                  2;
         if (rest_s > 0) desc->copy_s = rest_s;
     }
+    desc->file_s = desc->to_file_bytes_per_s = desc->from_file_bytes_per_s = 0;
+    if (profile->file.write_with_copies_s > 0)
+        desc->to_file_bytes_per_s =
+            (double)profile->file.size_bytes / profile->file.write_with_copies_s;
+    if (profile->file.read_with_copies_s > 0)
+        desc->from_file_bytes_per_s =
+            (double)profile->file.size_bytes / profile->file.read_with_copies_s;
     return MEMO_STATUS_OK;
 }
 
@@ -5080,7 +5207,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost
 /* A moment, and the longest path to it: its parts, and how often it passes what shares change. */
 typedef struct memoi_path {
     double time_s, fixed_s;
-    int32_t n_stores, n_loads, n_recomputes;
+    int32_t n_stores, n_loads, n_writes, n_reads, n_recomputes;
 } memoi_path;
 
 MEMOI memoi_path memoi_path_later(memoi_path a, memoi_path b) {
@@ -5089,19 +5216,22 @@ MEMOI memoi_path memoi_path_later(memoi_path a, memoi_path b) {
 
 /* Of one layer. */
 typedef struct memoi_layer_times {
-    double store_s, load_s, recompute_s;
+    double store_s, load_s, write_s, read_s, recompute_s;
     int32_t previous, is_moved;
+    int32_t is_spilled,
+        before;                /* the layer that has its place in host memory before it; -1: none */
     memoi_path stored, loaded; /* when its rows have left, are back */
+    memoi_path passed;         /* when the file has its rows, then when it gave them back */
 } memoi_layer_times;
 
-/* The makespan of memo_swap_generate's schedule: the four waits, and streams that do one thing at a
+/* The makespan of memo_swap_generate's schedule: the waits, and streams that do one thing at a
  * time.  Both directions never copy at once: the last two forwards wait for all that left, and
  * nothing comes back before the last backward. */
 MEMOI memoi_path memoi_step_path(const memo_swap_plan_desc* desc, memoi_layer_times* layers) {
     int32_t n = desc->swap->n_layers, i;
-    memoi_path compute, store, load;
+    memoi_path compute, store, load, file;
     memset(&compute, 0, sizeof compute);
-    store = load = compute;
+    store = load = file = compute;
     for (i = 0; i < n; i++) {
         memoi_layer_times* layer = &layers[i];
         if (layer->previous >= 0)
@@ -5110,9 +5240,15 @@ MEMOI memoi_path memoi_step_path(const memo_swap_plan_desc* desc, memoi_layer_ti
         compute.fixed_s += desc->forward_s;
         if (!layer->is_moved) continue;
         store = memoi_path_later(compute, store);
+        if (layer->before >= 0) store = memoi_path_later(store, layers[layer->before].passed);
         store.time_s += layer->store_s;
         store.n_stores++;
         layer->stored = store;
+        if (!layer->is_spilled) continue;
+        file = memoi_path_later(store, file);
+        file.time_s += layer->write_s;
+        file.n_writes++;
+        layer->passed = file;
     }
     compute.time_s += desc->between_s;
     compute.fixed_s += desc->between_s;
@@ -5123,10 +5259,18 @@ MEMOI memoi_path memoi_step_path(const memo_swap_plan_desc* desc, memoi_layer_ti
         compute.n_recomputes += i < n - 1; /* also where that takes no time for these shares */
         compute.fixed_s += desc->backward_s;
         if (layer->previous < 0) continue;
+        layer = &layers[layer->previous];
         load = memoi_path_later(compute, load);
-        load.time_s += layers[layer->previous].load_s;
+        if (layer->is_spilled) load = memoi_path_later(load, layer->passed);
+        load.time_s += layer->load_s;
         load.n_loads++;
-        layers[layer->previous].loaded = load;
+        layer->loaded = load;
+        if (layer->before < 0) continue;
+        layer = &layers[layer->before];
+        file = memoi_path_later(load, file);
+        file.time_s += layer->read_s;
+        file.n_reads++;
+        layer->passed = file;
     }
     return compute;
 }
@@ -5147,6 +5291,7 @@ typedef struct memoi_tiles {
 
 typedef struct memoi_score {
     memo_swap_sizes sizes;
+    int32_t n_host_layers;
     double step_s, stall_s, recompute_s;
     int32_t fits; /* the capacities, and nothing is recomputed that cannot be */
 } memoi_score;
@@ -5155,7 +5300,11 @@ typedef struct memoi_splitter {
     const memo_swap_plan_desc* desc;
     int64_t device_bytes, host_bytes; /* capacities; 0: none */
     double link_factor;               /* copies take this part of their time: 1 */
-    memoi_bundle* bundles;            /* those with bytes */
+    double disk_factor;               /* likewise, reads and writes */
+    /* Of the program: places in host memory.  It holds for any number in between: the least say what
+     * host memory that takes, the most what goes on to the file. */
+    int32_t least_places, most_places;
+    memoi_bundle* bundles; /* those with bytes */
     int32_t n_bundles;
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int64_t n_tiles, tile_rows;
@@ -5230,7 +5379,9 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
         !(desc->between_s >= 0) || !(desc->copy_s >= 0) || !(desc->to_host_bytes_per_s >= 0) ||
         !(desc->to_device_bytes_per_s >= 0) || desc->device_bytes < 0 || desc->host_bytes < 0 ||
         desc->forward_s > 1e15 || desc->backward_s > 1e15 || desc->between_s > 1e15 ||
-        desc->copy_s > 1e15)
+        desc->copy_s > 1e15 || desc->spill_bytes < 0 || !(desc->file_s >= 0) ||
+        desc->file_s > 1e15 || !(desc->to_file_bytes_per_s >= 0) ||
+        !(desc->from_file_bytes_per_s >= 0))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_plan_desc: swap and costs must be set; times, rates and "
                               "capacities must be finite and not negative");
@@ -5239,7 +5390,8 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
     s->desc = desc;
     s->device_bytes = desc->device_bytes;
     s->host_bytes = desc->host_bytes;
-    s->link_factor = 1;
+    s->link_factor = s->disk_factor = 1;
+    s->least_places = s->most_places = swap->n_layers;
     s->tile_rows = memoi_swap_tile_rows(swap);
     s->n_tiles = (swap->n_rows - 1) / s->tile_rows + 1;
     n_tensors = swap->n_tensors;
@@ -5265,6 +5417,27 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
 }
 
 /* --- scoring --- */
+
+/* What the file has to do with layer i. */
+MEMOI void memoi_score_spill(memoi_splitter* s, const memoi_swap_layout* layout, int32_t i) {
+    const memo_swap_plan_desc* desc = s->desc;
+    const memoi_swap_turn* turn = &layout->turns[i];
+    memoi_layer_times* layer = &s->layers[i];
+    layer->before = -1;
+    if (!layer->is_moved || !layout->sizes.n_spilled_layers) return;
+    layer->is_spilled = turn->ordinal < layout->sizes.n_spilled_layers;
+    for (i--; i >= 0 && turn->ordinal >= layout->n_host_layers && layer->before < 0; i--)
+        if (s->layers[i].is_moved &&
+            layout->turns[i].ordinal == turn->ordinal - layout->n_host_layers)
+            layer->before = i;
+    layer->write_s = layer->read_s = desc->file_s;
+    if (desc->to_file_bytes_per_s > 0)
+        layer->write_s += (double)turn->host_bytes / desc->to_file_bytes_per_s;
+    if (desc->from_file_bytes_per_s > 0)
+        layer->read_s += (double)turn->host_bytes / desc->from_file_bytes_per_s;
+    layer->write_s *= s->disk_factor;
+    layer->read_s *= s->disk_factor;
+}
 
 /* Adds one layer's recomputation, transfers and turn; 0 where a tensor that cannot be is
  * recomputed. */
@@ -5298,22 +5471,26 @@ MEMOI int memoi_score_layer(memoi_splitter* s, const memoi_swap_layout* layout, 
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
     layer->store_s *= s->link_factor;
     layer->load_s *= s->link_factor;
+    memoi_score_spill(s, layout, i);
     return 1;
 }
 
-/* Sizes and step of what the engine would do with swap. */
-MEMOI memo_status memoi_score_desc(memoi_splitter* s, const memo_swap_desc* swap,
-                                   memoi_score* score, memo_error* error) {
+/* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */
+MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
+                                   memo_error* error) {
     const memo_swap_plan_desc* desc = s->desc;
     memoi_swap_layout layout;
-    memo_status status = memoi_swap_plan(swap, &layout, error);
+    int64_t host_bytes = desc->spill_bytes ? s->host_bytes : 0; /* else it fits or does not */
+    memo_status status = memoi_swap_plan_to_fit(swap, host_bytes, &layout, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
     if (status) return status;
     score->sizes = layout.sizes;
     score->fits = (!s->device_bytes || layout.sizes.device_bytes <= s->device_bytes) &&
-                  (!s->host_bytes || layout.sizes.host_bytes <= s->host_bytes);
+                  (!s->host_bytes || layout.sizes.host_bytes <= s->host_bytes) &&
+                  layout.sizes.spill_bytes <= desc->spill_bytes;
+    score->n_host_layers = layout.sizes.n_spilled_layers ? layout.n_host_layers : 0;
     for (i = 0; i < swap->n_layers; i++) {
         if (!memoi_score_layer(s, &layout, i)) score->fits = 0;
         score->recompute_s += s->layers[i].recompute_s;
@@ -5363,8 +5540,9 @@ MEMOI int memoi_score_is_better(const memoi_score* a, const memoi_score* b) {
     double hair = 1e-12 * b->step_s;
     if (!a->fits || !b->fits) return a->fits && !b->fits;
     if (a->step_s < b->step_s - hair) return 1;
-    return a->step_s <= b->step_s + hair && a->sizes.host_bytes + a->sizes.device_bytes <
-                                                b->sizes.host_bytes + b->sizes.device_bytes;
+    return a->step_s <= b->step_s + hair &&
+           a->sizes.host_bytes + a->sizes.device_bytes + a->sizes.spill_bytes <
+               b->sizes.host_bytes + b->sizes.device_bytes + b->sizes.spill_bytes;
 }
 
 /* Scores s->tiles, and keeps them where they are the best so far. */
@@ -5669,19 +5847,26 @@ MEMOI double memoi_share_device_bytes(const memoi_splitter* s, int32_t b, int sh
 }
 MEMOI double memoi_share_host_bytes(const memoi_splitter* s, int32_t b, int share) {
     int32_t n_moved = s->desc->swap->n_layers - 2;
-    return share == 1 && n_moved > 0
-               ? n_moved * (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows
-               : 0;
+    int32_t n = n_moved < s->least_places ? n_moved : s->least_places;
+    return share == 1 && n > 0 ? n * (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows
+                               : 0;
 }
-MEMOI double memoi_share_copy_s(const memoi_splitter* s, int32_t b, double bytes_per_s) {
-    return bytes_per_s > 0 ? s->link_factor * (double)s->bundles[b].row_bytes *
+MEMOI double memoi_share_spill_bytes(const memoi_splitter* s, int32_t b, int share) {
+    int32_t n = s->desc->swap->n_layers - 2 - s->most_places;
+    return share == 1 && n > 0 ? n * (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows
+                               : 0;
+}
+MEMOI double memoi_share_copy_s(const memoi_splitter* s, int32_t b, double factor,
+                                double bytes_per_s) {
+    return bytes_per_s > 0 ? factor * (double)s->bundles[b].row_bytes *
                                  (double)s->desc->swap->n_rows / bytes_per_s
                            : 0;
 }
 
 #ifdef MEMO_LP_SOLVE
 
-/* What is made small: the step, or a memory for a step no longer than step_limit_s. */
+/* What is made small: the step, or a memory for a step no longer than step_limit_s.  Memories are
+ * device, host and disk. */
 typedef enum memoi_aim { MEMOI_AIM_STEP = 0, MEMOI_AIM_DEVICE, MEMOI_AIM_HOST } memoi_aim;
 
 typedef struct memoi_program {
@@ -5708,15 +5893,18 @@ MEMOI int memoi_program_build(memoi_program* p, memoi_aim aim, double step_limit
     memoi_splitter* s = p->s;
     int32_t b;
     int share, n, memory, ok = 1;
-    for (memory = 0; memory < 2; memory++) {
-        double capacity = (double)(memory ? s->host_bytes : s->device_bytes);
-        int is_aim = aim == (memory ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE);
+    for (memory = 0; memory < 3; memory++) {
+        double capacity = (double)(memory == 0   ? s->device_bytes
+                                   : memory == 1 ? s->host_bytes
+                                                 : s->desc->spill_bytes);
+        int is_aim = memory < 2 && aim == (memory ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE);
         n = 0;
         for (b = 0; b < s->n_bundles; b++)
             for (share = 0; share < 3; share++)
                 memoi_program_put(p, &n, b, share,
-                                  (memory ? memoi_share_host_bytes(s, b, share)
-                                          : memoi_share_device_bytes(s, b, share)) /
+                                  (memory == 0   ? memoi_share_device_bytes(s, b, share)
+                                   : memory == 1 ? memoi_share_host_bytes(s, b, share)
+                                                 : memoi_share_spill_bytes(s, b, share)) /
                                       p->units.bytes);
         if (is_aim)
             ok = ok && set_obj_fnex(p->lp, n, p->values, p->columns);
@@ -5748,8 +5936,12 @@ MEMOI int memoi_program_add_path(memoi_program* p, const memoi_path* path) {
     int32_t b;
     int n = 0;
     for (b = 0; b < s->n_bundles; b++) {
-        double copies_s = path->n_stores * memoi_share_copy_s(s, b, desc->to_host_bytes_per_s) +
-                          path->n_loads * memoi_share_copy_s(s, b, desc->to_device_bytes_per_s);
+        double link = s->link_factor, disk = s->disk_factor;
+        double copies_s =
+            path->n_stores * memoi_share_copy_s(s, b, link, desc->to_host_bytes_per_s) +
+            path->n_loads * memoi_share_copy_s(s, b, link, desc->to_device_bytes_per_s) +
+            path->n_writes * memoi_share_copy_s(s, b, disk, desc->to_file_bytes_per_s) +
+            path->n_reads * memoi_share_copy_s(s, b, disk, desc->from_file_bytes_per_s);
         memoi_program_put(p, &n, b, 1, -copies_s / p->units.time_s);
         if (s->bundles[b].recompute_s > 0)
             memoi_program_put(p, &n, b, 2,
@@ -5764,11 +5956,14 @@ MEMOI int memoi_program_add_path(memoi_program* p, const memoi_path* path) {
 MEMOI memoi_path memoi_path_of_shares(memoi_splitter* s) {
     const memo_swap_plan_desc* desc = s->desc;
     int32_t n = desc->swap->n_layers, b, i;
-    double store_s = 0, load_s = 0, recompute_s = 0;
+    double store_s = 0, load_s = 0, write_s = 0, read_s = 0, recompute_s = 0;
     for (b = 0; b < s->n_bundles; b++) {
         const double* share = s->shares + 3 * b;
-        store_s += share[1] * memoi_share_copy_s(s, b, desc->to_host_bytes_per_s);
-        load_s += share[1] * memoi_share_copy_s(s, b, desc->to_device_bytes_per_s);
+        double link = s->link_factor, disk = s->disk_factor;
+        store_s += share[1] * memoi_share_copy_s(s, b, link, desc->to_host_bytes_per_s);
+        load_s += share[1] * memoi_share_copy_s(s, b, link, desc->to_device_bytes_per_s);
+        write_s += share[1] * memoi_share_copy_s(s, b, disk, desc->to_file_bytes_per_s);
+        read_s += share[1] * memoi_share_copy_s(s, b, disk, desc->from_file_bytes_per_s);
         if (s->bundles[b].recompute_s > 0) recompute_s += share[2] * s->bundles[b].recompute_s;
     }
     for (i = 0; i < n; i++) {
@@ -5779,6 +5974,10 @@ MEMOI memoi_path memoi_path_of_shares(memoi_splitter* s) {
         layer->recompute_s = i < n - 1 ? recompute_s : 0;
         layer->previous = i - 2 >= 0 ? i - 2 : -1;
         layer->is_moved = i < n - 2;
+        layer->is_spilled = i < n - 2 - s->most_places;
+        layer->before = i < n - 2 && i >= s->most_places ? i - s->most_places : -1;
+        layer->write_s = write_s;
+        layer->read_s = read_s;
     }
     return memoi_step_path(desc, s->layers);
 }
@@ -5825,24 +6024,6 @@ MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limi
     MEMO_FREE(p.values);
     MEMO_FREE(p.columns);
     return result;
-}
-
-/* The least value over all combinations; 1: solved, 0: none is feasible, -1: not known. */
-MEMOI int memoi_program_bound(memoi_splitter* s, memoi_aim aim, double step_limit_s,
-                              double* bound) {
-    int64_t k = 0, n;
-    int found = 0;
-    do {
-        double value = 0;
-        int result;
-        n = memoi_combination(s, k);
-        result = memoi_program_solve(s, aim, step_limit_s, &value);
-        if (result < 0) return -1;
-        if (result == 0) continue;
-        if (!found || value < *bound) *bound = value;
-        found = 1;
-    } while (++k < n);
-    return found;
 }
 
 #define MEMOI_ROUNDINGS_MAX 512
@@ -5895,26 +6076,61 @@ MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The programs of all combinations, each rounded; s->program_s is the least of their values. */
-MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
+/* The program of s->freedoms for each number of places in host memory in [least, most]: halves of
+ * it are given up as soon as nothing in them can be below *value.  *found: 1 where *value is that of
+ * a program, -1: lp_solve gave up.  rounds: shares that may give a shorter step are rounded, and
+ * *value is a lower bound. */
+MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double step_limit_s,
+                                      int rounds, int32_t least, int32_t most, double* value,
+                                      int* found, memo_error* error) {
+    int32_t middle = least + (most - least) / 2;
+    double here = 0;
+    memo_status status = MEMO_STATUS_OK;
+    int result, is_hopeful;
+    if (*found < 0) return MEMO_STATUS_OK;
+    s->least_places = least;
+    s->most_places = most;
+    result = memoi_program_solve(s, aim, step_limit_s, &here);
+    if (result < 0) *found = -1;
+    if (result <= 0) return MEMO_STATUS_OK;
+    is_hopeful = rounds ? !s->best.fits || here < s->best.step_s : !*found || here < *value;
+    if (least < most && is_hopeful) { /* where most lies on the host first */
+        status = memoi_search_places(s, aim, step_limit_s, rounds, middle + 1, most, value, found,
+                                     error);
+        if (!status)
+            status = memoi_search_places(s, aim, step_limit_s, rounds, least, middle, value, found,
+                                         error);
+        return status;
+    }
+    if (!*found || here < *value) *value = here;
+    *found = 1;
+    return rounds && is_hopeful ? memoi_round_shares(s, error) : MEMO_STATUS_OK;
+}
+
+/* The least value over all combinations and all numbers of places in host memory. */
+MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double step_limit_s,
+                                        int rounds, double* value, int* found, memo_error* error) {
+    int32_t n_moved = s->desc->swap->n_layers - 2;
+    int is_spilling = s->desc->spill_bytes && s->host_bytes && n_moved > 1;
     int64_t k = 0, n;
-    int found = 0;
+    *found = 0;
     do {
-        double value = 0;
-        int result;
-        memo_status status = MEMO_STATUS_OK;
+        memo_status status;
         n = memoi_combination(s, k);
-        result = memoi_program_solve(s, MEMOI_AIM_STEP, 0, &value);
-        if (result > 0 && (!s->best.fits || value < s->best.step_s))
-            status = memoi_round_shares(s, error);
+        status = memoi_search_places(s, aim, step_limit_s, rounds, is_spilling ? 1 : n_moved,
+                                     n_moved, value, found, error);
         if (status) return status;
-        if (result < 0) found = -1;
-        if (result <= 0 || found < 0) continue;
-        if (!found || value < s->program_s) s->program_s = value;
-        found = 1;
     } while (++k < n);
-    if (found <= 0) s->program_s = 0;
     return MEMO_STATUS_OK;
+}
+
+/* All programs, rounded; s->program_s is the least of their values. */
+MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
+    int found;
+    memo_status status =
+        memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, &s->program_s, &found, error);
+    if (found <= 0) s->program_s = 0;
+    return status;
 }
 
 #endif /* MEMO_LP_SOLVE */
@@ -5978,13 +6194,16 @@ MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* o
     if (!s->desc->is_alpha_only) {
         memoi_aim aim = is_host ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE;
         double step_s = 0, bytes = 0;
-        int result = memoi_program_bound(s, MEMOI_AIM_STEP, 0, &step_s);
-        if (result > 0) result = memoi_program_bound(s, aim, step_s * (1 + 1e-6), &bytes);
-        if (result > 0) {
+        int found;
+        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 0, &step_s, &found, error);
+        if (!status && found > 0)
+            status = memoi_search_programs(s, aim, step_s * (1 + 1e-6), 0, &bytes, &found, error);
+        if (status) return status;
+        if (found > 0) {
             outlook->step_s = step_s;
             outlook->bytes = bytes;
         }
-        if (result >= 0) return MEMO_STATUS_OK;
+        if (found >= 0) return MEMO_STATUS_OK;
     }
 #endif
     status = memoi_best_alpha(s, &score, &alpha, &n_resident_layers, error);
@@ -6014,6 +6233,9 @@ MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_a
         if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0)
             return MEMO_STATUS_OK;
         s->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
+    } else if (limit == MEMO_ALPHA_LIMIT_DISK) {
+        if (!desc->spill_bytes) return MEMO_STATUS_OK;
+        s->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else {
         if (capacity == 0) return MEMO_STATUS_OK;
         *(is_host ? &s->host_bytes : &s->device_bytes) = lifted;
@@ -6021,7 +6243,7 @@ MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_a
     status = memoi_foresee(s, is_host, &then, error);
     s->host_bytes = desc->host_bytes;
     s->device_bytes = desc->device_bytes;
-    s->link_factor = 1;
+    s->link_factor = s->disk_factor = 1;
     if (status || then.step_s < 0) return status;
     *saved = 1 - then.step_s / now_s;
     *extra_bytes = then.bytes - (double)capacity;
@@ -6031,8 +6253,9 @@ MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_a
 /* The limit of which a tenth more saves most, and what it would save to have none; where a tenth
  * saves nothing (attention is recomputed whole or not at all), the one that costs most in all. */
 MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
-    static const memo_alpha_limit limits[] = {
-        MEMO_ALPHA_LIMIT_HOST_MEMORY, MEMO_ALPHA_LIMIT_DEVICE_MEMORY, MEMO_ALPHA_LIMIT_BANDWIDTH};
+    static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
+                                              MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
+                                              MEMO_ALPHA_LIMIT_BANDWIDTH, MEMO_ALPHA_LIMIT_DISK};
     memoi_outlook now;
     double saved, extra_bytes, most = 5e-5;
     char bytes[32];
@@ -6046,7 +6269,7 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
                    "save anything");
     if (status || !(now.step_s > 0)) return status;
     for (is_all = 0; is_all < 2 && plan->limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (i = 0; i < 3 && !status; i++) {
+        for (i = 0; i < 4 && !status; i++) {
             status = memoi_lift(s, limits[i], is_all, now.step_s, &saved, &extra_bytes, error);
             if (status || saved <= most) continue;
             most = saved;
@@ -6055,10 +6278,11 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
     }
     if (status || plan->limit == MEMO_ALPHA_LIMIT_NONE) return status;
     status = memoi_lift(s, plan->limit, 1, now.step_s, &saved, &extra_bytes, error);
-    if (plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH)
+    if (plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH || plan->limit == MEMO_ALPHA_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
-                 "bandwidth is the limit; a link twice as fast would save %.2g%% of the step",
-                 100 * saved);
+                 "%s is the limit; %s twice as fast would save %.2g%% of the step",
+                 memo_alpha_limit_name(plan->limit),
+                 plan->limit == MEMO_ALPHA_LIMIT_DISK ? "one" : "a link", 100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
@@ -6069,21 +6293,28 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
 
 /* What the least demanding plan lacks. */
 MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
+    static const char* const names[] = {"device memory", "host memory", "the disk"};
+    int64_t needed_bytes[3], there_bytes[3];
     char needed[32], there[32];
     memoi_score score;
     memo_status status;
-    int is_host;
+    int which = 0;
     memoi_tiles_of_alpha(s, 0);
     status = memoi_score_tiles(s, &score, error);
     if (status) return status;
-    is_host = !s->device_bytes || score.sizes.device_bytes <= s->device_bytes;
-    return memo_error_set(
-        error, MEMO_STATUS_INFEASIBLE,
-        "%s memory: %s, with as much recomputed as can be, needs %s of the %s there",
-        is_host ? "host" : "device", s->desc->is_alpha_only ? "a single alpha" : "a plan",
-        memoi_bytes_name(needed,
-                         (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes)),
-        memoi_bytes_name(there, (double)(is_host ? s->host_bytes : s->device_bytes)));
+    needed_bytes[0] = score.sizes.device_bytes;
+    needed_bytes[1] = score.sizes.host_bytes;
+    needed_bytes[2] = score.sizes.spill_bytes;
+    there_bytes[0] = s->device_bytes;
+    there_bytes[1] = s->host_bytes;
+    there_bytes[2] = s->desc->spill_bytes;
+    while (which < 2 && (!there_bytes[which] || needed_bytes[which] <= there_bytes[which])) which++;
+    if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "%s: %s, with as much recomputed as can be, needs %s of the %s there",
+                          names[which], s->desc->is_alpha_only ? "a single alpha" : "a plan",
+                          memoi_bytes_name(needed, (double)needed_bytes[which]),
+                          memoi_bytes_name(there, (double)there_bytes[which]));
 }
 
 /* plan takes s->best_rows where these are what is wanted. */
@@ -6109,6 +6340,9 @@ MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo
     plan->device_bytes = score.sizes.device_bytes;
     plan->host_bytes = score.sizes.host_bytes;
     plan->swapped_bytes = score.sizes.swapped_bytes;
+    plan->spill_bytes = score.sizes.spill_bytes;
+    plan->n_spilled_layers = score.sizes.n_spilled_layers;
+    plan->n_host_layers = score.n_host_layers;
     plan->program_s = s->program_s;
     if (s->best_rows) return memoi_name_limit(s, plan, error);
     s->best_rows = (memo_swap_rows*)memoi_calloc(

@@ -5,10 +5,11 @@
  *   cc -O2 -I. -DMEMO_LP_SOLVE bench/swap_plan.c -llpsolve55 -lcolamd -ldl -lpthread -lm
  *   ./a.out [REPETITIONS]
  *
- * For two lengths, two bandwidths and three capacities: the device is profiled, rows are planned, and
- * the plan is run, as are all fixed plans of a grid that fit: five alphas, and every choice of kept,
- * swapped or recomputed for whole tensors.  Prints the step predicted and measured (medians of the
- * same run, all plans in turn), and the best of the grid.  Fails where the prediction is off by more
+ * For two lengths, two bandwidths and three capacities, then for little host memory and a file on a
+ * disk half and a fifth as fast as the link: the device is profiled, rows are planned, and the plan is
+ * run, as are all fixed plans of a grid that fit: five alphas, and every choice of kept, swapped or
+ * recomputed for whole tensors, with as many layers on the host as fit.  Prints the step predicted and
+ * measured (medians of the same run, all plans in turn), and the best of the grid.  Fails where the prediction is off by more
  * than 10 %, or the plan takes 3 % more than the best of the grid. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -29,6 +30,12 @@ static void check(memo_status status) {
     if (!status) return;
     fprintf(stderr, "bench/swap_plan: %s\n", error.message);
     exit(1);
+}
+
+/* Of the file that is the third tier. */
+static const char* folder(void) {
+    const char* name = getenv("TMPDIR");
+    return name && *name ? name : "/tmp";
 }
 
 static int compare_doubles(const void* a, const void* b) {
@@ -135,8 +142,11 @@ typedef struct fixed_plan {
     double steps_s[REPETITIONS_MAX];
 } fixed_plan;
 
-static int fits(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
+/* With as many layers on the host as fit, where there is a file for the others. */
+static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) {
     memo_swap_sizes sizes;
+    desc->n_host_layers = 0;
+    if (desc->spill_directory) (void)memo_swap_fit_host(desc, host_bytes, &error);
     check(memo_swap_get_sizes(desc, &sizes, &error));
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
@@ -180,8 +190,10 @@ typedef struct outcome {
     double worst_prediction, worst_choice;
 } outcome;
 
+/* disk_bytes_per_s: 0: there is no file. */
 static void run_point(trainer* t, const memo_profile* profile, const char* what,
-                      int64_t device_bytes, int64_t host_bytes, int repetitions, outcome* worst) {
+                      int64_t device_bytes, int64_t host_bytes, double disk_bytes_per_s,
+                      int repetitions, outcome* worst) {
     static fixed_plan plans[N_PLANS_MAX];
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
@@ -196,12 +208,15 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     desc.n_layers = N_LAYERS;
     desc.n_rows = t->n_rows;
     desc.tile_rows = 32;
+    if (disk_bytes_per_s > 0) desc.spill_directory = folder();
+    desc.spill_bytes_per_s = disk_bytes_per_s;
     memset(costs, 0, sizeof costs);
     costs[2].is_whole = 1;
     plan_desc.swap = &desc;
     plan_desc.costs = costs;
     plan_desc.device_bytes = device_bytes;
     plan_desc.host_bytes = host_bytes;
+    plan_desc.spill_bytes = disk_bytes_per_s > 0 ? (int64_t)1 << 30 : 0;
     check(memo_swap_plan_use_profile(&plan_desc, costs, profile, &error));
     check(memo_plan_swap(&plan_desc, &plan, &error));
     n = make_grid(&desc, device_bytes, host_bytes, plans);
@@ -216,12 +231,13 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
         best_s = step_s;
         best = i;
     }
-    printf("%5lld %5.2f %-14s %4.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
+    printf("%5lld %5.2f %-14s %4.0f %5.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
            (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s /
                plan_desc.forward_s,
-           what, (double)device_bytes / 1024, (double)host_bytes / 1024, plan->step_s * 1e3,
-           chosen_s * 1e3, chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
+           what, (double)device_bytes / 1024, (double)host_bytes / 1024,
+           (double)plan->spill_bytes / 1024, plan->step_s * 1e3, chosen_s * 1e3,
+           chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
            n ? plans[best].name : "none fits", plan->reason);
     fflush(stdout);
     off = fabs(chosen_s / plan->step_s - 1);
@@ -231,23 +247,29 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     memo_swap_plan_destroy(plan);
 }
 
-/* A device with copies of a whole layer that take copy_over_forward forwards at length 512. */
-static void run_device(int64_t n_rows, double copy_over_forward, int repetitions, outcome* worst) {
+/* A device with copies of a whole layer that take copy_over_forward forwards at length 512, and a disk
+ * disk_over_link as fast; 0: none. */
+static void run_device(int64_t n_rows, double copy_over_forward, double disk_over_link,
+                       int repetitions, outcome* worst) {
     static const struct {
         const char* what;
         double device_layers, host_layers; /* capacities, in whole layers */
-    } capacities[] = {
-        {"little of both", 1.6, 1.2}, {"little host", 2.6, 1.2}, {"enough host", 1.9, 3}};
+        int32_t has_disk;
+    } capacities[] = {{"little of both", 1.6, 1.2, 0},
+                      {"little host", 2.6, 1.2, 0},
+                      {"enough host", 1.9, 3, 0},
+                      {"host and disk", 2.1, 1.2, 1}};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc profile_desc = memo_profile_desc_default();
     memo_profile profile;
     trainer t;
-    double layer_bytes = (double)n_rows * LAYER_ROW_BYTES;
+    double layer_bytes = (double)n_rows * LAYER_ROW_BYTES, disk_bytes_per_s;
     size_t i;
     memset(&t, 0, sizeof t);
     trainer_set_length(&t, 512);
     host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s =
         512.0 * LAYER_ROW_BYTES / (copy_over_forward * t.forward_s);
+    disk_bytes_per_s = disk_over_link * host_desc.to_host_bytes_per_s;
     trainer_set_length(&t, n_rows);
     check(memo_host_device_create(&host_desc, &t.host, &error));
     check(t.host->stream_create(t.host->context, "compute", 0, &t.compute, &error));
@@ -262,34 +284,40 @@ static void run_device(int64_t n_rows, double copy_over_forward, int repetitions
     profile_desc.n_rows = n_rows;
     profile_desc.largest_copy_bytes = 256 * 1024;
     profile_desc.n_repetitions = repetitions;
+    profile_desc.spill_directory = disk_over_link > 0 ? folder() : NULL;
+    profile_desc.spill_bytes_per_s = disk_bytes_per_s;
     check(memo_profile_measure(&profile_desc, &profile, &error));
     for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
-        run_point(&t, &profile, capacities[i].what,
-                  (int64_t)(capacities[i].device_layers * layer_bytes),
-                  (int64_t)(capacities[i].host_layers * layer_bytes), repetitions, worst);
+        if (capacities[i].has_disk == (disk_over_link > 0))
+            run_point(&t, &profile, capacities[i].what,
+                      (int64_t)(capacities[i].device_layers * layer_bytes),
+                      (int64_t)(capacities[i].host_layers * layer_bytes), disk_bytes_per_s,
+                      repetitions, worst);
     t.host->stream_destroy(t.host->context, t.compute, NULL);
     memo_host_device_destroy(t.host);
 }
 
 int main(int argc, char** argv) {
     static const int64_t lengths[] = {512, 1024};
-    static const double copies[] = {0.7, 1.6};
-    int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k;
+    static const double copies[] = {0.7, 1.6}, disks[] = {0, 0.5, 0.2};
+    int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k, d;
     outcome worst;
     memset(&worst, 0, sizeof worst);
     if (repetitions < 1 || repetitions > REPETITIONS_MAX) {
         fprintf(stderr, "bench/swap_plan: repetitions must be 1 to %d\n", REPETITIONS_MAX);
         return 2;
     }
-    printf(
-        "Swap planner, host device: %d layers of %d bytes a row, medians of %d.\ncopy: moving a "
-        "whole layer, in forwards.  Capacities in KiB.  grid: the best fixed plan measured beside "
-        "it; its words: qkv, attention, mlp.\n\n",
-        N_LAYERS, LAYER_ROW_BYTES, repetitions);
-    printf("%5s %5s %-14s %4s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
-           "host", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
-    for (i = 0; i < 2; i++)
-        for (k = 0; k < 2; k++) run_device(lengths[i], copies[k], repetitions, &worst);
+    printf("Swap planner, host device: %d layers of %d bytes a row, medians of %d.\ncopy: moving a "
+           "whole layer, in forwards.  Capacities in KiB; file: what the plan puts there.  grid: "
+           "the best "
+           "fixed plan measured beside it; its words: qkv, attention, mlp.\n\n",
+           N_LAYERS, LAYER_ROW_BYTES, repetitions);
+    printf("%5s %5s %-14s %4s %5s %5s | %9s %9s %8s | %9s %9s\n", "rows", "copy", "memory", "dev.",
+           "host", "file", "predicted", "plan ms", "ratio", "grid ms", "plan/grid");
+    for (d = 0; d < 3; d++)
+        for (i = 0; i < 2; i++)
+            for (k = 0; k < 2; k++)
+                run_device(lengths[i], copies[k], disks[d], repetitions, &worst);
     printf("\nprediction off by %.1f %% at most (10 allowed); plan behind the best of the grid by "
            "%.1f %% at most (3 allowed)\n",
            100 * worst.worst_prediction, 100 * worst.worst_choice);

@@ -8,6 +8,8 @@
 
 #include "memo.h"
 
+#include <stdlib.h>
+
 #define CHAIN_TENSORS_MAX 8
 #define CHAIN_LAYERS_MAX  9 /* of those with a table of rows */
 
@@ -29,6 +31,12 @@ typedef struct chain_op {
     uint64_t key;
     int64_t* n_wrong;
 } chain_op;
+
+/* Where spilled layers go. */
+static MEMO_UNUSED const char* chain_folder(void) {
+    const char* folder = getenv("TMPDIR");
+    return folder && *folder ? folder : "/tmp";
+}
 
 static unsigned char chain_byte(uint64_t key, int64_t row, int64_t column) {
     uint64_t hash = (key ^ (uint64_t)row) * 0x9e3779b97f4a7c15u;

@@ -49,6 +49,7 @@ static void random_rows(chain* c) {
 
 static void random_chain(chain* c) {
     int32_t t;
+    int spills;
     memset(c, 0, sizeof *c);
     c->desc = memo_swap_desc_default();
     c->desc.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 9);
@@ -64,15 +65,31 @@ static void random_chain(chain* c) {
         c->tensors[t].is_contiguous = memo_test_int(0, 3) == 0;
     }
     c->desc.tensors = c->tensors;
+    spills = memo_test_int(0, 1) != 0;
+    if (spills) { /* enough layers for it to happen */
+        c->desc.n_layers = (int32_t)memo_test_int(3, 9);
+        c->desc.n_resident_layers = (int32_t)memo_test_int(0, 3);
+    }
     if (memo_test_int(0, 1)) random_rows(c);
+    if (spills) {
+        memo_swap_sizes sizes;
+        c->desc.n_host_layers = (int32_t)memo_test_int(1, memo_test_int(0, 2) ? 2 : 6);
+        c->desc.spill_directory = chain_folder();
+        c->desc.rows = c->has_rows ? c->rows : NULL;
+        if (memo_swap_get_sizes(&c->desc, &sizes, &error)) { /* a table may come back in disorder */
+            CHECK_CASE(c->has_rows && strstr(error.message, "must alternate"), "%s", error.message);
+            c->desc.n_host_layers = 0;
+        }
+    }
 }
 
 static const char* describe(const chain* c) {
     static char text[256];
-    snprintf(text, sizeof text, "%s, layers %d tensors %d rows %lld tile %lld alpha %g resident %d",
+    snprintf(text, sizeof text,
+             "%s, layers %d tensors %d rows %lld tile %lld alpha %g resident %d host %d",
              c->has_rows ? "table" : "modes", (int)c->desc.n_layers, (int)c->desc.n_tensors,
              (long long)c->desc.n_rows, (long long)c->desc.tile_rows, c->desc.alpha,
-             (int)c->desc.n_resident_layers);
+             (int)c->desc.n_resident_layers, (int)c->desc.n_host_layers);
     return text;
 }
 
@@ -86,6 +103,7 @@ static memo_device* new_host(double bytes_per_s) {
 
 /* Random chains, several micro-batches, some given up half-way: every row comes back. */
 static void values_come_back(void) {
+    int64_t n_spilled = 0;
     int round;
     for (round = 0; round < 150; round++) {
         /* Slow copies make a missing wait visible to the eye, not only to a race detector. */
@@ -93,9 +111,11 @@ static void values_come_back(void) {
         chain c;
         int64_t micro_batch, n_calls;
         random_chain(&c);
+        if (round % 7 == 0) c.desc.spill_bytes_per_s = 2e6;
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
+        n_spilled += memo_swap_sizes_of(c.swap).n_spilled_layers;
         for (micro_batch = 0; micro_batch < 4; micro_batch++) {
             n_calls = memo_test_int(0, 2) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
@@ -109,6 +129,7 @@ static void values_come_back(void) {
                    "round %d", round);
         memo_host_device_destroy(host);
     }
+    CHECK_CASE(n_spilled > 50, "only %lld layers were spilled", (long long)n_spilled);
 }
 
 /* Whether the backward of layer finds row of tensor t where the forward left it: neither moved, nor
@@ -349,6 +370,17 @@ static memo_status dropping_copy(void* context, memo_stream stream, memo_copy_ki
     return d->inner->copy(d->inner->context, stream, kind, to, from, n, e);
 }
 
+static memo_status dropping_annotate(void* context, memo_stream stream,
+                                     const struct memo_op_desc* op, memo_error* e) {
+    dropping* d = (dropping*)context;
+    return d->inner->annotate(d->inner->context, stream, op, e);
+}
+static memo_status dropping_launch_host(void* context, memo_stream stream, memo_host_call* call,
+                                        memo_error* e) {
+    dropping* d = (dropping*)context;
+    return d->inner->launch_host(d->inner->context, stream, call, e);
+}
+
 /* Runs complete micro-batches with wait `dropped` hidden (-1: none) and compares what was recorded
  * with what memo_swap_generate promises.  *n_waits: those the engine made. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
@@ -387,6 +419,8 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
         c->swap->device.event_wait = dropping_wait;
         c->swap->device.event_record = dropping_record;
         c->swap->device.copy = dropping_copy;
+        c->swap->device.annotate = dropping_annotate;
+        c->swap->device.launch_host = dropping_launch_host;
     }
     for (i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
     c->swap->device = *d.inner;
@@ -426,10 +460,14 @@ static void a_broken_promise_is_noticed(void) {
         random_chain(&c);
         c.desc.n_layers = 5;
         c.desc.is_timed = 0;
+        c.desc.n_resident_layers = 2;
         c.has_rows = 0;
         c.desc.rows = NULL;
+        c.desc.n_host_layers = 1;
+        c.desc.spill_directory = chain_folder();
         CHECK_OK(run_and_compare(&c, 1, -1, &n_waits));
     } while (!n_waits);
+    CHECK(n_waits == 4 * 3 + 4 * 2);
     for (k = 0; k < n_waits; k++)
         n_noticed += run_and_compare(&c, 1, k, NULL) == MEMO_STATUS_INVALID_ARGUMENT;
     CHECK_CASE(n_noticed == n_waits, "%lld of %lld", (long long)n_noticed, (long long)n_waits);
@@ -516,6 +554,8 @@ FAULTY(copy,
        (void* context, memo_stream s, memo_copy_kind k, void* to, const void* from, int64_t n,
         memo_error* e),
        (f->inner->context, s, k, to, from, n, e))
+FAULTY(launch_host, (void* context, memo_stream s, memo_host_call* c, memo_error* e),
+       (f->inner->context, s, c, e))
 /* Freeing cannot be refused: these only pass on. */
 static memo_status faulty_device_free(void* context, void* a, memo_error* e) {
     faulty* f = (faulty*)context;
@@ -551,6 +591,7 @@ static void faulty_init(faulty* f, memo_device* inner, int64_t failing) {
     f->table.event_wait = faulty_event_wait;
     f->table.event_elapsed = faulty_event_elapsed;
     f->table.copy = faulty_copy;
+    f->table.launch_host = faulty_launch_host;
     f->inner = inner;
     f->failing = failing;
 }
@@ -568,11 +609,13 @@ static void every_fault_is_a_status(void) {
         memo_swap_stats stats;
         memset(&error, 0, sizeof error);
         gpt_table(&c, 24);
-        c.desc.n_layers = 4;
+        c.desc.n_layers = 5;
         c.desc.n_rows = 10;
         c.desc.tile_rows = 3;
         c.desc.alpha = 0.5;
         c.desc.is_timed = 1;
+        c.desc.n_host_layers = 1;
+        c.desc.spill_directory = chain_folder();
         faulty_init(&f, host, k);
         c.host = host;
         c.device = &f.table;

@@ -78,16 +78,30 @@ static void random_problem(problem* p, int n_tensors_max, int n_tiles_max) {
     if (memo_test_int(0, 5))
         p->desc.to_device_bytes_per_s =
             (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 2048;
+    if (memo_test_int(0, 1)) return;
+    /* A third tier.  Places in host memory and parts of a file take whole pages. */
+    for (t = 0; t < p->swap.n_tensors; t++) p->tensors[t].row_bytes *= 8;
+    if (p->swap.n_layers < 4) p->swap.n_layers += 3;
+    p->desc.to_host_bytes_per_s *= 8;
+    p->desc.to_device_bytes_per_s *= 8;
+    p->desc.spill_bytes = (int64_t)1 << 40;
+    if (memo_test_int(0, 5))
+        p->desc.to_file_bytes_per_s =
+            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 32768;
+    if (memo_test_int(0, 5))
+        p->desc.from_file_bytes_per_s =
+            (memo_test_real() + 0.1) * (double)(p->swap.n_rows * p->swap.n_tensors) * 32768;
 }
 
 static const char* describe(const problem* p) {
     static char text[256];
-    snprintf(
-        text, sizeof text,
-        "layers %d tensors %d rows %lld tile %lld device %lld host %lld forward %g backward %g",
-        (int)p->swap.n_layers, (int)p->swap.n_tensors, (long long)p->swap.n_rows,
-        (long long)p->swap.tile_rows, (long long)p->desc.device_bytes,
-        (long long)p->desc.host_bytes, p->desc.forward_s, p->desc.backward_s);
+    snprintf(text, sizeof text,
+             "layers %d tensors %d rows %lld tile %lld device %lld host %lld file %lld forward %g "
+             "backward %g",
+             (int)p->swap.n_layers, (int)p->swap.n_tensors, (long long)p->swap.n_rows,
+             (long long)p->swap.tile_rows, (long long)p->desc.device_bytes,
+             (long long)p->desc.host_bytes, (long long)p->desc.spill_bytes, p->desc.forward_s,
+             p->desc.backward_s);
     return text;
 }
 
@@ -108,12 +122,14 @@ static int leader_of(const problem* p, int t) {
     return p->costs[t].with ? p->costs[t].with - 1 : t;
 }
 
-/* The step of a choice for all layers, from the description of the engine alone; -1: not allowed. */
-static double step_of_choice(const problem* p, const choice* c, int64_t* device_bytes,
-                             int64_t* host_bytes) {
-    double stored[64], loaded[64], compute = 0, store = 0, load = 0;
-    double store_s = 0, load_s = 0, recompute_s = 0;
-    int64_t n_tiles = n_tiles_of(p), n = p->swap.n_layers, i;
+/* The step of a choice for all layers with so many places in host memory, from the description of the
+ * engine alone; -1: not allowed. */
+static double step_with_places(const problem* p, const choice* c, int64_t places,
+                               int64_t* device_bytes, int64_t* host_bytes) {
+    double stored[64], loaded[64], passed[64], compute = 0, store = 0, load = 0, file = 0;
+    double store_s = 0, load_s = 0, recompute_s = 0, write_s = 0, read_s = 0;
+    int64_t n_tiles = n_tiles_of(p), n = p->swap.n_layers, n_spilled = n - 2 - places, i;
+    int64_t layer_bytes = 0;
     int32_t t;
     *device_bytes = *host_bytes = 0;
     for (t = 0; t < p->swap.n_tensors; t++) {
@@ -127,7 +143,10 @@ static double step_of_choice(const problem* p, const choice* c, int64_t* device_
         if (p->tensors[t].is_contiguous && c->kept[t] && c->kept[t] < n_tiles) return -1;
         *device_bytes +=
             tile_bytes * (n * c->kept[t] + (n < 2 ? n : 2) * c->swapped[t] + recomputed);
-        *host_bytes += n > 2 ? (n - 2) * tile_bytes * c->swapped[t] : 0;
+        *host_bytes += n > 2 ? places * tile_bytes * c->swapped[t] : 0;
+        layer_bytes += tile_bytes * c->swapped[t];
+        if (p->desc.to_file_bytes_per_s > 0) write_s += bytes / p->desc.to_file_bytes_per_s;
+        if (p->desc.from_file_bytes_per_s > 0) read_s += bytes / p->desc.from_file_bytes_per_s;
         if (p->desc.to_host_bytes_per_s > 0) store_s += bytes / p->desc.to_host_bytes_per_s;
         if (p->desc.to_device_bytes_per_s > 0) load_s += bytes / p->desc.to_device_bytes_per_s;
         if (leader == t)
@@ -136,11 +155,15 @@ static double step_of_choice(const problem* p, const choice* c, int64_t* device_
     }
     if (p->desc.device_bytes && *device_bytes > p->desc.device_bytes) return -1;
     if (p->desc.host_bytes && *host_bytes > p->desc.host_bytes) return -1;
+    if (layer_bytes == 0) n_spilled = 0;
+    if (n_spilled > 0 && n_spilled * layer_bytes > p->desc.spill_bytes) return -1;
     for (i = 0; i < n; i++) {
         if (i >= 2) compute = larger(compute, stored[i - 2]);
         compute += p->desc.forward_s;
-        if (i < n - 2) store = larger(compute, store) + store_s;
-        stored[i] = store;
+        if (i >= n - 2) continue;
+        if (i >= places && n_spilled > 0) store = larger(store, passed[i - places]);
+        stored[i] = store = larger(compute, store) + store_s;
+        if (i < n_spilled) passed[i] = file = larger(file, store) + write_s;
     }
     compute += p->desc.between_s;
     for (i = n - 1; i >= 0; i--) {
@@ -148,10 +171,25 @@ static double step_of_choice(const problem* p, const choice* c, int64_t* device_
         if (i < n - 1) compute += recompute_s;
         compute += p->desc.backward_s;
         if (i < 2) continue;
-        load = larger(compute, load) + load_s;
-        loaded[i - 2] = load;
+        if (i - 2 < n_spilled) load = larger(load, passed[i - 2]);
+        loaded[i - 2] = load = larger(compute, load) + load_s;
+        if (i - 2 >= places && n_spilled > 0)
+            passed[i - 2 - places] = file = larger(file, load) + read_s;
     }
     return compute;
+}
+
+/* With the number of places that is best. */
+static double step_of_choice(const problem* p, const choice* c, int64_t* device_bytes,
+                             int64_t* host_bytes) {
+    int64_t n_moved = p->swap.n_layers - 2, places;
+    double best = step_with_places(p, c, n_moved, device_bytes, host_bytes);
+    for (places = n_moved - 1; places > 0 && p->desc.spill_bytes && p->desc.host_bytes; places--) {
+        int64_t host_with_less;
+        double step = step_with_places(p, c, places, device_bytes, &host_with_less);
+        if (step >= 0 && (best < 0 || step < best)) best = step;
+    }
+    return best;
 }
 
 /* The shortest step over every choice; -1: none fits. */
@@ -186,6 +224,8 @@ static void random_capacities(problem* p) {
     least = device_bytes / 2;
     if (memo_test_int(0, 3)) p->desc.host_bytes = 1 + memo_test_int(0, host_bytes);
     if (memo_test_int(0, 3)) p->desc.device_bytes = 1 + memo_test_int(least, most + most / 2);
+    if (p->desc.spill_bytes && memo_test_int(0, 2) == 0)
+        p->desc.spill_bytes = 1 + memo_test_int(0, host_bytes);
 }
 
 #ifdef MEMO_LP_SOLVE
@@ -208,13 +248,14 @@ static void row(full_program* f, int relation, double bound) {
     f->n = 0;
 }
 
-/* Columns: 3 shares a bundle; the starts of n forwards, n backwards, n stores and n loads; the step.
- */
+/* Columns: 3 shares a bundle; the starts of n forwards, n backwards, n stores, n loads, n writes and n
+ * reads; the step.  s->most_places of the layers that are moved lie on the host. */
 static double start_times(memoi_splitter* s) {
     const memo_swap_plan_desc* d = s->desc;
     int n = d->swap->n_layers, nb = s->n_bundles, i, b, k, result;
     int forward = 3 * nb + 1, backward = forward + n, store = backward + n, load = store + n;
-    int step = load + n;
+    int write = load + n, read = write + n, step = read + n;
+    int places = s->most_places, n_spilled = n - 2 - places;
     double value = -1;
     full_program f;
     f.n = 0;
@@ -228,14 +269,19 @@ static double start_times(memoi_splitter* s) {
         }
         row(&f, EQ, 1);
     }
-    for (k = 0; k < 2; k++) {
-        int64_t capacity = k ? s->host_bytes : s->device_bytes;
+    for (k = 0; k < 3; k++) {
+        int64_t capacity = k == 0 ? s->device_bytes : k == 1 ? s->host_bytes : d->spill_bytes;
         double scale = (double)(capacity ? capacity : 1);
         if (!capacity) continue;
         for (b = 0; b < nb; b++) {
             double bytes = (double)(s->bundles[b].row_bytes * d->swap->n_rows) / scale;
             if (k == 0) term(&f, n * bytes, 3 * b + 1);
-            term(&f, k == 0 ? (n < 2 ? n : 2) * bytes : n > 2 ? (n - 2) * bytes : 0, 3 * b + 2);
+            term(&f,
+                 (k == 0   ? larger(0, n < 2 ? n : 2)
+                  : k == 1 ? larger(0, places)
+                           : larger(0, n_spilled)) *
+                     bytes,
+                 3 * b + 2);
             if (k == 0) term(&f, bytes, 3 * b + 3);
         }
         row(&f, LE, (double)capacity / scale);
@@ -263,6 +309,13 @@ static double start_times(memoi_splitter* s) {
         if (moved) AFTER(backward + i, load + i, 0, d->to_device_bytes_per_s, 0);
         if (moved) AFTER(load + i, backward + i + 2, d->backward_s, 0, i + 2 < n - 1);
         if (moved && i < n - 3) AFTER(load + i, load + i + 1, 0, d->to_device_bytes_per_s, 0);
+        if (i >= n_spilled) continue;
+        AFTER(write + i, store + i, 0, d->to_host_bytes_per_s, 0);
+        if (i > 0) AFTER(write + i, write + i - 1, 0, d->to_file_bytes_per_s, 0);
+        AFTER(store + i + places, write + i, 0, d->to_file_bytes_per_s, 0);
+        AFTER(read + i, load + i + places, 0, d->to_device_bytes_per_s, 0);
+        if (i < n_spilled - 1) AFTER(read + i, read + i + 1, 0, d->from_file_bytes_per_s, 0);
+        AFTER(load + i, read + i, 0, d->from_file_bytes_per_s, 0);
     }
     AFTER(backward + n - 1, forward + n - 1, d->forward_s + d->between_s, 0, 0);
     AFTER(step, backward, d->backward_s, 0, n > 1);
@@ -287,6 +340,10 @@ static void paths_give_the_value_of_start_times(void) {
         connect(&p);
         random_capacities(&p);
         CHECK_OK(memoi_splitter_create(&p.desc, &s, &error));
+        if (p.desc.spill_bytes && p.swap.n_layers > 3)
+            s.least_places = s.most_places = (int32_t)memo_test_int(1, p.swap.n_layers - 2);
+        else
+            s.least_places = s.most_places = p.swap.n_layers - 2;
         do {
             double value = 0, expected;
             int result;
@@ -312,11 +369,16 @@ static double cost_of_rounding(const problem* p) {
     memoi_splitter s;
     double best = -1, cost = 0;
     int64_t k = 0, n;
-    int32_t b, n_layers = p->swap.n_layers;
+    int32_t b, n_layers = p->swap.n_layers, places = n_layers - 2;
     CHECK_OK(memoi_splitter_create(&p->desc, &s, &error));
     do {
         double value = 0;
         n = memoi_combination(&s, k);
+        s.least_places = s.most_places = places;
+        if (--places < 1 || !p->desc.spill_bytes || !p->desc.host_bytes) { /* all of them tried */
+            places = n_layers - 2;
+            k++;
+        }
         if (memoi_program_solve(&s, MEMOI_AIM_STEP, 0, &value) <= 0) continue;
         if (best >= 0 && value >= best) continue;
         best = value;
@@ -336,9 +398,13 @@ static double cost_of_rounding(const problem* p) {
                 whole = larger(whole, n_layers * bytes / p->desc.to_host_bytes_per_s);
             if (p->desc.to_device_bytes_per_s > 0)
                 whole = larger(whole, n_layers * bytes / p->desc.to_device_bytes_per_s);
+            if (p->desc.to_file_bytes_per_s > 0)
+                whole = larger(whole, n_layers * bytes / p->desc.to_file_bytes_per_s);
+            if (p->desc.from_file_bytes_per_s > 0)
+                whole = larger(whole, n_layers * bytes / p->desc.from_file_bytes_per_s);
             cost += (n_split - 1) * whole / (double)s.n_tiles;
         }
-    } while (++k < n);
+    } while (k < n);
     memoi_splitter_free(&s);
     return cost;
 }
@@ -366,6 +432,9 @@ static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_
     times.copy_s = p->desc.copy_s;
     times.to_host_bytes_per_s = p->desc.to_host_bytes_per_s;
     times.to_device_bytes_per_s = p->desc.to_device_bytes_per_s;
+    times.file_s = p->desc.file_s;
+    times.to_file_bytes_per_s = p->desc.to_file_bytes_per_s;
+    times.from_file_bytes_per_s = p->desc.from_file_bytes_per_s;
     times.both_ways_bytes_per_s = 1; /* never both at once: it would show */
     times.n_micro_batches = n_micro_batches;
     memo_swap_plan_apply(plan, &swap);
@@ -388,6 +457,9 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
     CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
     CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes,
                "round %d: %s", round, describe(p));
+    CHECK_CASE(sizes.spill_bytes == plan->spill_bytes && sizes.spill_bytes <= p->desc.spill_bytes &&
+                   sizes.n_spilled_layers == plan->n_spilled_layers,
+               "round %d: %s", round, describe(p));
     CHECK_CASE((!p->desc.device_bytes || sizes.device_bytes <= p->desc.device_bytes) &&
                    (!p->desc.host_bytes || sizes.host_bytes <= p->desc.host_bytes),
                "round %d: %s", round, describe(p));
@@ -406,7 +478,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 }
 
 static void random_plans_are_near_the_best(void) {
-    int round, n_planned = 0, n_split = 0, n_refused = 0;
+    int round, n_planned = 0, n_split = 0, n_refused = 0, n_spilled = 0;
     double worst = 0;
     for (round = 0; round < 1000; round++) {
         problem p;
@@ -430,6 +502,7 @@ static void random_plans_are_near_the_best(void) {
                    describe(&p));
         if (status) continue;
         n_planned++;
+        n_spilled += plan->n_spilled_layers > 0;
         check_plan(&p, plan, round);
 #ifdef MEMO_LP_SOLVE
         {
@@ -448,11 +521,11 @@ static void random_plans_are_near_the_best(void) {
         worst = larger(worst, plan->step_s / best);
         memo_swap_plan_destroy(plan);
     }
-    printf(
-        "# %d planned, %d of them split, %d refused; at worst %.4f times the best choice for all "
-        "layers\n",
-        n_planned, n_split, n_refused, worst);
-    CHECK(n_planned > 500 && n_refused > 20);
+    printf("# %d planned, %d of them split, %d spilled, %d refused; at worst %.4f times the best "
+           "choice "
+           "for all layers\n",
+           n_planned, n_split, n_spilled, n_refused, worst);
+    CHECK(n_planned > 500 && n_refused > 20 && n_spilled > 30);
 }
 
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
@@ -500,19 +573,19 @@ static void gpt_problem(memo_swap_tensor* tensors, memo_swap_cost* costs, memo_s
     desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 55e9;
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+/* Of the processor: what others do meanwhile does not count. */
+static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 /* Large stacks, long sequences, little memory: quick, and better than an alpha. */
 static void large_stacks_are_planned_quickly(void) {
     static const struct {
         int32_t n_layers;
-        int64_t n_rows, device_gib, host_gib;
-    } cases[] = {{8, 65536, 60, 125},    {8, 262144, 60, 125},   {32, 262144, 80, 125},
-                 {32, 131072, 40, 1000}, {96, 131072, 80, 2000}, {96, 524288, 200, 4000}};
+        int64_t n_rows, device_gib, host_gib, spill_gib;
+    } cases[] = {{8, 65536, 60, 125, 0},       {8, 262144, 60, 125, 0},
+                 {32, 262144, 80, 125, 0},     {32, 131072, 40, 1000, 0},
+                 {96, 131072, 80, 2000, 0},    {96, 524288, 200, 4000, 0},
+                 {8, 262144, 60, 125, 1000},   {32, 262144, 80, 125, 1000},
+                 {96, 262144, 90, 1000, 4000}, {96, 524288, 200, 1000, 16000}};
     size_t i;
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_swap_tensor tensors[GPT_TENSORS];
@@ -524,20 +597,24 @@ static void large_stacks_are_planned_quickly(void) {
         gpt_problem(tensors, costs, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
         desc.device_bytes = cases[i].device_gib << 30;
         desc.host_bytes = cases[i].host_gib << 30;
+        desc.spill_bytes = cases[i].spill_gib << 30;
+        desc.to_file_bytes_per_s = 6e9;
+        desc.from_file_bytes_per_s = 10e9;
         CHECK_OK(memo_plan_swap(&desc, &plan, &error));
         if (!plan) continue;
         took_s = seconds() - begin_s;
         printf(
-            "# %d layers, %lld rows, %lld and %lld GiB: step %.4g s, by alpha %.4g: %.4g s, "
-            "program %.4g s, stall %.3g s, planned in %.3g s\n#   device %.1f host %.1f GiB, %s\n",
+            "# %d layers, %lld rows, %lld, %lld and %lld GiB: step %.4g s, by alpha %.4g: %.4g s, "
+            "program %.4g s, stall %.3g s, planned in %.3g s\n#   device %.1f host %.1f file %.1f "
+            "GiB, %d layers spilled, %s\n",
             (int)cases[i].n_layers, (long long)cases[i].n_rows, (long long)cases[i].device_gib,
-            (long long)cases[i].host_gib, plan->step_s, plan->alpha, plan->alpha_step_s,
-            plan->program_s, plan->stall_s, took_s, (double)plan->device_bytes / (1 << 30),
-            (double)plan->host_bytes / (1 << 30), plan->reason);
+            (long long)cases[i].host_gib, (long long)cases[i].spill_gib, plan->step_s, plan->alpha,
+            plan->alpha_step_s, plan->program_s, plan->stall_s, took_s,
+            (double)plan->device_bytes / (1 << 30), (double)plan->host_bytes / (1 << 30),
+            (double)plan->spill_bytes / (1 << 30), (int)plan->n_spilled_layers, plan->reason);
         CHECK(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s);
         CHECK(plan->step_s <= plan->program_s * 1.02 || plan->program_s == 0);
-        CHECK_CASE(took_s < 5, "%g s",
-                   took_s); /* generous: under a race detector, on a busy machine */
+        CHECK_CASE(took_s < 10, "%g s", took_s); /* generous: under a race detector */
         memo_swap_plan_destroy(plan);
     }
 }
@@ -607,6 +684,48 @@ static void reasons_are_named(void) {
     p.tensors[0].mode = MEMO_SWAP_WHOLE;
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
     CHECK_CASE(strstr(error.message, "host memory: a single alpha"), "%s", error.message);
+}
+
+/* Room for one of four layers on the host: the others go on to a disk as fast as it may be. */
+static void the_disk_is_named(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    memo_swap_desc swap;
+    simple_problem(&p);
+    p.tensors[0].mode = MEMO_SWAP_WHOLE;
+    p.costs[0].recompute_s_per_row = -1;
+    p.desc.device_bytes = 2 * 65536;
+    p.desc.host_bytes = 65536 + 100;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_CASE(strstr(error.message, "host memory"), "%s", error.message);
+    p.desc.spill_bytes = 2 * 65536;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INFEASIBLE);
+    CHECK_CASE(strstr(error.message, "the disk") && strstr(error.message, "needs 192 KiB"), "%s",
+               error.message);
+    p.desc.spill_bytes = 3 * 65536;
+    p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 262144;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK(plan->n_host_layers == 1 && plan->n_spilled_layers == 3);
+    CHECK(plan->spill_bytes == 3 * 65536 && plan->host_bytes == 65536);
+    CHECK_CASE(plan->step_s == 18 && strstr(plan->reason, "nothing limits"), "%g: %s", plan->step_s,
+               plan->reason);
+    swap = p.swap;
+    memo_swap_plan_apply(plan, &swap);
+    CHECK(swap.n_host_layers == 1);
+    memo_swap_plan_destroy(plan);
+    p.desc.to_file_bytes_per_s = p.desc.from_file_bytes_per_s = 16384; /* 4 s a layer */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_DISK &&
+                   strstr(plan->reason, "the disk is the limit"),
+               "%s", plan->reason);
+    CHECK(plan->stall_s > 0);
+    memo_swap_plan_destroy(plan);
+    p.desc.host_bytes = 0; /* room for all: no disk */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK(plan->n_host_layers == 0 && plan->spill_bytes == 0 && plan->step_s == 18);
+    memo_swap_plan_destroy(plan);
+    p.desc.spill_bytes = -1;
+    CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 /* What is left of device memory goes to single layers, the last ones first. */
@@ -722,7 +841,7 @@ static void bad_descs_are_refused(void) {
 
 /* Plans with little memory, run: the capacities are the device's, every row comes back. */
 static void plans_run_in_the_memory_they_were_made_for(void) {
-    int round, n_run = 0;
+    int round, n_run = 0, n_spilled = 0;
     for (round = 0; round < 60; round++) {
         memo_host_device_desc host_desc = memo_host_device_desc_default();
         memo_device* host = NULL;
@@ -742,6 +861,8 @@ static void plans_run_in_the_memory_they_were_made_for(void) {
         c.desc = p.swap;
         for (t = 0; t < p.swap.n_tensors; t++) c.tensors[t] = p.tensors[t];
         memo_swap_plan_apply(plan, &c.desc);
+        c.desc.spill_directory = chain_folder();
+        n_spilled += plan->n_spilled_layers;
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
@@ -756,7 +877,7 @@ static void plans_run_in_the_memory_they_were_made_for(void) {
         memo_host_device_destroy(host);
         memo_swap_plan_destroy(plan);
     }
-    CHECK(n_run > 20);
+    CHECK_CASE(n_run > 20 && n_spilled > 0, "%d plans, %d spilled layers", n_run, n_spilled);
 }
 
 /* --- profiles --- */
@@ -868,6 +989,50 @@ static void a_device_is_measured(void) {
     memo_host_device_destroy(p.host);
 }
 
+static void a_disk_is_measured(void) {
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_profile_desc desc = memo_profile_desc_default();
+    memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
+    memo_swap_desc swap = memo_swap_desc_default();
+    memo_profile profile;
+    memo_device* host = NULL;
+    memo_device table;
+    host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = 200e6;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    desc.device = host;
+    desc.n_rows = 100;
+    desc.largest_copy_bytes = 1000000; /* 245 pages are a little more */
+    desc.n_repetitions = 3;
+    desc.spill_directory = chain_folder();
+    desc.spill_bytes_per_s = 50e6;
+    CHECK_OK(memo_profile_measure(&desc, &profile, &error));
+    CHECK(profile.file.size_bytes == 245 * 4096);
+    CHECK_CASE(profile.file.write_s > 0.02 && profile.file.write_s < 0.2, "%g",
+               profile.file.write_s);
+    CHECK_CASE(profile.file.read_s > 0.02 && profile.file.read_s < 0.2, "%g", profile.file.read_s);
+    CHECK_CASE(profile.file.write_with_copies_s > 0.02 && profile.file.read_with_copies_s > 0.02,
+               "%g and %g", profile.file.write_with_copies_s, profile.file.read_with_copies_s);
+    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
+          memo_host_device_get_stats(host).host_bytes == 0);
+    swap.n_rows = 100;
+    plan_desc.swap = &swap;
+    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, NULL, &profile, &error));
+    CHECK(fabs(plan_desc.to_file_bytes_per_s * profile.file.write_with_copies_s -
+               (double)profile.file.size_bytes) < 1);
+    CHECK(fabs(plan_desc.from_file_bytes_per_s * profile.file.read_with_copies_s -
+               (double)profile.file.size_bytes) < 1);
+    desc.spill_directory = "/no such folder";
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_IO);
+    desc.spill_directory = chain_folder();
+    table = *host;
+    table.launch_host = NULL;
+    desc.device = &table;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
+          memo_host_device_get_stats(host).host_bytes == 0);
+    memo_host_device_destroy(host);
+}
+
 static void random_profile(memo_profile* p) {
     int i;
     memset(p, 0, sizeof *p);
@@ -887,6 +1052,12 @@ static void random_profile(memo_profile* p) {
         p->copies[i].to_device_s = memo_test_real();
         p->copies[i].both_ways_s = memo_test_real();
     }
+    if (memo_test_int(0, 1)) return;
+    p->file.size_bytes = memo_test_int(1, 1 << 30);
+    p->file.write_s = memo_test_real();
+    p->file.read_s = memo_test_real();
+    p->file.write_with_copies_s = memo_test_real();
+    p->file.read_with_copies_s = memo_test_real();
 }
 
 static int is_near(double a, double b) { return fabs(a - b) <= 1.1e-15 + 1e-12 * fabs(a); }
@@ -911,6 +1082,10 @@ static void profiles_come_back_from_their_file(void) {
         for (i = 0; i < p.n_copies; i++)
             CHECK(p.copies[i].size_bytes == q.copies[i].size_bytes &&
                   is_near(p.copies[i].both_ways_s, q.copies[i].both_ways_s));
+        CHECK(p.file.size_bytes == q.file.size_bytes && is_near(p.file.write_s, q.file.write_s) &&
+              is_near(p.file.read_s, q.file.read_s) &&
+              is_near(p.file.write_with_copies_s, q.file.write_with_copies_s) &&
+              is_near(p.file.read_with_copies_s, q.file.read_with_copies_s));
         /* Cut anywhere, or with any one byte changed: refused, with a line. */
         CHECK_OK(memoi_read_file(path, &text, &n_bytes, &error));
         damaged = (char*)malloc((size_t)n_bytes + 1);
@@ -965,6 +1140,17 @@ static void bad_profiles_are_refused(void) {
     CHECK(strstr(error.message, "must rise") && error.line == 5);
     CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1 1\ntensor x 1\n", 4,
                       &profile) == MEMO_STATUS_FORMAT);
+    CHECK_OK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 2 3 4\n", 3, &profile));
+    CHECK(profile.file.size_bytes == 8 && is_near(profile.file.read_s, 2e-15));
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
+                      &profile) == MEMO_STATUS_FORMAT);
+    CHECK(strstr(error.message, "second line") && error.line == 5);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile) ==
+          MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile) ==
+          MEMO_STATUS_FORMAT);
+    CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\ncopy 8 1 1 1\n", 4,
+                      &profile) == MEMO_STATUS_FORMAT);
     CHECK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ntensor "
                       "a_name_that_is_much_too_long_to_be_that_of_a_tensor 1\n",
                       3, &profile) == MEMO_STATUS_FORMAT);
@@ -988,6 +1174,7 @@ int main(int argc, char** argv) {
     TEST(random_plans_are_near_the_best);
     TEST(large_stacks_are_planned_quickly);
     TEST(reasons_are_named);
+    TEST(the_disk_is_named);
     TEST(leftover_memory_is_used);
     TEST(what_only_keeping_fits_is_found);
     TEST(out_of_host_memory_is_a_status);
@@ -995,6 +1182,7 @@ int main(int argc, char** argv) {
     TEST(bad_descs_are_refused);
     TEST(plans_run_in_the_memory_they_were_made_for);
     TEST(a_device_is_measured);
+    TEST(a_disk_is_measured);
     TEST(profiles_come_back_from_their_file);
     TEST(bad_profiles_are_refused);
     return memo_test_end();

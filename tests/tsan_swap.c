@@ -3,6 +3,7 @@
  *
  *   tsan_swap            no wait dropped; prints "waits N"
  *   tsan_swap K RATE     the K-th (from 0; -1: none) is dropped; copies at RATE bytes/s, 0: unthrottled
+ *   tsan_swap K RATE H   places for H layers in host memory, the others go on to a file; 0: for all
  *
  * Slow copies matter: a wait that comes late sees a later record of its event too, and is then ordered
  * after more than it asked for.
@@ -51,6 +52,8 @@ int main(int argc, char** argv) {
     c.desc.tile_rows = 2;
     c.desc.alpha = 0.5;
     c.desc.n_tensors = 3;
+    c.desc.spill_directory = chain_folder();
+    if (argc > 3) c.desc.n_host_layers = (int32_t)strtol(argv[3], NULL, 10);
     for (t = 0; t < 3; t++) {
         c.tensors[t].name = "tensor";
         c.tensors[t].row_bytes = 8;

@@ -288,6 +288,11 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t n_bytes, cudaStream
     return enqueue(stream, [=] { memset(address, value, n_bytes); });
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+    FAIL_IF_DUE("cudaLaunchHostFunc");
+    return enqueue(stream, [=] { function(argument); });
+}
+
 /* --- streams and events --- */
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {

@@ -113,6 +113,46 @@ static void captures_forked_streams_that_are_joined(void) {
 
 /* --- memory and copies --- */
 
+/* Host functions take their turn in a stream; the first that fails fails the device. */
+static memo_status add_one(void* argument, memo_error* e) {
+    if (++*(int*)argument < 4) return MEMO_STATUS_OK;
+    return memo_error_set(e, MEMO_STATUS_IO, "the fourth");
+}
+
+static void host_functions_take_their_turn(void) {
+    NEED_DEVICE(device);
+    memo_stream stream;
+    memo_event event;
+    void* host = NULL;
+    int n_calls = 0, k;
+    memo_host_call call = {add_one, &n_calls, NULL};
+    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
+    CHECK_OK(device->event_create(device->context, &event, &error));
+    CHECK_OK(device->host_alloc(device->context, 64, &host, &error));
+    for (k = 0; k < 3; k++) CHECK_OK(device->launch_host(device->context, stream, &call, &error));
+    CHECK_OK(device->event_record(device->context, event, stream, &error));
+    CHECK_OK(device->event_synchronize(device->context, event, &error));
+    CHECK(n_calls == 3);
+    CHECK_OK(device->launch_host(device->context, stream, &call, &error));
+#define FAILED(call)                                                                               \
+    error.message[0] = 0;                                                                          \
+    CHECK((call) == MEMO_STATUS_IO && strstr(error.message, "the fourth"))
+    FAILED(device->stream_synchronize(device->context, stream, &error));
+    FAILED(device->event_synchronize(device->context, event, &error));
+    FAILED(device->launch_host(device->context, stream, &call, &error));
+    FAILED(device->event_record(device->context, event, stream, &error));
+    FAILED(device->event_wait(device->context, event, stream, &error));
+    FAILED(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, host, 8, &error));
+    FAILED(device->fill(device->context, stream, host, 0, 8, &error));
+    FAILED(device->status(device->context, &error));
+#undef FAILED
+    CHECK(n_calls == 4);
+    CHECK_OK(device->host_free(device->context, host, &error));
+    device->event_destroy(device->context, event, NULL);
+    device->stream_destroy(device->context, stream, NULL);
+    memo_cuda_device_destroy(device);
+}
+
 static void copies_rows_each_way(void) {
     NEED_DEVICE(device);
     enum { BYTES = 1 << 16 };
@@ -472,6 +512,7 @@ static void later_calls_report_their_failure(void) {
     memo_stream stream;
     memo_event event;
     void *memory, *host;
+    memo_host_call call = {add_one, NULL, NULL};
     CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
     CHECK_OK(device->event_create(device->context, &event, &error));
     CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
@@ -487,6 +528,7 @@ static void later_calls_report_their_failure(void) {
     FAILS("cudaMemcpy2DAsync", device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE,
                                                  memory, 16, host, 8, 8, 4, &error));
     FAILS("cudaMemsetAsync", device->fill(device->context, stream, memory, 0, 64, &error));
+    FAILS("cudaLaunchHostFunc", device->launch_host(device->context, stream, &call, &error));
     FAILS("cudaEventRecord", device->event_record(device->context, event, stream, &error));
     FAILS("cudaStreamWaitEvent", device->event_wait(device->context, event, stream, &error));
     FAILS("cudaEventSynchronize", device->event_synchronize(device->context, event, &error));
@@ -558,6 +600,7 @@ int main(int argc, char** argv) {
     TEST(creates_streams_of_each_priority);
     TEST(waits_and_times_events);
     TEST(captures_forked_streams_that_are_joined);
+    TEST(host_functions_take_their_turn);
     TEST(copies_rows_each_way);
     TEST(copies_across_chunks_of_pinned_memory);
     TEST(errors_name_call_and_place);

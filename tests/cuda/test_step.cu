@@ -147,7 +147,8 @@ static memo_status step(model* m) {
     return memo_cuda_check(cudaGetLastError(), "a kernel of the step", &error);
 }
 
-static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode, double alpha) {
+static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode, double alpha,
+                      int32_t n_host_layers = 0) {
     memo_swap_tensor tensors[] = {{"x", ROW * sizeof(float), x_mode, 0},
                                   {"sine", ROW * sizeof(float), sine_mode, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
@@ -164,6 +165,8 @@ static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode,
     desc.n_rows = N_ROWS;
     desc.tile_rows = 64;
     desc.alpha = alpha;
+    desc.n_host_layers = n_host_layers;
+    desc.spill_directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     CHECK_OK(memo_swap_create(&desc, &m->swap, &error));
     CHECK_OK(m->device->device_alloc(m->device->context, RESULT_BYTES, &memory, &error));
     m->value = (float*)memory;
@@ -201,26 +204,30 @@ static float* kept_result(void) { /* NULL: no GPU */
 /* --- tests --- */
 
 static const double alphas[] = {0, 0.37, 1};
+static const int32_t host_layers[] = {0, 1, 2}; /* 0: nothing goes on to a file */
 
 static void swapping_gives_the_bits_of_keeping(void) {
     const float* kept = kept_result();
     if (!kept) SKIP("no GPU");
     CHECK(kept[RESULT_BYTES / sizeof(float) - 1] != 0);
-    for (double alpha : alphas) {
-        model m;
-        if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha)) return;
-        for (int k = 0; k < 3; k++) {
-            CHECK_OK(step(&m));
-            read_result(&m);
-            CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0, "alpha %g, step %d", alpha, k);
+    for (double alpha : alphas)
+        for (int32_t n_host_layers : host_layers) {
+            model m;
+            if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha, n_host_layers)) return;
+            for (int k = 0; k < 3; k++) {
+                CHECK_OK(step(&m));
+                read_result(&m);
+                CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0,
+                           "alpha %g, %d layers on the host, step %d", alpha, (int)n_host_layers,
+                           k);
+            }
+            close_model(&m);
         }
-        close_model(&m);
-    }
 }
 
 static void a_step_neither_allocates_nor_synchronises(void) {
     model m;
-    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5)) SKIP("no GPU");
+    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
     CHECK(n_forbidden > 0); /* those of creation: they are seen */
     n_forbidden = 0;
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
@@ -237,7 +244,7 @@ static void a_graph_gives_the_same_bits(void) {
         cudaGraphExec_t exec = NULL;
         struct timespec begin, end;
         model m;
-        if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha)) return;
+        if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha, alpha < 1 ? 2 : 0)) return;
         cudaStream_t stream = memo_cuda_stream(m.compute);
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
         CHECK_OK(step(&m));

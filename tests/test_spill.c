@@ -1,0 +1,433 @@
+/* The third tier: a file that nobody sees and that is gone afterwards, sizes that are exact, and a
+ * status for everything that a disk can do. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+#include "swap_chain.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+static memo_error error;
+static char folder[256]; /* of this run, empty but for what the engine leaves */
+
+static int n_entries(const char* path) {
+    DIR* directory = opendir(path);
+    int n = 0;
+    if (!directory) return -1;
+    while (readdir(directory)) n++;
+    closedir(directory);
+    return n - 2; /* itself and the one above */
+}
+
+/* Files open in this process; 0 where that cannot be known. */
+static int n_open_files(void) {
+    int n = n_entries("/proc/self/fd");
+    return n < 0 ? 0 : n;
+}
+
+/* Layers of three tensors, of which two layers at the end stay on the device. */
+static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
+    int32_t t;
+    memset(c, 0, sizeof *c);
+    c->desc = memo_swap_desc_default();
+    c->desc.tensors = c->tensors;
+    c->desc.n_tensors = 3;
+    c->desc.n_layers = n_layers;
+    c->desc.n_rows = 100;
+    c->desc.tile_rows = 10;
+    c->desc.alpha = 0.5;
+    c->desc.n_host_layers = n_host_layers;
+    c->desc.spill_directory = folder;
+    for (t = 0; t < 3; t++) {
+        c->tensors[t].name = "tensor";
+        c->tensors[t].row_bytes = 10 + 30 * t;
+        c->tensors[t].mode = t ? MEMO_SWAP_SPLIT : MEMO_SWAP_WHOLE;
+    }
+}
+
+static memo_device* open_host(chain* c) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    c->host = host;
+    c->device = host;
+    return host;
+}
+
+/* Everything given back, nothing in the folder. */
+static void close_host(memo_device* host, int n_files) {
+    memo_host_device_stats stats = memo_host_device_get_stats(host);
+    CHECK(stats.device_bytes == 0 && stats.host_bytes == 0);
+    memo_host_device_destroy(host);
+    CHECK_CASE(n_entries(folder) == 0, "%d files left", n_entries(folder));
+    CHECK_CASE(n_open_files() == n_files, "%d files open, %d before", n_open_files(), n_files);
+}
+
+static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static void sizes_are_exact(void) {
+    int32_t n_layers, n_host_layers;
+    for (n_layers = 1; n_layers < 9; n_layers++) {
+        for (n_host_layers = 0; n_host_layers < 9; n_host_layers++) {
+            int32_t n_moved = n_layers > 2 ? n_layers - 2 : 0;
+            int32_t n_spilled =
+                n_host_layers && n_host_layers < n_moved ? n_moved - n_host_layers : 0;
+            int64_t layer = up(1000, 512) + up(2000, 512) + up(3500, 512);
+            memo_swap_sizes sizes;
+            chain c;
+            small_chain(&c, n_layers, n_host_layers);
+            memset(&sizes, 0, sizeof sizes);
+            CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+            CHECK(sizes.n_swapped_layers == n_moved && sizes.n_spilled_layers == n_spilled);
+            CHECK(sizes.swapped_bytes == n_moved * (1000 + 2000 + 3500));
+            CHECK(sizes.spill_bytes == n_spilled * up(layer, 4096));
+            CHECK(sizes.host_bytes ==
+                  (n_spilled ? n_host_layers * up(layer, 4096) : n_moved * layer));
+        }
+    }
+}
+
+/* The most places that fit, found by trying all. */
+static void places_fit_host_memory(void) {
+    int64_t host_bytes;
+    for (host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
+        memo_swap_sizes sizes;
+        memo_status status;
+        int32_t most, n;
+        chain c;
+        memset(&sizes, 0, sizeof sizes);
+        small_chain(&c, 8, 0);
+        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+        most = sizes.host_bytes <= host_bytes ? 0 : -1;
+        for (n = 5; n > 0 && most < 0; n--) {
+            c.desc.n_host_layers = n;
+            CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+            if (sizes.host_bytes <= host_bytes) most = n;
+        }
+        status = memo_swap_fit_host(&c.desc, host_bytes, &error);
+        CHECK_CASE(status == (most < 0 ? MEMO_STATUS_OUT_OF_HOST_MEMORY : MEMO_STATUS_OK) &&
+                       c.desc.n_host_layers == (most < 0 ? 1 : most),
+                   "%lld bytes: %d places, not %d", (long long)host_bytes,
+                   (int)c.desc.n_host_layers, (int)most);
+        CHECK_OK(memo_swap_fit_host(&c.desc, 0, &error));
+        CHECK(c.desc.n_host_layers == 0);
+    }
+}
+
+/* Every count of layers and of places; the file has no name meanwhile either. */
+static void rows_come_back_from_the_file(void) {
+    int32_t n_layers, n_host_layers;
+    for (n_layers = 1; n_layers < 9; n_layers++) {
+        for (n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
+            int n_files = n_open_files();
+            int64_t micro_batch;
+            memo_swap_stats stats;
+            memo_swap_sizes sizes;
+            memo_device* host;
+            chain c;
+            small_chain(&c, n_layers, n_host_layers);
+            c.desc.alpha = n_host_layers % 3 / 2.0;
+            host = open_host(&c);
+            CHECK_OK(chain_open(&c, &error));
+            sizes = memo_swap_sizes_of(c.swap);
+            CHECK(n_entries(folder) == 0);
+            CHECK(n_files == 0 || n_open_files() == n_files + (sizes.n_spilled_layers > 0));
+            for (micro_batch = 0; micro_batch < 3; micro_batch++)
+                CHECK_OK(chain_micro_batch(&c, micro_batch, 1000, &error));
+            CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+            CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
+            CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
+                       (int)n_host_layers, (long long)c.n_wrong);
+            CHECK(stats.to_file_bytes == 3 * sizes.spill_bytes);
+            CHECK(stats.from_file_bytes == 3 * sizes.spill_bytes);
+            CHECK(memo_host_device_get_stats(host).host_bytes == up(sizes.host_bytes, 512));
+            chain_close(&c);
+            close_host(host, n_files);
+        }
+    }
+}
+
+/* Not even a program that is killed leaves the file. */
+static void a_killed_program_leaves_nothing(void) {
+    pid_t child;
+    int how = 0;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        chain c;
+        int32_t layer;
+        memo_status status = MEMO_STATUS_OK;
+        small_chain(&c, 6, 1);
+        open_host(&c);
+        status = chain_open(&c, &error);
+        for (layer = 0; layer < 6 && !status; layer++) status = chain_forward(&c, layer, 0, &error);
+        if (!status) kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    CHECK(child > 0 && waitpid(child, &how, 0) == child);
+    CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    CHECK(n_entries(folder) == 0);
+}
+
+/* On a file system in memory, where reads and writes may have to go through the page cache. */
+static void a_folder_in_memory_will_do(void) {
+    int n_files = n_open_files();
+    memo_device* host;
+    chain c;
+    if (n_entries("/dev/shm") < 0) return;
+    small_chain(&c, 7, 2);
+    c.desc.spill_directory = "/dev/shm";
+    host = open_host(&c);
+    CHECK_OK(chain_open(&c, &error));
+    CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+    CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+    CHECK(c.n_wrong == 0);
+    chain_close(&c);
+    close_host(host, n_files);
+}
+
+/* Through the page cache, and by a file that had a name: the ways for lesser file systems. */
+static void plain_files_will_do(void) {
+    static char memory[8192], expected[8192];
+    memoi_spill_file file;
+    memoi_spill_op op;
+    int k, n_files = n_open_files();
+    memset(&file, 0, sizeof file);
+    file.fd = memoi_spill_open_named(folder);
+    CHECK(file.fd >= 0 && n_entries(folder) == 0);
+    CHECK(memoi_spill_reserve(file.fd, 3 * 8192) == 0);
+    for (k = 0; k < 6; k++) {
+        int number = k % 3;
+        memoi_spill_op_init(&op, &file, k < 3, memory, number * 8192, 8192);
+        memset(expected, 'a' + number, sizeof expected);
+        memset(memory, op.is_write ? 'a' + number : 0, sizeof memory);
+        CHECK_OK(memoi_spill_run(&op, &error));
+        CHECK(memcmp(memory, expected, sizeof memory) == 0);
+    }
+    memoi_spill_destroy(&file);
+    CHECK(n_open_files() == n_files);
+}
+
+static void what_cannot_be_is_refused(void) {
+    memo_device table;
+    memo_device* host;
+    chain c;
+    int n_files = n_open_files();
+    small_chain(&c, 6, 1);
+    host = open_host(&c);
+    c.desc.spill_directory = NULL;
+    CHECK(chain_open(&c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "3 of the 4 layers") && strstr(error.message, "spill_directory"));
+    c.desc.spill_directory = "/no such folder";
+    CHECK(chain_open(&c, &error) == MEMO_STATUS_IO);
+    CHECK_CASE(strstr(error.message, "/no such folder") != NULL, "%s", error.message);
+    c.desc.spill_directory = folder;
+    c.desc.n_host_layers = -1;
+    CHECK(chain_open(&c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    c.desc.n_host_layers = 1;
+    c.desc.spill_bytes_per_s = -1;
+    CHECK(chain_open(&c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    c.desc.spill_bytes_per_s = 0;
+    table = *host; /* one made before there was such an entry */
+    table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
+    c.device = &table;
+    CHECK(chain_open(&c, &error) == MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "launch_host") != NULL);
+    c.desc.n_host_layers = 0; /* nothing needs a file */
+    c.desc.spill_directory = "/no such folder";
+    CHECK_OK(chain_open(&c, &error));
+    chain_close(&c);
+    close_host(host, n_files);
+}
+
+/* Layers that come back in another order than that in which they would find their places. */
+static void a_table_out_of_order_is_refused(void) {
+    memo_swap_sizes sizes;
+    chain c;
+    int32_t layer, t;
+    small_chain(&c, 8, 1);
+    c.desc.rows = c.rows;
+    for (layer = 0; layer < 8; layer++)
+        for (t = 0; t < 3; t++) c.rows[layer * 3 + t].swapped = 100;
+    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+    CHECK(sizes.n_spilled_layers == 5);
+    for (layer = 3; layer < 7; layer += 2)
+        for (t = 0; t < 3; t++) c.rows[layer * 3 + t].swapped = 0;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "alternate") != NULL, "%s", error.message);
+    c.desc.n_host_layers = 0;
+    CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
+}
+
+/* A limit of the system stands for a full disk: refused before anything is written. */
+static void a_full_disk_is_a_status(void) {
+    struct rlimit before, small;
+    int n_files = n_open_files();
+    memo_device* host;
+    chain c;
+    memo_status status;
+    small_chain(&c, 8, 1);
+    host = open_host(&c);
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    small = before;
+    small.rlim_cur = 10000;
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    status = chain_open(&c, &error);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, "40.0 KiB"), "%s", error.message);
+    CHECK(memo_host_device_get_stats(host).host_bytes == 0);
+    close_host(host, n_files);
+}
+
+/* What happens to the file behind the engine's back. */
+typedef enum mishap { CUT_SHORT, READ_ONLY, LIMITED, N_MISHAPS } mishap;
+
+static void do_mishap(mishap what, int fd) {
+    struct rlimit small;
+    int other;
+    switch (what) {
+    case CUT_SHORT: CHECK(ftruncate(fd, 4096) == 0); break;
+    case READ_ONLY:
+        other = open("/dev/null", O_RDONLY);
+        CHECK(other >= 0 && dup2(other, fd) == fd);
+        close(other);
+        break;
+    default: /* the next write comes to 4 KiB, the one after it to none */
+        CHECK(getrlimit(RLIMIT_FSIZE, &small) == 0);
+        small.rlim_cur = 4096;
+        CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    }
+}
+
+/* A read or write that fails is returned by synchronisation and by the next call; nothing hangs. */
+static void a_failing_disk_is_a_status(void) {
+    static const char* const words[] = {"the file ends there", "writing", "writing"};
+    struct rlimit before;
+    int what;
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    signal(SIGXFSZ, SIG_IGN);
+    for (what = 0; what < N_MISHAPS; what++) {
+        int n_files = n_open_files();
+        memo_device* host;
+        memo_status status;
+        chain c;
+        int32_t layer;
+        small_chain(&c, 8, 2);
+        host = open_host(&c);
+        CHECK_OK(chain_open(&c, &error));
+        CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        /* Cut short between the passes, or else writes would make it whole again. */
+        for (layer = 0; layer < 8 && what == CUT_SHORT; layer++)
+            CHECK_OK(chain_forward(&c, layer, 1, &error));
+        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        do_mishap((mishap)what, c.swap->file.fd);
+        status = MEMO_STATUS_OK;
+        for (layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
+            status = chain_forward(&c, layer, 1, &error);
+        for (layer = 7; layer >= 0 && !status; layer--)
+            status = chain_backward(&c, layer, 1, &error);
+        if (!status) status = host->stream_synchronize(host->context, c.compute, &error);
+        CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+        CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, words[what]) &&
+                       strstr(error.message, folder),
+                   "%s", error.message);
+        CHECK(memo_swap_abandon(c.swap, &error) == MEMO_STATUS_IO);
+        CHECK(c.n_wrong == 0); /* what came behind was skipped */
+        chain_close(&c);
+        close_host(host, n_files);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+}
+
+/* The k-th read or write fails, whichever it is. */
+static memo_device* failing_host;
+static int64_t n_launches, failing_launch;
+
+static memo_status fail_io(void* argument, memo_error* e) {
+    (void)argument;
+    return memo_error_set(e, MEMO_STATUS_IO, "injected");
+}
+static memo_status failing_launch_host(void* context, memo_stream stream, memo_host_call* call,
+                                       memo_error* e) {
+    static memo_host_call failing = {fail_io, NULL, NULL};
+    if (n_launches++ == failing_launch) call = &failing;
+    return failing_host->launch_host(context, stream, call, e);
+}
+
+static void every_operation_may_fail(void) {
+    memo_status status = MEMO_STATUS_IO;
+    for (failing_launch = 0; status && failing_launch < 50; failing_launch++) {
+        int n_files = n_open_files();
+        memo_device table;
+        chain c;
+        small_chain(&c, 6, 1);
+        failing_host = open_host(&c);
+        table = *failing_host;
+        table.launch_host = failing_launch_host;
+        c.device = &table;
+        n_launches = 0;
+        CHECK_OK(chain_open(&c, &error));
+        status = chain_micro_batch(&c, 0, 1000, &error);
+        if (!status) status = chain_micro_batch(&c, 1, 1000, &error);
+        if (!status) status = table.stream_synchronize(table.context, c.compute, &error);
+        CHECK_CASE(!status || (status == MEMO_STATUS_IO && strstr(error.message, "injected")), "%s",
+                   error.message);
+        CHECK(c.n_wrong == 0);
+        chain_close(&c);
+        close_host(failing_host, n_files);
+    }
+    CHECK_CASE(failing_launch == 2 * 2 * 3 + 1, "%lld", (long long)failing_launch);
+}
+
+/* A slow file shows as stall, in the time that the schedule says. */
+static void a_slow_file_takes_its_time(void) {
+    memo_swap_times times = memo_swap_times_default();
+    memo_schedule* schedule = NULL;
+    memo_simulation* simulation = NULL;
+    memo_swap_stats stats;
+    memo_device* host;
+    chain c;
+    double stall_s, simulated_s;
+    small_chain(&c, 6, 1);
+    c.desc.is_timed = 1;
+    c.desc.spill_bytes_per_s = 8192 / 0.01; /* three layers, 10 ms each, both ways */
+    host = open_host(&c);
+    times.to_file_bytes_per_s = times.from_file_bytes_per_s = c.desc.spill_bytes_per_s;
+    CHECK_OK(memo_swap_generate(&c.desc, &times, &schedule, &error));
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    simulated_s = simulation->makespan_s;
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    CHECK(fabs(simulated_s - 0.06) < 1e-9);
+    CHECK_OK(chain_open(&c, &error));
+    CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+    CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+    CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
+    stall_s = stats.forward_stall_s + stats.backward_stall_s;
+    CHECK_CASE(stall_s > 0.05, "%g s", stall_s);
+    chain_close(&c);
+    memo_host_device_destroy(host);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    snprintf(folder, sizeof folder, "%.200s/memo_test_spill_XXXXXX", chain_folder());
+    if (!mkdtemp(folder)) return 2;
+    TEST(sizes_are_exact);
+    TEST(places_fit_host_memory);
+    TEST(rows_come_back_from_the_file);
+    TEST(a_killed_program_leaves_nothing);
+    TEST(a_folder_in_memory_will_do);
+    TEST(plain_files_will_do);
+    TEST(what_cannot_be_is_refused);
+    TEST(a_table_out_of_order_is_refused);
+    TEST(a_full_disk_is_a_status);
+    TEST(a_failing_disk_is_a_status);
+    TEST(every_operation_may_fail);
+    TEST(a_slow_file_takes_its_time);
+    rmdir(folder);
+    return memo_test_end();
+}
