@@ -3638,10 +3638,10 @@ void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequ
         ring_rank = position % layout->ring;
         place = position / layout->ring;
     } else if (layout->kind == MEMO_LAYOUT_ZIGZAG) {
-        int64_t half = layout->ring_tokens / 2, chunk = position / half;
+        int64_t n = layout->ring_tokens / 2, chunk = position / n;
         int is_second = chunk >= layout->ring;
         ring_rank = is_second ? 2 * (int64_t)layout->ring - 1 - chunk : chunk;
-        place = position % half + (is_second ? half : 0);
+        place = position % n + (is_second ? n : 0);
     } else if (layout->kind == MEMO_LAYOUT_DOCUMENTS)
         memoi_layout_documents_find(layout, position, &ring_rank, &place);
     *sequence_rank = (int32_t)(ring_rank * layout->ulysses + place / layout->local_tokens);

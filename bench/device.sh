@@ -4,8 +4,9 @@
 #   sh bench/device.sh
 #
 # Builds the CUDA tests, examples and benchmarks; runs the tests, compute-sanitizer (memcheck, racecheck, synccheck) on the
-# kernels and on a short run with swaps, the examples, and the benchmarks; writes one Markdown file with machine, date and
-# commit to bench/results/GPU.md, with the timelines of the chain beside it.
+# kernels and on a short run with swaps, the examples, the benchmarks, and, with the time that is left, the tests over NCCL
+# with 2, 4 and 8 ranks, which share the GPU; writes one Markdown file with machine, date and commit to
+# bench/results/GPU.md, with the timelines of the chain beside it.
 #
 # Environment: OUT       folder of the results, instead of bench/results
 #              LIMIT_S   seconds for everything, default 540
@@ -20,7 +21,8 @@ limit_s=${LIMIT_S:-540}
 folder=build/device
 mkdir -p "$folder" || exit 1
 PATH=$PATH:/usr/local/cuda/bin
-export PATH
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64
+export PATH LD_LIBRARY_PATH
 
 left() { echo $((begin_s + limit_s - $(date +%s))); }
 stop() { echo "device.sh: $1" >&2; exit 1; }
@@ -68,6 +70,11 @@ for symbol in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu
     wraps="$wraps -Xlinker --wrap=$symbol"
 done
 
+echo '#include <nccl.h>' >"$folder/probe.cu"
+echo 'int main() { return ncclGroupStart(); }' >>"$folder/probe.cu"
+has_nccl=no
+nvcc "$folder/probe.cu" -lnccl -o "$folder/probe" 2>"$folder/probe.log" && has_nccl=yes
+
 cat >"$folder/build.sh" <<END
 set -u
 compile() { # SOURCE PROGRAM FLAGS...
@@ -87,6 +94,12 @@ compile examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm -lcublas & p8=\$!
 compile examples/08_cuda_phantom.cu 08_cuda_phantom & p9=\$!
 bad=0
 for p in \$p1 \$p2 \$p3 \$p4 \$p5 \$p6 \$p7 \$p8 \$p9; do wait \$p || bad=1; done
+if [ $has_nccl = yes ]; then
+    compile tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL -lnccl & p1=\$!
+    compile tests/cuda/nccl_attention.cu nccl_attention -Itests -lnccl & p2=\$!
+    compile tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples -lnccl & p3=\$!
+    for p in \$p1 \$p2 \$p3; do wait \$p || bad=1; done
+fi
 exit \$bad
 END
 stage build 150 sh "$folder/build.sh"
@@ -156,6 +169,19 @@ bench() {
 bench cuda_chain 300 --tokens "${TOKENS:-65536}" --out "$folder"
 bench cuda_kernels 60 30
 bench cuda_memory 120 16
+
+# ---- NCCL: comm, attention over ranks, overlapped blocks; correctness only, as ranks take turns on one GPU ----
+
+if [ $has_nccl = yes ]; then
+    for ranks in 2 4 8; do
+        for test in test_comm_nccl nccl_attention nccl_blocks; do
+            stage "$test-$ranks-ranks" 60 $unskipped "$folder/$test" $ranks
+        done
+    done
+else
+    failed=1
+    echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"
+fi
 
 # ---- the file ----
 
