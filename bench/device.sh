@@ -98,7 +98,8 @@ if [ $has_nccl = yes ]; then
     compile tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL -lnccl & p1=\$!
     compile tests/cuda/nccl_attention.cu nccl_attention -Itests -lnccl & p2=\$!
     compile tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples -lnccl & p3=\$!
-    for p in \$p1 \$p2 \$p3; do wait \$p || bad=1; done
+    compile examples/12_ring_nccl.cu 12_ring_nccl -lnccl & p4=\$!
+    for p in \$p1 \$p2 \$p3 \$p4; do wait \$p || bad=1; done
 fi
 exit \$bad
 END
@@ -172,7 +173,21 @@ bench cuda_memory 120 16
 
 # ---- NCCL: comm, attention over ranks, overlapped blocks; correctness only, as ranks take turns on one GPU ----
 
+cat >"$folder/ring_nccl.sh" <<'END'
+NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29544
+export NCCL_NET NCCL_SOCKET_IFNAME NCCL_IB_DISABLE WORLD_SIZE MASTER_ADDR MASTER_PORT
+RANK=1 LOCAL_RANK=1 NCCL_HOSTID=1 "$1/12_ring_nccl" & other=$!
+RANK=0 LOCAL_RANK=0 NCCL_HOSTID=0 "$1/12_ring_nccl" >"$1/12_ring_nccl.txt"
+status=$?
+wait $other || status=1
+cat "$1/12_ring_nccl.txt"
+expected=$(sed -n '/^ \* Expected output:/{n;s/^ \* *//p;}' examples/12_ring_nccl.cu)
+[ "$(cat "$1/12_ring_nccl.txt")" = "$expected" ] || { echo "not as the head says: $expected"; status=1; }
+exit $status
+END
+
 if [ $has_nccl = yes ]; then
+    stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
     for ranks in 2 4 8; do
         for test in test_comm_nccl nccl_attention nccl_blocks; do
             stage "$test-$ranks-ranks" 60 $unskipped "$folder/$test" $ranks
