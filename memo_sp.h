@@ -1,5 +1,4 @@
-/* memo_sp.h - parallelism along the sequence and across tensors: comm, layouts, Ulysses, ring,
- * hybrid.
+/* memo_sp.h - parallelism along the sequence (Ulysses, ring, hybrid) and across tensors.
  *
  * Ranks talk through a small table of functions, memo_comm.  This header brings two: ranks as
  * threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.c
@@ -9,8 +8,8 @@
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
- *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm; with MEMO_SP_NCCL also
- *     -lnccl -lcudart
+ *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
+ *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks
@@ -86,8 +85,8 @@ typedef struct memo_comm {
 
     /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the
      * 16-bit types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.
-     *  The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
-     *  less). */
+     * The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
+     * less). */
     memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from,
                               void* to, int64_t count, memo_type type, memo_reduction reduction,
                               memo_error* error);
@@ -117,7 +116,7 @@ MEMO_API memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, c
                                           memo_error* error);
 /* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at
  * send_offsets[p] go to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].
- *  Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
+ * Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
 MEMO_API memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
                                             const int64_t* send_counts, const int64_t* send_offsets,
                                             void* to, const int64_t* receive_counts,
@@ -193,10 +192,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 /* --- NCCL ---
  *
  * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
- * cudaStream_t. Sums are NCCL's: the same bits on all ranks, but not those of the threads back end.
- *  Calls that differ between ranks are not compared, and parts fail on their own.  The first
- *  message between two ranks makes their
- * connection: the call that enqueues it waits for both. */
+ * cudaStream_t.  Sums are NCCL's: the same bits on all ranks, but not those of the threads back
+ * end.  Calls that differ between ranks are not compared, and parts fail on their own.  The first
+ * message between two ranks makes their connection: the call that enqueues it waits for both. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -229,10 +227,10 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
  * pipeline). */
 
 typedef struct memo_mesh_desc {
-    int32_t data, pipeline, tensor, ring,
-        ulysses; /* degrees; 0: 1; their product is the world's size */
-    int32_t
-        ring_is_inner; /* ring varies faster than ulysses, for fast links that suit the ring better */
+    /* Degrees; 0: 1; their product is the world's size. */
+    int32_t data, pipeline, tensor, ring, ulysses;
+    /* Ring varies faster than ulysses, for fast links that suit the ring better. */
+    int32_t ring_is_inner;
 } memo_mesh_desc;
 
 /* Every group is there, of one rank where its degree is 1, so that no caller needs a branch. */
@@ -334,8 +332,8 @@ MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout*
                                       memo_error* error);
 /* Trusts nothing and shares no code with the functions below: every position of the padded sequence
  * is held once, by the rank and row that the definition says, and maps and runs agree.
- * O(padded_tokens) time and memory. Errors: INVALID_ARGUMENT naming the position,
- * OUT_OF_HOST_MEMORY. */
+ * O(padded_tokens) time and memory.
+ * Errors: INVALID_ARGUMENT naming the position, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_layout_validate(const memo_layout* layout, memo_error* error);
 
 /* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position
@@ -367,8 +365,8 @@ MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_ran
 
 /* A rank's labels (n_batch, local_tokens): the label of a position is the next token, looked up
  * before the sequence is split.  The last of the sequence and of each document (as above), and
- * padding, get `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are not
- * ignored. */
+ * padding, get `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are
+ * not ignored. */
 MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
                                     int64_t n_batch, const int32_t* tokens,
                                     const int64_t* document_begins, int64_t n_documents,
@@ -386,6 +384,7 @@ MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, d
  * does not fit). Returns the bytes of the whole, without the zero; text may be NULL where
  * capacity_bytes is 0. */
 MEMO_API int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes);
+
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * What a rank computes in one step of the ring is a callback, so that any kernel can do it: queries
@@ -443,10 +442,10 @@ typedef struct memo_attention_block {
 
 /* Enqueues on stream and returns; block itself is only valid during the call.
  *   forward    the softmax over this block's keys alone: out and lse; out 0 and lse -inf for a row
- *   that sees none backward   lse is that of all keys, row_dots that of the final output: P =
- *   exp(scale * q k - lse),
- *              d_v += P^T d_out, dS = P * (d_out v^T - row_dots), d_q += scale * dS k, d_k += scale
- *              * dS^T q */
+ *              that sees none
+ *   backward   lse is that of all keys, row_dots that of the final output:
+ *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
+ *              d_q += scale * dS k, d_k += scale * dS^T q */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
@@ -464,13 +463,14 @@ typedef struct memo_attention {
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    int64_t
-        n_scores; /* computed so far, masked ones of a tile not counted; read after synchronisation */
+    /* Computed so far, masked ones of a tile not counted; read after synchronisation. */
+    int64_t n_scores;
 } memo_host_attention;
 
 MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);
 
 #endif
+
 /* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
  *
  * Before attention, all to all turns (n_batch, local_tokens, all heads) into (n_batch, ring_tokens,
@@ -491,6 +491,7 @@ typedef struct memo_ulysses_heads {
 /* n_q_heads is a multiple of n_kv_heads; nothing else needs to divide. */
 MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
                                                   int32_t ulysses, int32_t ulysses_rank);
+
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
@@ -501,17 +502,14 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  *
  *   forward    outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
- *   last hop
- *              takes them home
+ *              last hop takes them home
  *
  * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
- * of the ring. The waits, each of which memo_schedule_check finds a race without:
+ * of the ring.  The waits, each of which memo_schedule_check finds a race without:
  *   exchange s   waits for  the start (s = 0); for step s - 1, which used the buffer that is
- *   overwritten and, in
- *                           backward, made the d_k and d_v that are sent
+ *                           overwritten and, in backward, made the d_k and d_v that are sent
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
- *   d_k and d_v, for
- *                           exchange s, which brought these
+ *                           d_k and d_v, for exchange s, which brought these
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v
  * On a rank that skips steps the start or the end may wait for more than it needs. */
 
@@ -521,6 +519,7 @@ typedef struct memo_sp_attention_costs {
     double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
     double ulysses_bytes_per_s, ulysses_latency_s;
 } memo_sp_attention_costs;
+
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
  * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it
@@ -537,15 +536,15 @@ typedef struct memo_sp_attention_costs {
  *     desc.type = MEMO_TYPE_BF16;
  *     desc.attention = memo_host_attention_functions(&state);
  *     memo_sp_attention_create(&desc, &attention, &error);
- *     memo_sp_attention_forward(attention, &tensors, &mask, &error);      // mask =
- *     memo_mask_default(): causal memo_sp_attention_backward(attention, &tensors, &mask,
- *     &error); */
+ *     mask = memo_mask_default();                            // causal
+ *     memo_sp_attention_forward(attention, &tensors, &mask, &error);
+ *     memo_sp_attention_backward(attention, &tensors, &mask, &error); */
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* may be NULL for get_sizes and ring_schedule */
     memo_stream stream;        /* on which everything is enqueued but the exchanges of the ring */
-    memo_comm *ring,
-        *ulysses; /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes */
+    /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes. */
+    memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
     memo_layout layout;
     int32_t n_batch; /* 0: 1 */
@@ -572,8 +571,7 @@ typedef struct memo_sp_attention_sizes {
      * elements, ud = ulysses dividing both counts of heads, and rd = ring:
      *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
      *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
-     *   (row_dots);
-     *                      with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
+     *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
      *   ring forward       2 Hkv n (rd - 1), in type
      *   ring backward      the same, and 2 Hkv n rd in fp32
      * A sliding window may need fewer hops than that. */
@@ -606,19 +604,20 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* From here on other documents, of a layout that is otherwise the desc's: kind, degrees and n_tokens
- * are the same.  For a new batch of packed documents; all ranks of the sequence group do it alike.
- * Waits for the desc's stream, which may still read the documents before.  Allocates nothing.
- * Errors: INVALID_ARGUMENT (another layout; more documents than desc.max_documents), the device's.
- */
+/* From here on other documents, of a layout that is otherwise the desc's: kind, degrees and
+ * n_tokens are the same.  For a new batch of packed documents; all ranks of the sequence group do
+ * it alike.  Waits for the desc's stream, which may still read the documents before.  Allocates
+ * nothing.  Errors: INVALID_ARGUMENT (another layout; more documents than desc.max_documents), the
+ * device's. */
 MEMO_API memo_status memo_sp_attention_set_layout(memo_sp_attention* attention,
                                                   const memo_layout* layout, memo_error* error);
 
 /* All ranks of the sequence group call them, each from its own thread.  Enqueued on the desc's
- * stream; return at once.  mask.n_tokens is taken from the layout, and so are documents where the mask
- * has none; the same mask in forward and backward.  Gradients of rows that are padding are 0.  Errors: INVALID_ARGUMENT (documents that do
- * not ascend from 0 to n_tokens, tensors that are NULL), those of the device, of memo_comm and of
- * the local attention; after a failure the results are undefined. */
+ * stream; return at once.  mask.n_tokens is taken from the layout, and so are documents where the
+ * mask has none; the same mask in forward and backward.  Gradients of rows that are padding are 0.
+ * Errors: INVALID_ARGUMENT (documents that do not ascend from 0 to n_tokens, tensors that are
+ * NULL), those of the device, of memo_comm and of the local attention; after a failure the results
+ * are undefined. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* mask, memo_error* error);
@@ -627,9 +626,8 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_mask* mask, memo_error* error);
 
 /* What forward (is_backward 0) or backward would enqueue on this rank, appended to schedule:
- * streams "compute" and
- * "ring", with the addresses of tensors and buffers, so that it can be checked and compared with a
- * record.  costs may be NULL. */
+ * streams "compute" and "ring", with the addresses of tensors and buffers, so that it can be
+ * checked and compared with a record.  costs may be NULL. */
 MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, int32_t is_backward,
@@ -653,11 +651,11 @@ MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_des
  *
  *   default    every operation waits for the one before (Megatron)
  *   pipelined  the parts overlap inside each pass; a layer is recomputed whole before its backward
- *   (Merak) cross      the passes of recomputation and backward overlap too (cross-pass)
+ *              (Merak)
+ *   cross      the passes of recomputation and backward overlap too (cross-pass)
  *   fine       recomputation begins behind each collective of the forward, so that it needs none
- *   itself (cross-pass
- *              with fine-grained recomputation); the input of every block is saved instead of that
- *              of every layer
+ *              itself (cross-pass with fine-grained recomputation); the input of every block is
+ *              saved instead of that of every layer
  *
  * Forward, pipelined is that of the last three.  A collective starts right behind the input
  * gradient, and the weight gradient runs behind it.
@@ -691,8 +689,8 @@ typedef struct memo_blocks_schedule_desc {
     int32_t blocks_per_layer; /* 0: 2 */
     int32_t n_parts;          /* sub-batches; 0: 2 */
     int32_t splits_sequence;
-    int32_t
-        weights_apart; /* the weight gradient is an operation of its own, behind the collective */
+    /* The weight gradient is an operation of its own, behind the collective. */
+    int32_t weights_apart;
     /* The reduce-scatter and all-gather form: between blocks each rank has its share of the rows.
      * The gather before a recomputation remains. */
     int32_t is_scattered;
@@ -744,19 +742,17 @@ MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* des
  * T ranks:
  *
  *   forward      input h_i: given (i = 0) or h_{i-1} + y, where y is the reduced output of the
- *   block before.
- *                Keeps h_i where call.keeps_input.  y = this rank's partial sum of the block's
- *                output.
+ *                block before.  Keeps h_i where call.keeps_input.  y = this rank's partial sum of
+ *                the block's output.
  *   recompute    what backward needs and forward did not keep, from h_i (call.is_input_saved) or
- *   from h_{i-1} and y.
- *                y again where call.has_output; else its last product is not needed.
+ *                from h_{i-1} and y.  y again where call.has_output; else its last product is not
+ *                needed.
  *   backward     d_i, gradient of the block's output stream: given (last block) or d_{i+1} + g (g
- *   reduced, carried
- *                through the norm).  g = this rank's partial sum of the gradient of the block's
- *                input.
+ *                reduced, carried through the norm).  g = this rank's partial sum of the gradient
+ *                of the block's input.
  *   weights      adds the gradients of this rank's weights.  Runs behind the collective of g: reads
- *   neither y nor g. forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of
- *   its input, d_0 + g.
+ *                neither y nor g.
+ *   forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of its input, d_0 + g.
  *
  * Parts come in a fixed order, the same in every order of the schedule: sums over parts have the
  * same bits.  A part's collective reads and writes its buffers, which are the trainer's.
@@ -949,8 +945,7 @@ MEMO_API memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm
 
 #endif /* MEMO_SP_H */
 
-/* ==== implementation
- * =============================================================================== */
+/* ==== implementation ======================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
 #define MEMO_SP_IMPLEMENTATION_DONE
 #ifndef MEMO_IMPLEMENTATION_DONE
@@ -1258,15 +1253,14 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
  * stream that runs an operation does the rest.  Between ranks:
  *
  *   way        of a sender to a receiver: the sender posts a chain of messages, the receiver copies
- *   each and takes
- *              the chain.  A rank that waits for either sleeps on its bell, which the other side
- *              rings; the bell orders nothing, the posts and takes do.
+ *              each and takes the chain.  A rank that waits for either sleeps on its bell, which
+ *              the other side rings; the bell orders nothing, the posts and takes do.
  *   meeting    all ranks of a group come, nobody leaves before the last one.
  *   failure    the first one is kept in the world.  Who waits looks there at least every
- *   MEMOI_THREADS_NAP_NS. is_busy    a rank has its hands on what belongs to another (buffers,
- *   messages, a device).  It raises the
- *              flag, then looks for a failure; who gives up after a failure waits until no flag is
- *              up: nobody's buffers are touched after his operation has returned. */
+ *              MEMOI_THREADS_NAP_NS.
+ *   is_busy    a rank has its hands on what belongs to another (buffers, messages, a device).  It
+ *              raises the flag, then looks for a failure; who gives up after a failure waits until
+ *              no flag is up: nobody's buffers are touched after his operation has returned. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 #define MEMOI_THREADS_NAP_NS   10000000
@@ -1292,8 +1286,8 @@ typedef struct memoi_way {
     char apart[64];      /* the two sides write to cache lines of their own */
     uint32_t n_taken;    /* by the receiver */
     uint32_t n_messages; /* the receiver's own */
-    memoi_message*
-        current; /* the receiver's own: the first of the chain that is not copied; NULL: none */
+    /* The receiver's own: the first of the chain that is not copied; NULL: none. */
+    memoi_message* current;
 } memoi_way;
 
 typedef struct memoi_meeting {
