@@ -225,8 +225,9 @@ typedef struct run_result {
     int64_t n_scores; /* of this rank, forward and backward together */
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    double elapsed_s;    /* of all calls */
-    long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
+    int64_t device_bytes; /* less free on the device, once created */
+    double elapsed_s;     /* of all calls */
+    long long n_mallocs;  /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
 } run_result;
 
@@ -390,6 +391,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     char* scratch =
         NULL; /* of the caller, where a device's own could not be reached from the host */
     step_buffers buffers;
+    int64_t free_bytes = 0, total_bytes = 0;
     int32_t k;
     int t;
     state.device = all->devices[rank];
@@ -428,8 +430,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
         desc.device_memory = (void*)(((uintptr_t)scratch + 511) / 512 * 512);
     }
+    if (!status) status = device->memory_info(device->context, &free_bytes, &total_bytes, error);
     if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    result->device_bytes = free_bytes;
+    if (!status) status = device->memory_info(device->context, &free_bytes, &total_bytes, error);
     if (status) return status;
+    result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * c->head_size * element_bytes;
         share_bytes = c->n_batch * layout.local_tokens * row_bytes[t];

@@ -358,7 +358,7 @@ typedef struct loss_rank {
     memo_layout layout;
     int32_t rank;
     const int32_t* tokens;
-    double loss, n_labels;
+    double loss, n_labels, gradient;
     memo_status status;
 } loss_rank;
 
@@ -374,8 +374,15 @@ static void* loss_main(void* argument) {
     for (i = 0; i < r->layout.local_tokens; i++)
         if (labels[i] != -1)
             sums[0] += loss_of(memo_layout_position(&r->layout, r->rank, i), labels[i]);
+    r->gradient = sums[0];
     r->status = r->device->stream_create(r->device->context, "compute", 0, &stream, &error);
     if (!r->status) r->status = memo_layout_sum_loss(r->comm, stream, sums, &error);
+    if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
+    /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not averaged. */
+    r->gradient /= sums[1];
+    if (!r->status)
+        r->status = r->comm->all_reduce(r->comm, stream, &r->gradient, &r->gradient, 1,
+                                        MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error);
     if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
     r->loss = sums[0] / sums[1];
     r->n_labels = sums[1];
@@ -414,6 +421,7 @@ static void the_mean_loss_is_that_of_one_rank(void) {
         CHECK(!ranks[r].status);
         CHECK(ranks[r].n_labels == 100);
         CHECK(fabs(ranks[r].loss - expected) < 1e-12 * expected);
+        CHECK(fabs(ranks[r].gradient - expected) < 1e-12 * expected);
     }
     for (r = 0; r < N_RANKS; r++) memo_host_device_destroy(devices[r]);
 }
