@@ -12,6 +12,7 @@
 #              LIMIT_S   seconds for everything, default 540
 #              TOKENS    length of the chain, default 65536
 #              COMMIT    where this is no git checkout
+#              CUDNN     folder of cudnn-frontend: its example is built and run, too
 # Exit status 1 where anything failed, was cut short, or there is no GPU; the file is written all the same, if there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -156,6 +157,11 @@ done
 exit $bad
 END
 stage examples 60 sh "$folder/examples.sh" "$folder"
+if [ -n "${CUDNN:-}" ]; then
+    stage build-cudnn 240 nvcc -arch=native -std=c++17 -O1 -I. -I"$CUDNN/include" examples/13_cudnn_attention.cu \
+        -lcudnn -lnvrtc -o "$folder/13_cudnn_attention"
+    stage 13_cudnn_attention 30 "$folder/13_cudnn_attention"
+fi
 
 # ---- benchmarks ----
 

@@ -40,6 +40,11 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu) continue ;; esac
     case $source in
+    *cudnn*)
+        [ -f "${CUDNN:-}/include/cudnn_frontend.h" ] || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }
+        # Its headers are not free of warnings.
+        test_is "$source compiles" nvcc -arch=sm_90 -std=c++17 -O1 -I. -I"$CUDNN/include" -c "$source" -o "$folder/compiles.o"
+        continue ;;
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
         nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not here"; continue; } ;;
