@@ -196,7 +196,7 @@ if [ $has_nccl = yes ]; then
     stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
     for ranks in 2 4 8; do
         for test in test_comm_nccl nccl_attention nccl_blocks; do
-            stage "$test-$ranks-ranks" 60 $unskipped "$folder/$test" $ranks
+            stage "$test-$ranks-ranks" $((40 + 8 * ranks)) $unskipped "$folder/$test" $ranks
         done
     done
 else
