@@ -100,8 +100,7 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
         memo_sp_attention_forward(attention, &t, &causal, error) ||
         memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* notices a lost peer, too */
         return error->status;
-    for (int64_t i = 0; i < n; i++)
-        n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
+    for (int64_t i = 0; i < n; i++) n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
     if (comm->rank == 0)
         printf("%d ranks of %d tokens; rank 0 sent %lld bytes; %lld of its numbers are wrong\n",
                (int)comm->size, (int)(n / ROW), (long long)comm->sent_bytes, (long long)n_wrong);
