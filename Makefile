@@ -155,6 +155,9 @@ valgrind: ## the tests under valgrind, leaks are errors
 
 # On a machine without a GPU the programs build, and their tests count as skipped.
 CUDA_ARCH  ?= native
+# The folder of cudnn-frontend: with it examples/13_cudnn_attention.cu is compiled too.
+CUDNN      ?=
+export CUDNN
 CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))
 # Calls that must not happen inside a step are intercepted by the linker.
 CUDA_WRAPS  = $(addprefix -Xlinker --wrap=,$(shell grep -o '^SYMBOL.cuda[A-Za-z]*' tests/cuda/test_step.cu | cut -c8-))

@@ -286,8 +286,8 @@ typedef struct memo_buffer {
     int64_t size_bytes;
     int64_t begin, end;   /* lifetime [begin, end) */
     int64_t offset_bytes; /* set by the planner; where is_fixed, by the user before */
-    int64_t
-        alignment_bytes; /* of the offset; a power of two, not below the plan's; 0: the plan's */
+    /* Of the offset; a power of two, not below the plan's; 0: the plan's. */
+    int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;
     memo_class memory_class;
@@ -304,11 +304,11 @@ typedef struct memo_plan {
     int64_t n_buffers;
     memo_gap* gaps; /* ordered by buffer, then begin; disjoint, inside the lifetime */
     int64_t n_gaps;
-    int64_t
-        alignment_bytes; /* a power of two; offsets are multiples, sizes count rounded up to it */
-    int64_t n_times;     /* lifetimes lie in [0, n_times] */
-    int64_t body_begin;  /* time at which the repeated part begins; persistent is before it */
-    int64_t peak_bytes;  /* largest offset + rounded size: what the arena reserves */
+    /* A power of two; offsets are multiples, sizes count rounded up to it. */
+    int64_t alignment_bytes;
+    int64_t n_times;           /* lifetimes lie in [0, n_times] */
+    int64_t body_begin;        /* time at which the repeated part begins; persistent is before it */
+    int64_t peak_bytes;        /* largest offset + rounded size: what the arena reserves */
     int64_t lower_bound_bytes; /* largest sum of live sizes; no plan is smaller */
     memo_proof proof;
     char engine[16]; /* who set the offsets */
@@ -1536,8 +1536,7 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 
 #endif /* MEMO_H */
 
-/* ==== implementation
- * =========================================================================== */
+/* ==== implementation ======================================================================== */
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
@@ -9601,9 +9600,8 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
 }
 
 /* ---- 10 row kernels -----------------------------------------------------------------------------
- * Knows: the inline
- * functions of its public part.  Knows nothing of CUDA, of attention or of who calls.  At the end
- * it lends its loops to the host device and shows them to the recorder. */
+ * Knows: the inline functions of its public part.  Knows nothing of CUDA, of attention or of who
+ * calls.  At the end it lends its loops to the host device and shows them to the recorder. */
 
 /* --- descs --- */
 

@@ -325,9 +325,10 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
  * degree communicates less, a large one holds less.  With F, X forward and recomputation +
  * backward, C, CB the collectives behind them, of one of two sub-batches:
  *
- *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also C
- *   + X from i at p to i+1 at q (a larger degree gathers in the forward, a smaller one in the
- *   backward pass)
+ *   block i at degree p     max(F_i, C_i) + max(X_i, CB_i); the first also F + CB, the last also
+ *                           C + X
+ *   from i at p to i+1 at q (a larger degree gathers in the forward, a smaller one in the backward
+ *   pass)
  *     forward    q <= p ? max(F_{i+1}[q], C_i[p])  : C_i[p] + AllGather[p][q] + F_{i+1}[q]
  *     backward   q >= p ? max(X_i[p], CB_{i+1}[q]) : CB_{i+1}[q] + AllGather[q][p] + X_i[p]
  *   memory                  sum over blocks of state + saved, + the largest runtime <= the device's
@@ -370,9 +371,8 @@ MEMO_API void memo_degrees_problem_destroy(memo_degrees_problem* problem);
 
 /* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch
  * * d * sequence / (2 n_gpus) tokens of a sub-batch in a group of d:
- *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations, / (d *
- *   flops_per_s); half the
- *                pairs of a causal mask
+ *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations,
+ *                / (d * flops_per_s); half the pairs of a causal mask
  *   R, B         F without its last product (attention 2 t h^2, MLP 8 t h^2), 2 F
  *   C = CB       2 (d - 1) / d * 2 t h / bandwidth[d] + 2 (d - 1) * latency
  *   AllGather    (1 - p / q) * 2 t_q h / bandwidth[q] + (q / p - 1) * latency
@@ -402,7 +402,8 @@ MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* m
  *
  *   memo degrees-profile 1
  *   blocks N                            the frame (first and last line) may be left out, as for
- *   traces degrees 2 4 8
+ *                                       traces
+ *   degrees 2 4 8
  *   memory BYTES                        these three may be left out
  *   boundary DEGREE
  *   gradients 1
@@ -564,9 +565,9 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
 typedef struct memo_swap_cost {
     double recompute_s_per_row; /* negative: cannot be recomputed */
     int32_t is_whole;           /* all rows or none (attention) */
-    int32_t
-        with; /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd,
-                     attention its LSE): both are split alike, and that one's time counts; 0: none */
+    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
+     * its LSE): both are split alike, and that one's time counts; 0: none. */
+    int32_t with;
 } memo_swap_cost;
 
 typedef struct memo_swap_plan_desc {
@@ -632,8 +633,7 @@ MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* d
 
 #endif /* MEMO_PLAN_H */
 
-/* ==== implementation
- * =============================================================================== */
+/* ==== implementation ======================================================================== */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -663,8 +663,7 @@ MEMOI double memoi_plan_clock(void) {
 }
 
 /* ---- the problem in units -----------------------------------------------------------------------
- * Knows: a memo_plan,
- * as input.  Does not know how it is solved.
+ * Knows: a memo_plan, as input.  Does not know how it is solved.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
@@ -882,8 +881,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
 }
 
 /* ---- greedy -------------------------------------------------------------------------------------
- * Knows:
- * the problem.  Does not look back.
+ * Knows: the problem.  Does not look back.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole. */
@@ -1347,8 +1345,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
 }
 
 /* ---- exact search -------------------------------------------------------------------------------
- * Knows: the
- * problem and a capacity.  Does not know where the capacity comes from.
+ * Knows: the problem and a capacity.  Does not know where the capacity comes from.
  *
  * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it
  * every item lies at 0, right on top of an item below it, or where it is fixed.  So it is reached
@@ -1365,12 +1362,10 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  * In each section that a decision touched, once in a node:
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
  *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its
- *   bound
- *           becomes the least end of those that can be
+ *           bound becomes the least end of those that can be
  *   block   a blocked item likewise, over all the sections that it meets
  *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
- *   not the
- *           one looked for
+ *           not the one looked for
  *
  * Parts.  Where no unplaced item crosses from a section to the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again. */
@@ -1947,8 +1942,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 }
 
 /* ---- search for the smallest peak ---------------------------------------------------------------
- * Knows: how to ask the
- * exact search well: with restarts, capacity after capacity, part after part.
+ * Knows: how to ask the exact search well: with restarts, capacity after capacity, part after part.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
  * short, grow slowly, and differ in the order of the items, in what counts as tight, and in whether
@@ -2187,9 +2181,8 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
 }
 
 /* ---- mixed-integer program ----------------------------------------------------------------------
- * Knows: the problem
- * and lp_solve.  Of its answer only the order of the items is believed; the offsets are rebuilt
- * from it in whole units.
+ * Knows: the problem and lp_solve.  Of its answer only the order of the items is believed; the
+ * offsets are rebuilt from it in whole units.
  *
  * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
  * z_ij, "i lies below j":
@@ -2499,8 +2492,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 #endif /* MEMO_LP_SOLVE */
 
 /* ---- memo_plan_solve ----------------------------------------------------------------------------
- * Knows: the
- * engines, and which of them to ask.  Does not plan. */
+ * Knows: the engines, and which of them to ask.  Does not plan. */
 
 memo_plan_desc memo_plan_desc_default(void) {
     memo_plan_desc desc;
@@ -2585,8 +2577,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 }
 
 /* ---- memo_plan_alpha ----------------------------------------------------------------------------
- * Knows: the
- * paper's linear program in one variable.  Knows nothing of plans. */
+ * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
 
 memo_alpha_desc memo_alpha_desc_default(void) {
     memo_alpha_desc desc;

@@ -1,5 +1,4 @@
-/* memo_sp.h - parallelism along the sequence and across tensors: comm, layouts, Ulysses, ring,
- * hybrid.
+/* memo_sp.h - parallelism along the sequence (Ulysses, ring, hybrid) and across tensors.
  *
  * Ranks talk through a small table of functions, memo_comm.  This header brings two: ranks as
  * threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.c
@@ -9,8 +8,8 @@
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
- *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm; with MEMO_SP_NCCL also
- *     -lnccl -lcudart
+ *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
+ *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks
@@ -86,8 +85,8 @@ typedef struct memo_comm {
 
     /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the
      * 16-bit types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.
-     *  The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
-     *  less). */
+     * The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
+     * less). */
     memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from,
                               void* to, int64_t count, memo_type type, memo_reduction reduction,
                               memo_error* error);
@@ -117,7 +116,7 @@ MEMO_API memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, c
                                           memo_error* error);
 /* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at
  * send_offsets[p] go to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].
- *  Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
+ * Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
 MEMO_API memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
                                             const int64_t* send_counts, const int64_t* send_offsets,
                                             void* to, const int64_t* receive_counts,
@@ -193,10 +192,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 /* --- NCCL ---
  *
  * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
- * cudaStream_t. Sums are NCCL's: the same bits on all ranks, but not those of the threads back end.
- *  Calls that differ between ranks are not compared, and parts fail on their own.  The first
- *  message between two ranks makes their
- * connection: the call that enqueues it waits for both. */
+ * cudaStream_t.  Sums are NCCL's: the same bits on all ranks, but not those of the threads back
+ * end.  Calls that differ between ranks are not compared, and parts fail on their own.  The first
+ * message between two ranks makes their connection: the call that enqueues it waits for both. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -229,10 +227,10 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
  * pipeline). */
 
 typedef struct memo_mesh_desc {
-    int32_t data, pipeline, tensor, ring,
-        ulysses; /* degrees; 0: 1; their product is the world's size */
-    int32_t
-        ring_is_inner; /* ring varies faster than ulysses, for fast links that suit the ring better */
+    /* Degrees; 0: 1; their product is the world's size. */
+    int32_t data, pipeline, tensor, ring, ulysses;
+    /* Ring varies faster than ulysses, for fast links that suit the ring better. */
+    int32_t ring_is_inner;
 } memo_mesh_desc;
 
 /* Every group is there, of one rank where its degree is 1, so that no caller needs a branch. */
@@ -272,23 +270,30 @@ MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char*
  * the ring_tokens rows on which the attention of that ring rank works.  With rd = ring, and
  * padded_tokens cut in equal chunks:
  *
- *   zigzag    2 rd chunks, ring rank r holds chunks r and 2 rd - 1 - r: equal work under a causal
- *   mask
- *             (unified SP paper, Algorithm 2)
- *   plain     rd chunks, ring rank r holds chunk r: the last rank works most
- *   striped   ring rank r holds positions r, r + rd, r + 2 rd, ...
+ *   zigzag     2 rd chunks, ring rank r holds chunks r and 2 rd - 1 - r: equal work under a causal
+ *              mask (unified SP paper, Algorithm 2)
+ *   plain      rd chunks, ring rank r holds chunk r: the last rank works most
+ *   striped    ring rank r holds positions r, r + rd, r + 2 rd, ...
+ *   documents  2 rd chunks of each document, ring rank r holds chunks r and 2 rd - 1 - r of each:
+ *              equal work where attention ends at the borders of documents
  *
  * A length that does not divide is padded at its end, by less than 2 ring * ulysses tokens.
  * Padding is masked, has output and gradient 0, and no label.  Documents packed into one sequence
- * need no divisibility at all: they are a matter of the mask (chapter 4).
+ * need no divisibility at all: what attends to what is a matter of the mask (chapter 4), and the
+ * chunks of the layout "documents" may differ by one token.  How many tokens of a document a rank
+ * holds is counted by dealing out those of the whole sequence, one by one, to ranks 0 .. rd - 1 in
+ * turn, and those of each rank in turn to its first and second chunk: so ranks differ by one token
+ * at most, over all documents together, and in the scores of a causal mask by less than two rows of
+ * each document.  A document whose length 2 rd divides is cut evenly.
  *
- * What a rank holds is at most MEMO_RUNS_MAX runs of positions, ascending, in the order of its
- * rows. */
+ * What a rank holds is runs of positions, ascending, in the order of its rows: at most
+ * MEMO_RUNS_MAX of them; with documents, 2 n_documents + 1. */
 
 typedef enum memo_layout_kind {
     MEMO_LAYOUT_ZIGZAG = 0,
     MEMO_LAYOUT_PLAIN,
-    MEMO_LAYOUT_STRIPED
+    MEMO_LAYOUT_STRIPED,
+    MEMO_LAYOUT_DOCUMENTS
 } memo_layout_kind;
 MEMO_API const char* memo_layout_name(memo_layout_kind kind); /* "zigzag"; never NULL */
 
@@ -302,43 +307,50 @@ typedef struct memo_layout_desc {
     memo_layout_kind kind;
     int32_t ring, ulysses; /* degrees; 0: 1 */
     int64_t n_tokens;      /* of the sequence, all ranks together */
+    /* MEMO_LAYOUT_DOCUMENTS only: n_documents + 1 positions, from 0 to n_tokens, ascending
+     * (cu_seqlens).  Borrowed, as long as the layout is used. */
+    const int64_t* document_begins;
+    int64_t n_documents;
 } memo_layout_desc;
 
 typedef struct memo_layout {
     memo_layout_kind kind;
     int32_t ring, ulysses;
     int64_t n_tokens;
-    int64_t
-        padded_tokens; /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
-    int64_t local_tokens; /* rows of each rank */
-    int64_t ring_tokens;  /* ulysses * local_tokens */
+    /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
+    int64_t padded_tokens;
+    int64_t local_tokens;           /* rows of each rank */
+    int64_t ring_tokens;            /* ulysses * local_tokens */
+    const int64_t* document_begins; /* as in the desc; else NULL */
+    int64_t n_documents;
 } memo_layout;
 
 MEMO_API memo_layout_desc memo_layout_desc_default(void);
-/* Pure arithmetic, no memory: every rank makes its own.  Errors: INVALID_ARGUMENT. */
+/* Pure arithmetic, no memory: every rank makes its own.  Errors: INVALID_ARGUMENT, which says what
+ * would work. */
 MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout,
                                       memo_error* error);
 /* Trusts nothing and shares no code with the functions below: every position of the padded sequence
  * is held once, by the rank and row that the definition says, and maps and runs agree.
- * O(padded_tokens) time and memory. Errors: INVALID_ARGUMENT naming the position,
- * OUT_OF_HOST_MEMORY. */
+ * O(padded_tokens) time and memory.
+ * Errors: INVALID_ARGUMENT naming the position, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_layout_validate(const memo_layout* layout, memo_error* error);
 
 /* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position
- * (in [0, padded_tokens)). */
+ * (in [0, padded_tokens)).  O(1); with documents O(log n_documents), and find O(ring) besides. */
 MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
                                       int64_t row);
 MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                                int64_t* row);
-/* The runs of a sequence rank, and of all ranks of a ulysses group together; returns how many. */
-MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank,
-                                  memo_run runs[MEMO_RUNS_MAX]);
+/* The runs of a sequence rank, and of all ranks of a ulysses group together; returns how many, none
+ * of them empty.  runs NULL: only counts. */
+MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs);
 MEMO_API int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank,
-                                       memo_run runs[MEMO_RUNS_MAX]);
+                                       memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents (document_begins[n_documents + 1], from 0 to n_tokens, ascending; NULL: one) positions
- * count from the begin of each.  Padding counts on from n_tokens; a table of padded_tokens angles
- * serves all. */
+ * documents (document_begins[n_documents + 1], from 0 to n_tokens, ascending; NULL: those of the
+ * layout, else one) positions count from the begin of each.  Padding counts on from n_tokens; a
+ * table of padded_tokens angles serves all. */
 MEMO_API void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
                                     const int64_t* document_begins, int64_t n_documents,
                                     int64_t* positions);
@@ -352,9 +364,9 @@ MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_ran
                                  int64_t row_bytes, const void* share, void* whole);
 
 /* A rank's labels (n_batch, local_tokens): the label of a position is the next token, looked up
- * before the sequence is split.  The last of the sequence and of each document, and padding, get
- * `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are not
- * ignored. */
+ * before the sequence is split.  The last of the sequence and of each document (as above), and
+ * padding, get `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are
+ * not ignored. */
 MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
                                     int64_t n_batch, const int32_t* tokens,
                                     const int64_t* document_begins, int64_t n_documents,
@@ -372,6 +384,7 @@ MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, d
  * does not fit). Returns the bytes of the whole, without the zero; text may be NULL where
  * capacity_bytes is 0. */
 MEMO_API int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes);
+
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
  * What a rank computes in one step of the ring is a callback, so that any kernel can do it: queries
@@ -429,10 +442,10 @@ typedef struct memo_attention_block {
 
 /* Enqueues on stream and returns; block itself is only valid during the call.
  *   forward    the softmax over this block's keys alone: out and lse; out 0 and lse -inf for a row
- *   that sees none backward   lse is that of all keys, row_dots that of the final output: P =
- *   exp(scale * q k - lse),
- *              d_v += P^T d_out, dS = P * (d_out v^T - row_dots), d_q += scale * dS k, d_k += scale
- *              * dS^T q */
+ *              that sees none
+ *   backward   lse is that of all keys, row_dots that of the final output:
+ *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
+ *              d_q += scale * dS k, d_k += scale * dS^T q */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
                                                const memo_attention_block* block,
                                                memo_error* error);
@@ -450,13 +463,14 @@ typedef struct memo_attention {
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    int64_t
-        n_scores; /* computed so far, masked ones of a tile not counted; read after synchronisation */
+    /* Computed so far, masked ones of a tile not counted; read after synchronisation. */
+    int64_t n_scores;
 } memo_host_attention;
 
 MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state);
 
 #endif
+
 /* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
  *
  * Before attention, all to all turns (n_batch, local_tokens, all heads) into (n_batch, ring_tokens,
@@ -477,6 +491,7 @@ typedef struct memo_ulysses_heads {
 /* n_q_heads is a multiple of n_kv_heads; nothing else needs to divide. */
 MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
                                                   int32_t ulysses, int32_t ulysses_rank);
+
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
@@ -487,17 +502,14 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  *
  *   forward    outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
- *   last hop
- *              takes them home
+ *              last hop takes them home
  *
  * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
- * of the ring. The waits, each of which memo_schedule_check finds a race without:
+ * of the ring.  The waits, each of which memo_schedule_check finds a race without:
  *   exchange s   waits for  the start (s = 0); for step s - 1, which used the buffer that is
- *   overwritten and, in
- *                           backward, made the d_k and d_v that are sent
+ *                           overwritten and, in backward, made the d_k and d_v that are sent
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
- *   d_k and d_v, for
- *                           exchange s, which brought these
+ *                           d_k and d_v, for exchange s, which brought these
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v
  * On a rank that skips steps the start or the end may wait for more than it needs. */
 
@@ -507,6 +519,7 @@ typedef struct memo_sp_attention_costs {
     double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
     double ulysses_bytes_per_s, ulysses_latency_s;
 } memo_sp_attention_costs;
+
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
  * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it
@@ -523,15 +536,15 @@ typedef struct memo_sp_attention_costs {
  *     desc.type = MEMO_TYPE_BF16;
  *     desc.attention = memo_host_attention_functions(&state);
  *     memo_sp_attention_create(&desc, &attention, &error);
- *     memo_sp_attention_forward(attention, &tensors, &mask, &error);      // mask =
- *     memo_mask_default(): causal memo_sp_attention_backward(attention, &tensors, &mask,
- *     &error); */
+ *     mask = memo_mask_default();                            // causal
+ *     memo_sp_attention_forward(attention, &tensors, &mask, &error);
+ *     memo_sp_attention_backward(attention, &tensors, &mask, &error); */
 
 typedef struct memo_sp_attention_desc {
     const memo_device* device; /* may be NULL for get_sizes and ring_schedule */
     memo_stream stream;        /* on which everything is enqueued but the exchanges of the ring */
-    memo_comm *ring,
-        *ulysses; /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes */
+    /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes. */
+    memo_comm *ring, *ulysses;
     int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
     memo_layout layout;
     int32_t n_batch; /* 0: 1 */
@@ -542,8 +555,10 @@ typedef struct memo_sp_attention_desc {
      * tensors.saved. 1: backward sends them again; saved is not used. */
     int32_t sends_again;
     memo_attention attention;
-    void*
-        device_memory; /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
+    /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
+    void* device_memory;
+    /* Of the layouts that memo_sp_attention_set_layout may give; 0: as many as layout has. */
+    int64_t max_documents;
 } memo_sp_attention_desc;
 
 /* What a desc needs and does; exact, before anything is allocated. */
@@ -556,8 +571,7 @@ typedef struct memo_sp_attention_sizes {
      * elements, ud = ulysses dividing both counts of heads, and rd = ring:
      *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
      *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
-     *   (row_dots);
-     *                      with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
+     *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
      *   ring forward       2 Hkv n (rd - 1), in type
      *   ring backward      the same, and 2 Hkv n rd in fp32
      * A sliding window may need fewer hops than that. */
@@ -590,11 +604,20 @@ MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc
  * destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
+/* From here on other documents, of a layout that is otherwise the desc's: kind, degrees and
+ * n_tokens are the same.  For a new batch of packed documents; all ranks of the sequence group do
+ * it alike.  Waits for the desc's stream, which may still read the documents before.  Allocates
+ * nothing.  Errors: INVALID_ARGUMENT (another layout; more documents than desc.max_documents), the
+ * device's. */
+MEMO_API memo_status memo_sp_attention_set_layout(memo_sp_attention* attention,
+                                                  const memo_layout* layout, memo_error* error);
+
 /* All ranks of the sequence group call them, each from its own thread.  Enqueued on the desc's
- * stream; return at once.  mask.n_tokens is taken from the layout; the same mask in forward and
- * backward.  Gradients of rows that are padding are 0.  Errors: INVALID_ARGUMENT (documents that do
- * not ascend from 0 to n_tokens, tensors that are NULL), those of the device, of memo_comm and of
- * the local attention; after a failure the results are undefined. */
+ * stream; return at once.  mask.n_tokens is taken from the layout, and so are documents where the
+ * mask has none; the same mask in forward and backward.  Gradients of rows that are padding are 0.
+ * Errors: INVALID_ARGUMENT (documents that do not ascend from 0 to n_tokens, tensors that are
+ * NULL), those of the device, of memo_comm and of the local attention; after a failure the results
+ * are undefined. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* mask, memo_error* error);
@@ -603,9 +626,8 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_mask* mask, memo_error* error);
 
 /* What forward (is_backward 0) or backward would enqueue on this rank, appended to schedule:
- * streams "compute" and
- * "ring", with the addresses of tensors and buffers, so that it can be checked and compared with a
- * record.  costs may be NULL. */
+ * streams "compute" and "ring", with the addresses of tensors and buffers, so that it can be
+ * checked and compared with a record.  costs may be NULL. */
 MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, int32_t is_backward,
@@ -629,11 +651,11 @@ MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_des
  *
  *   default    every operation waits for the one before (Megatron)
  *   pipelined  the parts overlap inside each pass; a layer is recomputed whole before its backward
- *   (Merak) cross      the passes of recomputation and backward overlap too (cross-pass)
+ *              (Merak)
+ *   cross      the passes of recomputation and backward overlap too (cross-pass)
  *   fine       recomputation begins behind each collective of the forward, so that it needs none
- *   itself (cross-pass
- *              with fine-grained recomputation); the input of every block is saved instead of that
- *              of every layer
+ *              itself (cross-pass with fine-grained recomputation); the input of every block is
+ *              saved instead of that of every layer
  *
  * Forward, pipelined is that of the last three.  A collective starts right behind the input
  * gradient, and the weight gradient runs behind it.
@@ -667,8 +689,8 @@ typedef struct memo_blocks_schedule_desc {
     int32_t blocks_per_layer; /* 0: 2 */
     int32_t n_parts;          /* sub-batches; 0: 2 */
     int32_t splits_sequence;
-    int32_t
-        weights_apart; /* the weight gradient is an operation of its own, behind the collective */
+    /* The weight gradient is an operation of its own, behind the collective. */
+    int32_t weights_apart;
     /* The reduce-scatter and all-gather form: between blocks each rank has its share of the rows.
      * The gather before a recomputation remains. */
     int32_t is_scattered;
@@ -720,19 +742,17 @@ MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* des
  * T ranks:
  *
  *   forward      input h_i: given (i = 0) or h_{i-1} + y, where y is the reduced output of the
- *   block before.
- *                Keeps h_i where call.keeps_input.  y = this rank's partial sum of the block's
- *                output.
+ *                block before.  Keeps h_i where call.keeps_input.  y = this rank's partial sum of
+ *                the block's output.
  *   recompute    what backward needs and forward did not keep, from h_i (call.is_input_saved) or
- *   from h_{i-1} and y.
- *                y again where call.has_output; else its last product is not needed.
+ *                from h_{i-1} and y.  y again where call.has_output; else its last product is not
+ *                needed.
  *   backward     d_i, gradient of the block's output stream: given (last block) or d_{i+1} + g (g
- *   reduced, carried
- *                through the norm).  g = this rank's partial sum of the gradient of the block's
- *                input.
+ *                reduced, carried through the norm).  g = this rank's partial sum of the gradient
+ *                of the block's input.
  *   weights      adds the gradients of this rank's weights.  Runs behind the collective of g: reads
- *   neither y nor g. forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of
- *   its input, d_0 + g.
+ *                neither y nor g.
+ *   forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of its input, d_0 + g.
  *
  * Parts come in a fixed order, the same in every order of the schedule: sums over parts have the
  * same bits.  A part's collective reads and writes its buffers, which are the trainer's.
@@ -925,8 +945,7 @@ MEMO_API memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm
 
 #endif /* MEMO_SP_H */
 
-/* ==== implementation
- * =============================================================================== */
+/* ==== implementation ======================================================================== */
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
 #define MEMO_SP_IMPLEMENTATION_DONE
 #ifndef MEMO_IMPLEMENTATION_DONE
@@ -1234,15 +1253,14 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
  * stream that runs an operation does the rest.  Between ranks:
  *
  *   way        of a sender to a receiver: the sender posts a chain of messages, the receiver copies
- *   each and takes
- *              the chain.  A rank that waits for either sleeps on its bell, which the other side
- *              rings; the bell orders nothing, the posts and takes do.
+ *              each and takes the chain.  A rank that waits for either sleeps on its bell, which
+ *              the other side rings; the bell orders nothing, the posts and takes do.
  *   meeting    all ranks of a group come, nobody leaves before the last one.
  *   failure    the first one is kept in the world.  Who waits looks there at least every
- *   MEMOI_THREADS_NAP_NS. is_busy    a rank has its hands on what belongs to another (buffers,
- *   messages, a device).  It raises the
- *              flag, then looks for a failure; who gives up after a failure waits until no flag is
- *              up: nobody's buffers are touched after his operation has returned. */
+ *              MEMOI_THREADS_NAP_NS.
+ *   is_busy    a rank has its hands on what belongs to another (buffers, messages, a device).  It
+ *              raises the flag, then looks for a failure; who gives up after a failure waits until
+ *              no flag is up: nobody's buffers are touched after his operation has returned. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 #define MEMOI_THREADS_NAP_NS   10000000
@@ -1268,8 +1286,8 @@ typedef struct memoi_way {
     char apart[64];      /* the two sides write to cache lines of their own */
     uint32_t n_taken;    /* by the receiver */
     uint32_t n_messages; /* the receiver's own */
-    memoi_message*
-        current; /* the receiver's own: the first of the chain that is not copied; NULL: none */
+    /* The receiver's own: the first of the chain that is not copied; NULL: none. */
+    memoi_message* current;
 } memoi_way;
 
 typedef struct memoi_meeting {
@@ -3379,6 +3397,7 @@ const char* memo_layout_name(memo_layout_kind kind) {
     case MEMO_LAYOUT_ZIGZAG: return "zigzag";
     case MEMO_LAYOUT_PLAIN: return "plain";
     case MEMO_LAYOUT_STRIPED: return "striped";
+    case MEMO_LAYOUT_DOCUMENTS: return "documents";
     }
     return "no layout";
 }
@@ -3389,11 +3408,20 @@ memo_layout_desc memo_layout_desc_default(void) {
     return desc;
 }
 
+/* Do they ascend from 0 to n_tokens? */
+MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_t n_tokens) {
+    int64_t i;
+    if (!begins || n_documents < 1 || begins[0] || begins[n_documents] != n_tokens) return 0;
+    for (i = 0; i < n_documents; i++)
+        if (begins[i + 1] < begins[i]) return 0;
+    return 1;
+}
+
 memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
     int64_t unit;
     memset(layout, 0, sizeof *layout);
     if (desc->kind != MEMO_LAYOUT_ZIGZAG && desc->kind != MEMO_LAYOUT_PLAIN &&
-        desc->kind != MEMO_LAYOUT_STRIPED)
+        desc->kind != MEMO_LAYOUT_STRIPED && desc->kind != MEMO_LAYOUT_DOCUMENTS)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "layout: %d is no kind",
                               (int)desc->kind);
     if (desc->ring < 0 || desc->ulysses < 0)
@@ -3404,6 +3432,19 @@ memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, 
     if (desc->n_tokens < 1 || desc->n_tokens > MEMOI_BYTES_MAX / 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "layout: a sequence of %lld tokens", (long long)desc->n_tokens);
+    if (desc->kind != MEMO_LAYOUT_DOCUMENTS && desc->document_begins)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout: %s does not look at documents, \"documents\" does; the mask "
+                              "takes them with any layout",
+                              memo_layout_name(desc->kind));
+    if (desc->kind == MEMO_LAYOUT_DOCUMENTS &&
+        (desc->n_documents > INT32_MAX / 4 ||
+         !memoi_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout: the %lld documents must ascend from 0 to the %lld tokens",
+                              (long long)desc->n_documents, (long long)desc->n_tokens);
+    layout->document_begins = desc->document_begins;
+    layout->n_documents = desc->document_begins ? desc->n_documents : 0;
     layout->kind = desc->kind;
     layout->ring = desc->ring ? desc->ring : 1;
     layout->ulysses = desc->ulysses ? desc->ulysses : 1;
@@ -3421,42 +3462,164 @@ memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, 
     return MEMO_STATUS_OK;
 }
 
-int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank,
-                              memo_run runs[MEMO_RUNS_MAX]) {
-    int64_t n = layout->ring_tokens;
-    runs[0].start = ring_rank * n;
-    runs[0].stride = 1;
-    runs[0].count = n;
-    if (layout->kind == MEMO_LAYOUT_STRIPED) {
-        runs[0].start = ring_rank;
-        runs[0].stride = layout->ring;
-    }
-    /* On one ring rank the two chunks touch. */
-    if (layout->kind != MEMO_LAYOUT_ZIGZAG || layout->ring == 1) return 1;
-    runs[0].start = ring_rank * (n / 2);
-    runs[0].count = n / 2;
-    runs[1] = runs[0];
-    runs[1].start = (2 * (int64_t)layout->ring - 1 - ring_rank) * (n / 2);
-    return 2;
+/* --- the layout of documents: how many tokens, by dealing them out --- */
+
+/* Of the first n tokens of the sequence, those of ring ranks below r; and of these, those in first
+ * chunks (second: in second ones). */
+MEMOI int64_t memoi_layout_dealt(const memo_layout* layout, int64_t r, int64_t n) {
+    int64_t rest = n % layout->ring;
+    return n / layout->ring * r + (rest < r ? rest : r);
+}
+MEMOI int64_t memoi_layout_dealt_chunk(const memo_layout* layout, int is_second, int64_t r,
+                                       int64_t n) {
+    int64_t each = n / layout->ring, rest = n % layout->ring, n_more = rest < r ? rest : r;
+    if (is_second) return n_more * ((each + 1) / 2) + (r - n_more) * (each / 2);
+    return n_more * ((each + 2) / 2) + (r - n_more) * ((each + 1) / 2);
 }
 
-int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank,
-                         memo_run runs[MEMO_RUNS_MAX]) {
-    memo_run whole[MEMO_RUNS_MAX];
-    int32_t n_whole = memo_layout_ring_runs(layout, sequence_rank / layout->ulysses, whole);
-    int64_t begin = sequence_rank % layout->ulysses * layout->local_tokens;
-    int64_t end = begin + layout->local_tokens, first = 0;
-    int32_t k, n = 0;
-    for (k = 0; k < n_whole; k++) { /* rows [first, first + count) of the ring rank */
-        int64_t from = begin > first ? begin - first : 0;
-        int64_t to = end - first < whole[k].count ? end - first : whole[k].count;
-        if (from < to) {
-            runs[n] = whole[k];
-            runs[n].start += from * whole[k].stride;
-            runs[n].count = to - from;
-            n++;
-        }
-        first += whole[k].count;
+/* Tokens of ring rank r among the first n. */
+MEMOI int64_t memoi_layout_rows(const memo_layout* layout, int64_t r, int64_t n) {
+    return memoi_layout_dealt(layout, r + 1, n) - memoi_layout_dealt(layout, r, n);
+}
+
+/* Chunk r, or 2 rd - 1 - r (is_second), of a document: positions [*begin, *end). */
+MEMOI void memoi_layout_chunk(const memo_layout* layout, int64_t document, int64_t r, int is_second,
+                              int64_t* begin, int64_t* end) {
+    int64_t first = layout->document_begins[document], last = layout->document_begins[document + 1];
+    int64_t below = memoi_layout_dealt_chunk(layout, is_second, r, last) -
+                    memoi_layout_dealt_chunk(layout, is_second, r, first);
+    int64_t with = memoi_layout_dealt_chunk(layout, is_second, r + 1, last) -
+                   memoi_layout_dealt_chunk(layout, is_second, r + 1, first);
+    *begin = is_second ? last - with : first + below;
+    *end = is_second ? last - below : first + with;
+}
+
+/* The first position of a ring rank's padding, which follows its rows. */
+MEMOI int64_t memoi_layout_padding(const memo_layout* layout, int64_t r) {
+    return layout->n_tokens + r * layout->ring_tokens -
+           memoi_layout_dealt(layout, r, layout->n_tokens);
+}
+
+MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, int64_t row) {
+    int64_t n_rows = memoi_layout_rows(layout, r, layout->n_tokens), begin, end;
+    int64_t low = 0,
+            high = layout->n_documents; /* rows of r before low <= row < those before high */
+    memo_run run;
+    run.stride = 1;
+    run.start = memoi_layout_padding(layout, r) + row - n_rows;
+    run.count = layout->ring_tokens - row;
+    if (row >= n_rows) return run;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (memoi_layout_rows(layout, r, layout->document_begins[middle]) <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    row -= memoi_layout_rows(layout, r, layout->document_begins[low]);
+    memoi_layout_chunk(layout, low, r, 0, &begin, &end);
+    if (row >= end - begin) {
+        row -= end - begin;
+        memoi_layout_chunk(layout, low, r, 1, &begin, &end);
+    }
+    run.start = begin + row;
+    run.count = end - begin - row;
+    return run;
+}
+
+MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t position,
+                                       int64_t* ring_rank, int64_t* place) {
+    int64_t low = 0, high = layout->n_documents, r = 0, begin, end;
+    if (position >= layout->n_tokens) {
+        while (position >= memoi_layout_padding(layout, r + 1)) r++;
+        *ring_rank = r;
+        *place = memoi_layout_rows(layout, r, layout->n_tokens) + position -
+                 memoi_layout_padding(layout, r);
+        return;
+    }
+    while (high - low > 1) { /* begins[low] <= position < begins[high] */
+        int64_t middle = low + (high - low) / 2;
+        if (layout->document_begins[middle] <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (r = 0;; r++) {
+        *ring_rank = r;
+        *place = memoi_layout_rows(layout, r, layout->document_begins[low]) + position;
+        memoi_layout_chunk(layout, low, r, 0, &begin, &end);
+        *place -= begin;
+        if (position >= begin && position < end) return;
+        *place += end;
+        memoi_layout_chunk(layout, low, r, 1, &begin, &end);
+        *place -= begin;
+        if (position >= begin && position < end) return;
+    }
+}
+
+/* --- runs --- */
+
+/* Rows of a ring rank from this one on, as far as they are one run. */
+MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank, int64_t row) {
+    int64_t n = layout->ring_tokens, rd = layout->ring;
+    memo_run run;
+    run.stride = 1;
+    run.start = ring_rank * n + row;
+    run.count = n - row;
+    switch (layout->kind) {
+    case MEMO_LAYOUT_PLAIN: break;
+    case MEMO_LAYOUT_STRIPED:
+        run.start = ring_rank + row * rd;
+        run.stride = rd;
+        break;
+    case MEMO_LAYOUT_ZIGZAG:
+        if (rd == 1) break; /* the two chunks touch */
+        run.start = ring_rank * (n / 2) + row;
+        run.count = n / 2 - row;
+        if (row < n / 2) break;
+        run.start = (2 * rd - 1 - ring_rank) * (n / 2) + row - n / 2;
+        run.count = n - row;
+        break;
+    case MEMO_LAYOUT_DOCUMENTS: return memoi_layout_documents_run(layout, ring_rank, row);
+    }
+    return run;
+}
+
+/* The run that begins at *row of a sequence rank; moves *row behind it.  Returns 0 at the end. */
+MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, int64_t* row,
+                            memo_run* run) {
+    int64_t left = layout->local_tokens - *row;
+    if (left <= 0) return 0;
+    *run = memoi_layout_run_at(layout, sequence_rank / layout->ulysses,
+                               sequence_rank % layout->ulysses * layout->local_tokens + *row);
+    if (run->count > left) run->count = left;
+    *row += run->count;
+    return 1;
+}
+
+MEMOI int64_t memoi_layout_max_runs(const memo_layout* layout) {
+    return layout->document_begins ? 2 * layout->n_documents + 1 : MEMO_RUNS_MAX;
+}
+
+int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
+    memo_run run;
+    int64_t row;
+    int32_t n = 0;
+    for (row = 0; row < layout->ring_tokens; row += run.count) {
+        run = memoi_layout_run_at(layout, ring_rank, row);
+        if (runs) runs[n] = run;
+        n++;
+    }
+    return n;
+}
+
+int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs) {
+    memo_run run;
+    int64_t row = 0;
+    int32_t n = 0;
+    while (memoi_layout_next(layout, sequence_rank, &row, &run)) {
+        if (runs) runs[n] = run;
+        n++;
     }
     return n;
 }
@@ -3469,20 +3632,20 @@ void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequ
         ring_rank = position % layout->ring;
         place = position / layout->ring;
     } else if (layout->kind == MEMO_LAYOUT_ZIGZAG) {
-        int64_t half = layout->ring_tokens / 2, chunk = position / half;
+        int64_t n = layout->ring_tokens / 2, chunk = position / n;
         int is_second = chunk >= layout->ring;
         ring_rank = is_second ? 2 * (int64_t)layout->ring - 1 - chunk : chunk;
-        place = position % half + (is_second ? half : 0);
-    }
+        place = position % n + (is_second ? n : 0);
+    } else if (layout->kind == MEMO_LAYOUT_DOCUMENTS)
+        memoi_layout_documents_find(layout, position, &ring_rank, &place);
     *sequence_rank = (int32_t)(ring_rank * layout->ulysses + place / layout->local_tokens);
     *row = place % layout->local_tokens;
 }
 
 int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank, int64_t row) {
-    memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k = 0;
-    while (k < n - 1 && row >= runs[k].count) row -= runs[k++].count;
-    return runs[k].start + row * runs[k].stride;
+    return memoi_layout_run_at(layout, sequence_rank / layout->ulysses,
+                               sequence_rank % layout->ulysses * layout->local_tokens + row)
+        .start;
 }
 
 /* The documents [begin, end) that a position lies in; those who ask in ascending order pass
@@ -3492,6 +3655,10 @@ MEMOI void memoi_layout_document(const memo_layout* layout, const int64_t* docum
                                  int64_t* begin, int64_t* end) {
     *begin = 0;
     *end = layout->n_tokens;
+    if (!document_begins) {
+        document_begins = layout->document_begins;
+        n_documents = layout->n_documents;
+    }
     if (!document_begins || position >= layout->n_tokens) return;
     while (*document < n_documents - 1 && document_begins[*document + 1] <= position) ++*document;
     *begin = document_begins[*document];
@@ -3501,12 +3668,11 @@ MEMOI void memoi_layout_document(const memo_layout* layout, const int64_t* docum
 void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
                            const int64_t* document_begins, int64_t n_documents,
                            int64_t* positions) {
-    memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
-    int64_t document = 0, i, begin, end;
-    for (k = 0; k < n; k++)
-        for (i = 0; i < runs[k].count; i++) {
-            int64_t position = runs[k].start + i * runs[k].stride;
+    int64_t document = 0, row = 0, i, begin, end;
+    memo_run run;
+    while (memoi_layout_next(layout, sequence_rank, &row, &run))
+        for (i = 0; i < run.count; i++) {
+            int64_t position = run.start + i * run.stride;
             memoi_layout_document(layout, document_begins, n_documents, position, &document, &begin,
                                   &end);
             *positions++ = position - begin;
@@ -3521,50 +3687,47 @@ MEMOI int64_t memoi_run_tokens(const memo_run* run, int64_t n_tokens) {
 
 void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                          int64_t row_bytes, const void* whole, void* share) {
-    memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
     const char* from = (const char*)whole;
     char* to = (char*)share;
-    int64_t b, i;
+    memo_run run;
+    int64_t b, i, row;
     for (b = 0; b < n_batch; b++, from += layout->n_tokens * row_bytes)
-        for (k = 0; k < n; k++) {
-            int64_t n_rows = memoi_run_tokens(&runs[k], layout->n_tokens);
+        for (row = 0; memoi_layout_next(layout, sequence_rank, &row, &run);) {
+            int64_t n_rows = memoi_run_tokens(&run, layout->n_tokens);
             for (i = 0; i < n_rows; i++)
-                memcpy(to + i * row_bytes, from + (runs[k].start + i * runs[k].stride) * row_bytes,
+                memcpy(to + i * row_bytes, from + (run.start + i * run.stride) * row_bytes,
                        (size_t)row_bytes);
-            memset(to + n_rows * row_bytes, 0, (size_t)((runs[k].count - n_rows) * row_bytes));
-            to += runs[k].count * row_bytes;
+            memset(to + n_rows * row_bytes, 0, (size_t)((run.count - n_rows) * row_bytes));
+            to += run.count * row_bytes;
         }
 }
 
 void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                         int64_t row_bytes, const void* share, void* whole) {
-    memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
     const char* from = (const char*)share;
     char* to = (char*)whole;
-    int64_t b, i;
+    memo_run run;
+    int64_t b, i, row;
     for (b = 0; b < n_batch; b++, to += layout->n_tokens * row_bytes)
-        for (k = 0; k < n; k++) {
-            int64_t n_rows = memoi_run_tokens(&runs[k], layout->n_tokens);
+        for (row = 0; memoi_layout_next(layout, sequence_rank, &row, &run);) {
+            int64_t n_rows = memoi_run_tokens(&run, layout->n_tokens);
             for (i = 0; i < n_rows; i++)
-                memcpy(to + (runs[k].start + i * runs[k].stride) * row_bytes, from + i * row_bytes,
+                memcpy(to + (run.start + i * run.stride) * row_bytes, from + i * row_bytes,
                        (size_t)row_bytes);
-            from += runs[k].count * row_bytes;
+            from += run.count * row_bytes;
         }
 }
 
 int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                            const int32_t* tokens, const int64_t* document_begins,
                            int64_t n_documents, int32_t ignored, int32_t* labels) {
-    memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    memo_run run;
     int64_t b, i, n_labels = 0;
     for (b = 0; b < n_batch; b++, tokens += layout->n_tokens) {
-        int64_t document = 0, begin, end;
-        for (k = 0; k < n; k++)
-            for (i = 0; i < runs[k].count; i++) {
-                int64_t position = runs[k].start + i * runs[k].stride;
+        int64_t document = 0, row = 0, begin, end;
+        while (memoi_layout_next(layout, sequence_rank, &row, &run))
+            for (i = 0; i < run.count; i++) {
+                int64_t position = run.start + i * run.stride;
                 memoi_layout_document(layout, document_begins, n_documents, position, &document,
                                       &begin, &end);
                 *labels = position + 1 < end ? tokens[position + 1] : ignored;
@@ -3581,23 +3744,22 @@ memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* su
 
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
     memoi_text lines;
-    int32_t rank, k;
+    int32_t rank;
     memset(&lines, 0, sizeof lines);
     memoi_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
               memo_layout_name(layout->kind), (int)layout->ring, (int)layout->ulysses,
               (long long)layout->n_tokens, (long long)(layout->padded_tokens - layout->n_tokens),
               (long long)layout->local_tokens);
     for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
-        memo_run runs[MEMO_RUNS_MAX];
-        int32_t n = memo_layout_runs(layout, rank, runs);
-        int64_t n_tokens = 0;
+        memo_run run;
+        int64_t n_tokens = 0, row = 0;
         memoi_put(&lines, "rank %d (ring %d, ulysses %d):", (int)rank,
                   (int)(rank / layout->ulysses), (int)(rank % layout->ulysses));
-        for (k = 0; k < n; k++) {
-            memoi_put(&lines, "%s %lld..%lld", k ? "," : "", (long long)runs[k].start,
-                      (long long)(runs[k].start + (runs[k].count - 1) * runs[k].stride));
-            if (runs[k].stride > 1) memoi_put(&lines, " step %lld", (long long)runs[k].stride);
-            n_tokens += memoi_run_tokens(&runs[k], layout->n_tokens);
+        while (memoi_layout_next(layout, rank, &row, &run)) {
+            memoi_put(&lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
+                      (long long)(run.start + (run.count - 1) * run.stride));
+            if (run.stride > 1) memoi_put(&lines, " step %lld", (long long)run.stride);
+            n_tokens += memoi_run_tokens(&run, layout->n_tokens);
         }
         if (n_tokens < layout->local_tokens)
             memoi_put(&lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
@@ -3613,6 +3775,25 @@ MEMOI memo_status memoi_layout_wrong(memo_error* error, const char* what, int64_
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "layout: %s; the definition puts position %lld at row %lld of rank %lld",
                           what, (long long)position, (long long)row, (long long)rank);
+}
+
+/* Of the layout of documents; seats (4 ring): of each ring rank, the tokens that it has got of
+ * all, how many of this document are for its first and second chunk, and its next place. */
+MEMOI void memoi_layout_deal_documents(const memo_layout* layout, int64_t n_rows, int64_t* seats,
+                                       int64_t* dealt) {
+    int64_t rd = layout->ring, d, t, r, i;
+    for (d = 0; d < layout->n_documents; d++) {
+        for (r = 0; r < rd; r++) seats[4 * r + 1] = seats[4 * r + 2] = 0;
+        for (t = layout->document_begins[d]; t < layout->document_begins[d + 1]; t++)
+            seats[4 * (t % rd) + 1 + seats[4 * (t % rd)]++ % 2]++;
+        t = layout->document_begins[d];
+        for (r = 0; r < rd; r++)
+            for (i = 0; i < seats[4 * r + 1]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+        for (r = rd; r-- > 0;)
+            for (i = 0; i < seats[4 * r + 2]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+    }
+    for (r = 0, t = layout->n_tokens; r < rd; r++)
+        while (seats[4 * r + 3] < n_rows) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
 }
 
 /* dealt[ring rank * rows of a ring rank + place] = position. */
@@ -3633,11 +3814,10 @@ MEMOI void memoi_layout_deal(const memo_layout* layout, int64_t n_rows, int64_t*
 }
 
 MEMOI memo_status memoi_layout_compare(const memo_layout* layout, const int64_t* dealt,
-                                       memo_error* error) {
+                                       memo_run* runs, memo_error* error) {
     int64_t n_local = layout->padded_tokens / layout->ring / layout->ulysses;
     int32_t rank;
     for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
-        memo_run runs[MEMO_RUNS_MAX];
         int32_t n_runs = memo_layout_runs(layout, rank, runs), run = 0;
         int64_t row, in_run = 0, n_rows = 0, k;
         for (k = 0; k < n_runs; k++) n_rows += runs[k].count;
@@ -3667,14 +3847,18 @@ MEMOI memo_status memoi_layout_compare(const memo_layout* layout, const int64_t*
 
 memo_status memo_layout_validate(const memo_layout* layout, memo_error* error) {
     int64_t n_ranks = (int64_t)layout->ring * layout->ulysses, n_rows;
-    int64_t* dealt;
+    int is_documents = layout->kind == MEMO_LAYOUT_DOCUMENTS;
+    int64_t *dealt, *seats;
+    memo_run* runs;
     memo_status status;
     if (layout->ring < 1 || layout->ulysses < 1 || layout->padded_tokens < layout->n_tokens ||
         layout->n_tokens < 1 || layout->padded_tokens - layout->n_tokens >= 2 * n_ranks ||
         layout->padded_tokens % n_ranks ||
         layout->local_tokens != layout->padded_tokens / n_ranks ||
         layout->ring_tokens != layout->padded_tokens / layout->ring ||
-        (layout->kind == MEMO_LAYOUT_ZIGZAG && layout->ring_tokens % 2))
+        (layout->kind == MEMO_LAYOUT_ZIGZAG && layout->ring_tokens % 2) ||
+        (is_documents &&
+         !memoi_are_documents(layout->document_begins, layout->n_documents, layout->n_tokens)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "layout: %lld tokens, %lld with padding, %lld a rank and %lld a ring "
                               "rank do not fit %lld ranks",
@@ -3683,10 +3867,19 @@ memo_status memo_layout_validate(const memo_layout* layout, memo_error* error) {
                               (long long)n_ranks);
     n_rows = layout->padded_tokens / layout->ring;
     dealt = (int64_t*)memoi_calloc(layout->padded_tokens, sizeof(int64_t));
-    if (!dealt) return memoi_no_memory(error, "the positions of a layout");
-    memoi_layout_deal(layout, n_rows, dealt);
-    status = memoi_layout_compare(layout, dealt, error);
+    seats = (int64_t*)memoi_calloc(4 * (int64_t)layout->ring, sizeof(int64_t));
+    runs = (memo_run*)memoi_calloc(memoi_layout_max_runs(layout), sizeof(memo_run));
+    if (dealt && seats && runs) {
+        if (is_documents)
+            memoi_layout_deal_documents(layout, n_rows, seats, dealt);
+        else
+            memoi_layout_deal(layout, n_rows, dealt);
+        status = memoi_layout_compare(layout, dealt, runs, error);
+    } else
+        status = memoi_no_memory(error, "the positions of a layout");
     MEMO_FREE(dealt);
+    MEMO_FREE(seats);
+    MEMO_FREE(runs);
     return status;
 }
 
@@ -4008,17 +4201,16 @@ int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n
     return n;
 }
 
-/* 0 only where no query of one run sees a key of the other.  Exact for runs of stride 1: the
- * intervals of neighbours overlap, so together they are one. */
-MEMOI int memoi_runs_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
-    int64_t n_queries, low, high, begin, end, ignored;
+/* The positions that the queries of a run see together: with stride 1 one interval, as those of
+ * neighbours overlap or touch.  Returns 0 where there is none. */
+MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
+    int64_t n_queries, ignored;
     if (q->start >= mask->n_tokens || !q->count) return 0;
     n_queries = (mask->n_tokens - 1 - q->start) / q->stride + 1;
     if (n_queries > q->count) n_queries = q->count;
-    memo_mask_interval(mask, q->start, &low, &ignored);
-    memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, &high);
-    memoi_run_interval(k, low, high, &begin, &end);
-    return begin < end;
+    memo_mask_interval(mask, q->start, low, &ignored);
+    memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, high);
+    return *low < *high;
 }
 
 /* --- on the host: tiles of queries against tiles of keys --- */
@@ -4386,10 +4578,15 @@ typedef struct memoi_sp_shape {
     float scale;
     int32_t sends_again;
     memo_ulysses_heads heads;
-    int32_t is_replicated; /* some key head is needed by more than one rank */
-    const memo_run* runs;  /* MEMO_RUNS_MAX of each ring rank */
-    int32_t n_runs;
+    int32_t is_replicated;    /* some key head is needed by more than one rank */
+    const memo_run* runs;     /* ring ranks one behind another */
+    const int64_t* first_run; /* of each ring rank, and one more */
 } memoi_sp_shape;
+
+MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_rank, int32_t* n) {
+    *n = (int32_t)(shape->first_run[ring_rank + 1] - shape->first_run[ring_rank]);
+    return shape->runs + shape->first_run[ring_rank];
+}
 
 /* A tensor that is exchanged: n_heads heads of n numbers in each row. */
 typedef struct memoi_exchanged {
@@ -4605,22 +4802,31 @@ typedef struct memoi_rectangle {
     int32_t q_begin, q_end, k_begin, k_end;
 } memoi_rectangle;
 
-/* The smallest that holds every pair of runs that see each other; returns 0 where there is none. */
+/* The smallest that holds every pair of runs that see each other; returns 0 where there is none.
+ * O(runs of both): runs ascend, and so do the ends of what they see. */
 MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
                                int32_t k_rank, memoi_rectangle* r) {
-    const memo_run* q_runs = shape->runs + q_rank * MEMO_RUNS_MAX;
-    const memo_run* k_runs = shape->runs + k_rank * MEMO_RUNS_MAX;
-    int32_t q, k;
-    r->q_begin = r->k_begin = shape->n_runs;
-    r->q_end = r->k_end = 0;
-    for (q = 0; q < shape->n_runs; q++)
-        for (k = 0; k < shape->n_runs; k++) {
-            if (!memoi_runs_meet(mask, &q_runs[q], &k_runs[k])) continue;
-            if (q < r->q_begin) r->q_begin = q;
-            if (k < r->k_begin) r->k_begin = k;
-            if (q >= r->q_end) r->q_end = q + 1;
-            if (k >= r->k_end) r->k_end = k + 1;
+    int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
+    const memo_run* q_runs = memoi_sp_runs(shape, q_rank, &n_q);
+    const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_k);
+    memset(r, 0, sizeof *r);
+    for (q = 0; q < n_q; q++) {
+        int64_t low, high, begin, end;
+        if (!memoi_run_sees(mask, &q_runs[q], &low, &high)) continue;
+        while (k_first < n_k &&
+               k_runs[k_first].start + (k_runs[k_first].count - 1) * k_runs[k_first].stride < low)
+            k_first++;
+        while (k_behind < n_k && k_runs[k_behind].start < high) k_behind++;
+        if (k_first >= k_behind) continue;
+        memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
+        if (begin == end) continue; /* between two keys of a striped run */
+        if (!r->q_end) {
+            r->q_begin = q;
+            r->k_begin = k_first;
         }
+        r->q_end = q + 1;
+        r->k_end = k_behind;
+    }
     return r->q_end > 0;
 }
 
@@ -4770,9 +4976,9 @@ MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_he
 MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_rectangle* r,
                                             int32_t s) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd;
-    const memo_run* q_runs = shape->runs + shape->ring_rank * MEMO_RUNS_MAX;
-    const memo_run* k_runs = shape->runs + k_rank * MEMO_RUNS_MAX;
+    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
+    const memo_run* q_runs = memoi_sp_runs(shape, shape->ring_rank, &n_runs);
+    const memo_run* k_runs = memoi_sp_runs(shape, k_rank, &n_runs);
     int64_t q_row = memoi_runs_rows(q_runs, r->q_begin);
     int64_t k_row = memoi_runs_rows(k_runs, r->k_begin);
     int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, lse_at;
@@ -4952,7 +5158,8 @@ MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error
     if (s == 0) { /* sets every row */
         ring->has_worked = 1;
         rectangle.q_begin = rectangle.k_begin = 0;
-        rectangle.q_end = rectangle.k_end = shape->n_runs;
+        memoi_sp_runs(shape, shape->ring_rank, &rectangle.q_end);
+        rectangle.k_end = rectangle.q_end;
     }
     if (!ring->has_worked) return MEMO_STATUS_OK;
     block = memoi_ring_block(ring, &rectangle, s);
@@ -5045,6 +5252,8 @@ typedef struct memoi_sp_buffers {
 struct memo_sp_attention {
     memoi_sp_shape shape;
     memo_run* runs;
+    int64_t* first_run;
+    int64_t max_documents;
     memo_attention attention;
     memo_comm *ring, *ulysses;
     memoi_sp_queue queue;
@@ -5100,11 +5309,24 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
     return MEMO_STATUS_OK;
 }
 
-/* runs: ring * MEMO_RUNS_MAX of them, or NULL where only sizes are wanted. */
-MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
-                                      memoi_sp_shape* shape, memo_error* error) {
-    memo_status status = memoi_sp_shape_check(desc, error);
+/* Runs of all ring ranks together, at most. */
+MEMOI int64_t memoi_sp_max_runs(const memo_layout* layout, int64_t max_documents) {
+    return layout->document_begins ? layout->ring * (2 * max_documents + 1)
+                                   : (int64_t)layout->ring * MEMO_RUNS_MAX;
+}
+
+MEMOI void memoi_sp_take_runs(const memo_layout* layout, memo_run* runs, int64_t* first_run) {
     int32_t r;
+    first_run[0] = 0;
+    for (r = 0; r < layout->ring; r++)
+        first_run[r + 1] = first_run[r] + memo_layout_ring_runs(layout, r, runs + first_run[r]);
+}
+
+/* runs, first_run: NULL where only sizes are wanted. */
+MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
+                                      int64_t* first_run, memoi_sp_shape* shape,
+                                      memo_error* error) {
+    memo_status status = memoi_sp_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
     if (status) return status;
     shape->layout = desc->layout;
@@ -5121,8 +5343,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
                                          shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->runs = runs;
-    for (r = 0; runs && r < desc->layout.ring; r++)
-        shape->n_runs = memo_layout_ring_runs(&desc->layout, r, runs + r * MEMO_RUNS_MAX);
+    shape->first_run = first_run;
+    if (runs) memoi_sp_take_runs(&desc->layout, runs, first_run);
     return MEMO_STATUS_OK;
 }
 
@@ -5279,7 +5501,7 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
 memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
                                         memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_sp_shape shape;
-    memo_status status = memoi_sp_shape_make(desc, NULL, &shape, error);
+    memo_status status = memoi_sp_shape_make(desc, NULL, NULL, &shape, error);
     memset(sizes, 0, sizeof *sizes);
     if (!status) memoi_sp_sizes(&shape, sizes);
     return status;
@@ -5291,7 +5513,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
                                           memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
-    memo_status status = memoi_sp_shape_make(desc, a->runs, &a->shape, error);
+    memo_status status = memoi_sp_shape_make(desc, a->runs, a->first_run, &a->shape, error);
     int i;
     if (status) return status;
     if (!device || !desc->stream || !desc->attention.forward || !desc->attention.backward)
@@ -5336,9 +5558,13 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     if (status) return status;
     a = (memo_sp_attention*)memoi_calloc(1, sizeof *a);
     if (!a) return memoi_no_memory(error, "an attention over ranks");
-    a->runs = (memo_run*)memoi_calloc((int64_t)desc->layout.ring * MEMO_RUNS_MAX, sizeof(memo_run));
-    status = a->runs ? memoi_sp_attention_open(a, desc, error)
-                     : memoi_no_memory(error, "an attention over ranks");
+    a->max_documents = desc->max_documents > desc->layout.n_documents ? desc->max_documents
+                                                                      : desc->layout.n_documents;
+    a->runs = (memo_run*)memoi_calloc(memoi_sp_max_runs(&desc->layout, a->max_documents),
+                                      sizeof(memo_run));
+    a->first_run = (int64_t*)memoi_calloc((int64_t)desc->layout.ring + 1, sizeof(int64_t));
+    status = a->runs && a->first_run ? memoi_sp_attention_open(a, desc, error)
+                                     : memoi_no_memory(error, "an attention over ranks");
     if (status) {
         memo_sp_attention_destroy(a);
         return status;
@@ -5364,22 +5590,42 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
         if (a->memory) device->device_free(device->context, a->memory, NULL);
     }
     MEMO_FREE(a->runs);
+    MEMO_FREE(a->first_run);
     MEMO_FREE(a);
+}
+
+memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout* layout,
+                                         memo_error* error) {
+    const memo_layout* own = &a->shape.layout;
+    const memo_device* device = a->queue.device;
+    memo_status status;
+    if (layout->kind != own->kind || layout->ring != own->ring || layout->ulysses != own->ulysses ||
+        layout->n_tokens != own->n_tokens)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: it was created for %s, ring %d x ulysses %d and %lld "
+                              "tokens; only the documents may change",
+                              memo_layout_name(own->kind), (int)own->ring, (int)own->ulysses,
+                              (long long)own->n_tokens);
+    if (layout->n_documents > a->max_documents)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: %lld documents, desc.max_documents was %lld",
+                              (long long)layout->n_documents, (long long)a->max_documents);
+    status = device->stream_synchronize(device->context, a->queue.streams[MEMOI_SP_COMPUTE], error);
+    if (status) return status;
+    a->shape.layout = *layout;
+    memoi_sp_take_runs(layout, a->runs, a->first_run);
+    return MEMO_STATUS_OK;
 }
 
 /* --- one forward or backward --- */
 
 MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, memo_error* error) {
-    int64_t i;
     if ((mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL) || mask->window < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp attention: a mask of kind %d with a window of %lld",
                               (int)mask->kind, (long long)mask->window);
     if (!mask->document_begins) return MEMO_STATUS_OK;
-    for (i = 0; i < mask->n_documents; i++)
-        if (mask->document_begins[i + 1] < mask->document_begins[i]) break;
-    if (mask->n_documents < 1 || i < mask->n_documents || mask->document_begins[0] ||
-        mask->document_begins[mask->n_documents] != n_tokens)
+    if (!memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp attention: the %lld documents must ascend from 0 to the %lld "
                               "tokens of the layout",
@@ -5412,6 +5658,10 @@ MEMOI void memoi_sp_walk_init(memoi_sp_walk* walk, const memoi_sp_shape* shape,
     walk->ring.is_backward = is_backward;
     walk->ring.mask = *mask;
     walk->ring.mask.n_tokens = shape->layout.n_tokens;
+    if (!mask->document_begins) {
+        walk->ring.mask.document_begins = shape->layout.document_begins;
+        walk->ring.mask.n_documents = shape->layout.n_documents;
+    }
     walk->ring.last_step = memoi_ring_last_step(shape, &walk->ring.mask);
 }
 
@@ -5651,6 +5901,7 @@ typedef struct memoi_sp_all_ranks {
     memoi_sp_walk* walks;
     memoi_ring* rings;
     memo_run* runs;
+    int64_t* first_run;
     int32_t* more_streams;
 } memoi_sp_all_ranks;
 
@@ -5690,9 +5941,11 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     all.shapes = (memoi_sp_shape*)memoi_calloc(rd, sizeof(memoi_sp_shape));
     all.walks = (memoi_sp_walk*)memoi_calloc(rd, sizeof(memoi_sp_walk));
     all.rings = (memoi_ring*)memoi_calloc(rd, sizeof(memoi_ring));
-    all.runs = (memo_run*)memoi_calloc((int64_t)rd * MEMO_RUNS_MAX, sizeof(memo_run));
+    all.runs = (memo_run*)memoi_calloc(memoi_sp_max_runs(&desc->layout, desc->layout.n_documents),
+                                       sizeof(memo_run));
+    all.first_run = (int64_t*)memoi_calloc((int64_t)rd + 1, sizeof(int64_t));
     all.more_streams = (int32_t*)memoi_calloc(rd, sizeof(int32_t));
-    if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.more_streams)
+    if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
         status = memoi_no_memory(error, "the schedule of a ring");
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
     rank_desc.ring = rank_desc.ulysses = NULL;
@@ -5703,7 +5956,7 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
         rank_desc.ring_rank = r;
         snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
         snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
-        status = memoi_sp_shape_make(&rank_desc, all.runs, &all.shapes[r], error);
+        status = memoi_sp_shape_make(&rank_desc, all.runs, all.first_run, &all.shapes[r], error);
         if (!status)
             status =
                 memoi_sp_schedule_queue(schedule, compute_name, ring_name, rd > 1, &queue, error);
@@ -5723,6 +5976,7 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     MEMO_FREE(all.walks);
     MEMO_FREE(all.rings);
     MEMO_FREE(all.runs);
+    MEMO_FREE(all.first_run);
     MEMO_FREE(all.more_streams);
     return status;
 }

@@ -4,13 +4,15 @@
 #   sh bench/device.sh
 #
 # Builds the CUDA tests, examples and benchmarks; runs the tests, compute-sanitizer (memcheck, racecheck, synccheck) on the
-# kernels and on a short run with swaps, the examples, and the benchmarks; writes one Markdown file with machine, date and
-# commit to bench/results/GPU.md, with the timelines of the chain beside it.
+# kernels and on a short run with swaps, the examples, the benchmarks, and, with the time that is left, the tests over NCCL
+# with 2, 4 and 8 ranks, which share the GPU; writes one Markdown file with machine, date and commit to
+# bench/results/GPU.md, with the timelines of the chain beside it.
 #
 # Environment: OUT       folder of the results, instead of bench/results
 #              LIMIT_S   seconds for everything, default 540
 #              TOKENS    length of the chain, default 65536
 #              COMMIT    where this is no git checkout
+#              CUDNN     folder of cudnn-frontend: its example is built and run, too
 # Exit status 1 where anything failed, was cut short, or there is no GPU; the file is written all the same, if there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -20,7 +22,8 @@ limit_s=${LIMIT_S:-540}
 folder=build/device
 mkdir -p "$folder" || exit 1
 PATH=$PATH:/usr/local/cuda/bin
-export PATH
+LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64
+export PATH LD_LIBRARY_PATH
 
 left() { echo $((begin_s + limit_s - $(date +%s))); }
 stop() { echo "device.sh: $1" >&2; exit 1; }
@@ -68,6 +71,11 @@ for symbol in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu
     wraps="$wraps -Xlinker --wrap=$symbol"
 done
 
+echo '#include <nccl.h>' >"$folder/probe.cu"
+echo 'int main() { return ncclGroupStart(); }' >>"$folder/probe.cu"
+has_nccl=no
+nvcc "$folder/probe.cu" -lnccl -o "$folder/probe" 2>"$folder/probe.log" && has_nccl=yes
+
 cat >"$folder/build.sh" <<END
 set -u
 compile() { # SOURCE PROGRAM FLAGS...
@@ -87,6 +95,13 @@ compile examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm -lcublas & p8=\$!
 compile examples/08_cuda_phantom.cu 08_cuda_phantom & p9=\$!
 bad=0
 for p in \$p1 \$p2 \$p3 \$p4 \$p5 \$p6 \$p7 \$p8 \$p9; do wait \$p || bad=1; done
+if [ $has_nccl = yes ]; then
+    compile tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL -lnccl & p1=\$!
+    compile tests/cuda/nccl_attention.cu nccl_attention -Itests -lnccl & p2=\$!
+    compile tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples -lnccl & p3=\$!
+    compile examples/12_ring_nccl.cu 12_ring_nccl -lnccl & p4=\$!
+    for p in \$p1 \$p2 \$p3 \$p4; do wait \$p || bad=1; done
+fi
 exit \$bad
 END
 stage build 150 sh "$folder/build.sh"
@@ -142,6 +157,11 @@ done
 exit $bad
 END
 stage examples 60 sh "$folder/examples.sh" "$folder"
+if [ -n "${CUDNN:-}" ]; then
+    stage build-cudnn 240 nvcc -arch=native -std=c++17 -O1 -I. -I"$CUDNN/include" examples/13_cudnn_attention.cu \
+        -lcudnn -lnvrtc -o "$folder/13_cudnn_attention"
+    stage 13_cudnn_attention 30 "$folder/13_cudnn_attention"
+fi
 
 # ---- benchmarks ----
 
@@ -156,6 +176,33 @@ bench() {
 bench cuda_chain 300 --tokens "${TOKENS:-65536}" --out "$folder"
 bench cuda_kernels 60 30
 bench cuda_memory 120 16
+
+# ---- NCCL: comm, attention over ranks, overlapped blocks; correctness only, as ranks take turns on one GPU ----
+
+cat >"$folder/ring_nccl.sh" <<'END'
+NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29544
+export NCCL_NET NCCL_SOCKET_IFNAME NCCL_IB_DISABLE WORLD_SIZE MASTER_ADDR MASTER_PORT
+RANK=1 LOCAL_RANK=1 NCCL_HOSTID=1 "$1/12_ring_nccl" & other=$!
+RANK=0 LOCAL_RANK=0 NCCL_HOSTID=0 "$1/12_ring_nccl" >"$1/12_ring_nccl.txt"
+status=$?
+wait $other || status=1
+cat "$1/12_ring_nccl.txt"
+expected=$(sed -n '/^ \* Expected output:/{n;s/^ \* *//p;}' examples/12_ring_nccl.cu)
+[ "$(cat "$1/12_ring_nccl.txt")" = "$expected" ] || { echo "not as the head says: $expected"; status=1; }
+exit $status
+END
+
+if [ $has_nccl = yes ]; then
+    stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
+    for ranks in 2 4 8; do
+        for test in test_comm_nccl nccl_attention nccl_blocks; do
+            stage "$test-$ranks-ranks" $((40 + 8 * ranks)) $unskipped "$folder/$test" $ranks
+        done
+    done
+else
+    failed=1
+    echo "| NCCL | **not run: nccl.h or libnccl is not installed** | |" >>"$stages"
+fi
 
 # ---- the file ----
 

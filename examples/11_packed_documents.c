@@ -1,17 +1,17 @@
 /* 11_packed_documents.c - five documents in one sequence, over a ring of three ranks.
  *
- * No document need divide by anything: borders are a matter of the mask.  Positions count within each document, and no
- * label crosses a border.  q and k are 0, so attention is the mean of v over the document up to one's own token; v is
- * the token's place in the sequence.
+ * Each rank holds an early and a late chunk of every document, so that all work the same; no document need divide by
+ * anything.  Positions count within each document, and no label crosses a border.  q and k are 0, so attention is the
+ * mean of v over the document up to one's own token; v is the token's place in the sequence.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/11_packed_documents.c -o 11_packed_documents -lpthread -lm
  * Expected output:
  *     195 labels of all ranks: the loss is the sum over them, divided by this
- *     zigzag, ring 3 x ulysses 1: 200 tokens, 4 of padding, 68 a rank
- *     rank 0 (ring 0, ulysses 0): 0..33, 170..203 (4 of padding)
- *     rank 1 (ring 1, ulysses 0): 34..67, 136..169
- *     rank 2 (ring 2, ulysses 0): 68..101, 102..135
+ *     documents, ring 3 x ulysses 1: 200 tokens, 1 of padding, 67 a rank
+ *     rank 0 (ring 0, ulysses 0): 0..0, 4..4, 5..19, 80..94, 95..95, 97..106, 147..156, 157..163, 193..199
+ *     rank 1 (ring 1, ulysses 0): 1..1, 3..3, 20..34, 65..79, 107..116, 137..146, 164..171, 186..192
+ *     rank 2 (ring 2, ulysses 0): 2..2, 35..49, 50..64, 96..96, 117..126, 127..136, 172..178, 179..185, 200..200 (1 of padding)
  *     token 130 is number 33 of its document, its output 113.5; all are right
  */
 #define MEMO_IMPLEMENTATION
@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include "thread_ranks.h"
 
-enum { N_RANKS = 3, N_TOKENS = 200, N_DOCUMENTS = 5, N_HEADS = 2, HEAD_SIZE = 16, MAX_LOCAL = 68 };
+enum { N_RANKS = 3, N_TOKENS = 200, N_DOCUMENTS = 5, N_HEADS = 2, HEAD_SIZE = 16, MAX_LOCAL = 67 };
 enum { ROW = N_HEADS * HEAD_SIZE };
 static const int64_t begins[N_DOCUMENTS + 1] = {0, 5, 95, 97, 157, 200};
 static int32_t tokens[N_TOKENS]; /* a trainer's would be embedded */
@@ -28,31 +28,26 @@ static float v[N_TOKENS][ROW], out[N_TOKENS][ROW];
 static int64_t positions[N_TOKENS];
 
 static memo_status attend(thread_rank* r, memo_error* error) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_host_attention state = {r->device, 0};
     memo_sp_attention* attention = NULL;
-    memo_mask mask = memo_mask_default(); /* causal */
+    memo_mask mask = memo_mask_default(); /* causal, within the layout's documents */
     memo_device* d = r->device;
     float qk[MAX_LOCAL][ROW], my_v[MAX_LOCAL][ROW], my_out[MAX_LOCAL][ROW], lse[MAX_LOCAL][N_HEADS];
     int64_t my_positions[MAX_LOCAL]; /* for rotary embeddings */
     int32_t labels[MAX_LOCAL], me = r->comm->rank;
     double sums[2] = {0, 0}; /* of losses, of labels */
     memo_sp_attention_tensors t;
-    layout_desc.ring = N_RANKS;
-    layout_desc.n_tokens = N_TOKENS;
-    if (memo_layout_make(&layout_desc, &desc.layout, error)) return error->status;
-    memo_layout_positions(&desc.layout, me, begins, N_DOCUMENTS, my_positions);
-    sums[1] =
-        (double)memo_layout_labels(&desc.layout, me, 1, tokens, begins, N_DOCUMENTS, -1, labels);
+    desc.layout = *(const memo_layout*)r->user;
+    memo_layout_positions(&desc.layout, me, NULL, 0,
+                          my_positions); /* NULL: the layout's documents */
+    sums[1] = (double)memo_layout_labels(&desc.layout, me, 1, tokens, NULL, 0, -1, labels);
     desc.device = d;
     desc.stream = r->stream;
     desc.ring = r->comm; /* memo_mesh_create would split a world that has ulysses, too */
     desc.n_q_heads = desc.n_kv_heads = N_HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention = memo_host_attention_functions(&state);
-    mask.document_begins = begins;
-    mask.n_documents = N_DOCUMENTS;
     memset(qk, 0, sizeof qk);
     memset(&t, 0, sizeof t);
     t.q = t.k = qk; /* on the host device, any memory will do */
@@ -80,11 +75,14 @@ int main(void) {
     memo_error error;
     char text[512];
     int document = 0, n_wrong = 0;
+    layout_desc.kind = MEMO_LAYOUT_DOCUMENTS;
     layout_desc.ring = N_RANKS;
     layout_desc.n_tokens = N_TOKENS;
+    layout_desc.document_begins = begins;
+    layout_desc.n_documents = N_DOCUMENTS;
     for (int i = 0; i < N_TOKENS * ROW; i++) v[i / ROW][i % ROW] = (float)(i / ROW);
     if (memo_layout_make(&layout_desc, &layout, &error) ||
-        thread_ranks_run(N_RANKS, attend, NULL, &error)) {
+        thread_ranks_run(N_RANKS, attend, &layout, &error)) {
         fprintf(stderr, "11_packed_documents: %s\n", error.message);
         return 1;
     }

@@ -6,7 +6,7 @@
  * order of ranks: their sums have the bits of the threads back end.
  *
  * A rank that fails tells all others with a message of its own, which those who poll look out for.  After a
- * failure MPI may still hold buffers: report, and leave with MPI_Abort.
+ * failure MPI may still hold buffers, and what was enqueued is not freed: report, and leave with MPI_Abort.
  *
  *     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
  *     comm_mpi_create(MPI_COMM_WORLD, device, 30, 0, &comm, &error);      // all ranks
@@ -16,6 +16,7 @@
 #define COMM_MPI_H
 
 #include <mpi.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,32 +41,31 @@ typedef struct comm_mpi_message {
     int32_t peer, is_send;
 } comm_mpi_message;
 
-/* What an operation needs until its stream has run it; then taken again for another. */
-typedef struct comm_mpi_op {
-    struct comm_mpi_op* next;
-    struct comm_mpi* comm;
-    int32_t is_in_use;
-    int32_t tag;
-    int64_t n_messages, n_allocated;
+/* Between group_begin and group_end; freed by the stream that has run it. */
+typedef struct comm_mpi_group {
+    int64_t n, n_allocated;
     comm_mpi_message* messages;
-    struct { /* a collective; compared in debug mode */
-        memo_collective kind;
-        memo_type type;
-        memo_reduction reduction;
-        int32_t root;
-        int64_t count, number;
-    } what;
+} comm_mpi_group;
+
+/* A collective; compared in debug mode, but for comm, from and to. */
+typedef struct comm_mpi_call {
+    memo_collective kind;
+    memo_type type;
+    memo_reduction reduction;
+    int32_t root;
+    int64_t count, number;
+    struct comm_mpi* comm;
     const char* from;
     char* to;
-} comm_mpi_op;
+} comm_mpi_call;
+#define COMM_MPI_COMPARED offsetof(comm_mpi_call, comm)
 
 typedef struct comm_mpi {
     memo_comm table;
     comm_mpi_world* world;
     MPI_Comm mpi;
     char name[64];
-    comm_mpi_op* ops;   /* all */
-    comm_mpi_op* group; /* the open one */
+    comm_mpi_group group; /* the open one */
     int32_t group_depth;
     memo_stream group_stream;
     int64_t n_collectives;
@@ -207,93 +207,108 @@ static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from,
 }
 
 /* to = the sum over ranks of the own part of their `from`. */
-static memo_status comm_mpi_reduce(comm_mpi* me, const comm_mpi_op* op, char* to, int64_t total,
+static memo_status comm_mpi_reduce(const comm_mpi_call* call, char* to, int64_t total,
                                    memo_error* error) {
+    comm_mpi* me = call->comm;
     int32_t n = me->table.size, r;
-    int64_t bytes = memo_type_bytes(op->what.type), mine = comm_mpi_part(me, total, me->table.rank);
+    int64_t bytes = memo_type_bytes(call->type), mine = comm_mpi_part(me, total, me->table.rank);
     int64_t count = comm_mpi_part(me, total, me->table.rank + 1) - mine;
     char* parts = (char*)malloc((size_t)(n * count * bytes) + 1);
     const void** sources = (const void**)malloc((size_t)n * sizeof *sources);
     memo_status status =
         parts && sources
-            ? comm_mpi_parts(me, 0, op->from, parts, total, bytes, error)
+            ? comm_mpi_parts(me, 0, call->from, parts, total, bytes, error)
             : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
     for (r = 0; r < n && !status; r++)
-        sources[r] = r == me->table.rank ? op->from + mine * bytes : parts + r * count * bytes;
-    if (!status) memo_comm_reduce(to, sources, n, count, op->what.type, op->what.reduction);
+        sources[r] = r == me->table.rank ? call->from + mine * bytes : parts + r * count * bytes;
+    if (!status) memo_comm_reduce(to, sources, n, count, call->type, call->reduction);
     free(parts);
     free((void*)sources);
     return status;
 }
 
-static memo_status comm_mpi_check(comm_mpi* me, const comm_mpi_op* op, memo_error* error) {
-    size_t size = sizeof op->what, rank = (size_t)me->table.rank;
+static memo_status comm_mpi_check(const comm_mpi_call* call, memo_error* error) {
+    comm_mpi* me = call->comm;
+    size_t size = COMM_MPI_COMPARED, rank = (size_t)me->table.rank;
     char *all = (char*)malloc((size_t)me->table.size * size), message[300];
+    comm_mpi_call a, b;
     memo_status status;
     int32_t r;
     if (!all) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
-    memcpy(all + rank * size, &op->what, size);
+    memcpy(all + rank * size, call, size);
     status = comm_mpi_parts(me, 1, NULL, all, me->table.size * (int64_t)size, 1, error);
     for (r = 1; r < me->table.size && !status; r++) {
-        comm_mpi_op a, b;
-        memcpy(&a.what, all, size);
-        memcpy(&b.what, all + (size_t)r * size, size);
-        if (!memcmp(&a.what, &b.what, size)) continue;
+        memcpy(&a, all, size);
+        memcpy(&b, all + (size_t)r * size, size);
+        if (!memcmp(&a, &b, size)) continue;
         snprintf(message, sizeof message,
                  "as collective %lld of '%s' rank 0 calls kind %d of %lld %s, rank %d kind %d of "
                  "%lld %s (reductions %d, %d; roots %d, %d)",
-                 (long long)a.what.number, me->name, (int)a.what.kind, (long long)a.what.count,
-                 memo_type_name(a.what.type), (int)r, (int)b.what.kind, (long long)b.what.count,
-                 memo_type_name(b.what.type), (int)a.what.reduction, (int)b.what.reduction,
-                 (int)a.what.root, (int)b.what.root);
+                 (long long)a.number, me->name, (int)a.kind, (long long)a.count,
+                 memo_type_name(a.type), (int)r, (int)b.kind, (long long)b.count,
+                 memo_type_name(b.type), (int)a.reduction, (int)b.reduction, (int)a.root,
+                 (int)b.root);
         status = comm_mpi_fail(me->world, 1, message, error);
     }
     free(all);
     return status;
 }
 
-static memo_status comm_mpi_run_collective(comm_mpi* me, const comm_mpi_op* op, memo_error* error) {
-    int64_t count = op->what.count, bytes = memo_type_bytes(op->what.type),
-            all = count * me->table.size;
-    int32_t rank = me->table.rank, r;
-    char* my_part = op->to + rank * count * bytes; /* of an all_gather */
-    memo_status status = me->world->is_debug ? comm_mpi_check(me, op, error) : MEMO_STATUS_OK;
-    if (status) return status;
-    switch (op->what.kind) {
-    case MEMO_COLLECTIVE_ALL_REDUCE:
-        status =
-            comm_mpi_reduce(me, op, op->to + comm_mpi_part(me, count, rank) * bytes, count, error);
-        if (status) return status;
-        return comm_mpi_parts(me, 1, NULL, op->to, count, bytes, error);
-    case MEMO_COLLECTIVE_ALL_GATHER:
-        if (my_part != op->from && count) memcpy(my_part, op->from, (size_t)(count * bytes));
-        return comm_mpi_parts(me, 1, NULL, op->to, all, bytes, error);
-    case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(me, op, op->to, all, error);
-    case MEMO_COLLECTIVE_BROADCAST:
-        for (r = 0; r < me->table.size && !status; r++) {
-            comm_mpi_message m;
-            m.address = op->to;
-            m.n_bytes = count * bytes;
-            m.is_send = rank == op->what.root;
-            m.peer = m.is_send ? r : op->what.root;
-            if (r != op->what.root && (m.is_send || r == rank))
-                status = comm_mpi_exchange(me, &m, 1, COMM_MPI_TAG_COLLECTIVE, "broadcast", error);
-        }
-        return status;
-    case MEMO_COLLECTIVE_BARRIER: break;
+static memo_status comm_mpi_broadcast_run(const comm_mpi_call* call, memo_error* error) {
+    comm_mpi* me = call->comm;
+    int32_t is_root = me->table.rank == call->root, r, n = 0;
+    comm_mpi_message* m = (comm_mpi_message*)calloc((size_t)me->table.size, sizeof *m);
+    memo_status status;
+    if (!m) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI messages");
+    for (r = 0; r < me->table.size; r++) {
+        if (is_root ? r == call->root : r != call->root) continue;
+        m[n].address = call->to;
+        m[n].n_bytes = call->count * memo_type_bytes(call->type);
+        m[n].is_send = is_root;
+        m[n++].peer = r;
     }
-    return comm_mpi_parts(me, 1, NULL, op->to, 0, 1, error);
+    status = comm_mpi_exchange(me, m, n, COMM_MPI_TAG_COLLECTIVE, "broadcast", error);
+    free(m);
+    return status;
 }
 
-static memo_status comm_mpi_run(void* args, memo_error* error) {
-    comm_mpi_op* op = *(comm_mpi_op**)args;
-    memo_status status = comm_mpi_has_failed(op->comm->world)
-                             ? comm_mpi_failure(op->comm->world, error)
-                         : op->tag == COMM_MPI_TAG_MESSAGE
-                             ? comm_mpi_exchange(op->comm, op->messages, op->n_messages, op->tag,
-                                                 "sends and receives", error)
-                             : comm_mpi_run_collective(op->comm, op, error);
-    __atomic_store_n(&op->is_in_use, 0, __ATOMIC_RELEASE);
+static memo_status comm_mpi_run_collective(void* args, memo_error* error) {
+    const comm_mpi_call* call = (const comm_mpi_call*)args;
+    comm_mpi* me = call->comm;
+    int64_t count = call->count, bytes = memo_type_bytes(call->type), all = count * me->table.size;
+    int32_t rank = me->table.rank;
+    char* my_part = call->to + rank * count * bytes; /* of an all_gather */
+    memo_status status = comm_mpi_has_failed(me->world) ? comm_mpi_failure(me->world, error)
+                         : me->world->is_debug          ? comm_mpi_check(call, error)
+                                                        : MEMO_STATUS_OK;
+    if (status) return status;
+    switch (call->kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        status =
+            comm_mpi_reduce(call, call->to + comm_mpi_part(me, count, rank) * bytes, count, error);
+        return status ? status : comm_mpi_parts(me, 1, NULL, call->to, count, bytes, error);
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        if (my_part != call->from && count) memcpy(my_part, call->from, (size_t)(count * bytes));
+        return comm_mpi_parts(me, 1, NULL, call->to, all, bytes, error);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(call, call->to, all, error);
+    case MEMO_COLLECTIVE_BROADCAST: return comm_mpi_broadcast_run(call, error);
+    case MEMO_COLLECTIVE_BARRIER: break;
+    }
+    return comm_mpi_parts(me, 1, NULL, call->to, 0, 1, error);
+}
+
+typedef struct comm_mpi_group_call {
+    comm_mpi* comm;
+    comm_mpi_group group;
+} comm_mpi_group_call;
+
+static memo_status comm_mpi_run_group(void* args, memo_error* error) {
+    comm_mpi_group_call* call = (comm_mpi_group_call*)args;
+    memo_status status = comm_mpi_has_failed(call->comm->world)
+                             ? comm_mpi_failure(call->comm->world, error)
+                             : comm_mpi_exchange(call->comm, call->group.messages, call->group.n,
+                                                 COMM_MPI_TAG_MESSAGE, "sends and receives", error);
+    free(call->group.messages);
     return status;
 }
 
@@ -310,52 +325,26 @@ static void comm_mpi_abort(memo_comm* comm) {
     comm_mpi_fail(((comm_mpi*)comm->context)->world, 1, message, NULL);
 }
 
-static memo_status comm_mpi_take_op(comm_mpi* me, comm_mpi_op** result, memo_error* error) {
-    comm_mpi_op* op = me->ops;
-    while (op && __atomic_load_n(&op->is_in_use, __ATOMIC_ACQUIRE)) op = op->next;
-    if (!op) {
-        op = (comm_mpi_op*)calloc(1, sizeof *op);
-        if (!op) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: an operation");
-        op->next = me->ops;
-        me->ops = op;
-    }
-    op->comm = me;
-    op->is_in_use = 1;
-    op->n_messages = 0;
-    memset(&op->what, 0, sizeof op->what);
-    *result = op;
-    return MEMO_STATUS_OK;
-}
-
-static memo_status comm_mpi_launch(comm_mpi* me, memo_stream stream, comm_mpi_op* op,
-                                   memo_error* error) {
-    memo_status status =
-        memo_host_device_launch(me->world->device, stream, comm_mpi_run, &op, sizeof op, error);
-    if (status) op->is_in_use = 0;
-    return status;
-}
-
+/* Nothing is left of the open group. */
 static memo_status comm_mpi_drop_group(comm_mpi* me, memo_status status) {
-    if (me->group) me->group->is_in_use = 0;
-    me->group = NULL;
+    free(me->group.messages);
+    memset(&me->group, 0, sizeof me->group);
     me->group_depth = 0;
     return status;
 }
 
 static memo_status comm_mpi_group_begin(memo_comm* comm, memo_error* error) {
-    comm_mpi* me = (comm_mpi*)comm->context;
     memo_status status = comm_mpi_status(comm, error);
-    if (!status && !me->group) status = comm_mpi_take_op(me, &me->group, error);
-    if (!status) me->group_depth++;
+    if (!status) ((comm_mpi*)comm->context)->group_depth++;
     return status;
 }
 
 static memo_status comm_mpi_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    comm_mpi_group_call call;
     comm_mpi* me = (comm_mpi*)comm->context;
-    comm_mpi_op* op = me->group;
     memo_status status = comm_mpi_status(comm, error);
     int64_t i;
-    if (!status && !op)
+    if (!status && !me->group_depth)
         status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                                 "group_end on '%s' without a group_begin, or after a refused call",
                                 comm->name);
@@ -363,17 +352,19 @@ static memo_status comm_mpi_group_end(memo_comm* comm, memo_stream stream, memo_
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
-    if (!status && op->n_messages && stream != me->group_stream)
+    if (!status && me->group.n && stream != me->group_stream)
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "the group on '%s' is on several streams", comm->name);
-    if (status || !op->n_messages) return comm_mpi_drop_group(me, status);
-    me->group = NULL;
-    me->group_depth = 0;
-    op->tag = COMM_MPI_TAG_MESSAGE;
-    for (i = 0; i < op->n_messages; i++) /* before the stream has it */
-        if (op->messages[i].is_send && op->messages[i].peer != comm->rank)
-            comm->sent_bytes += op->messages[i].n_bytes;
-    return comm_mpi_launch(me, stream, op, error);
+    if (status || !me->group.n) return comm_mpi_drop_group(me, status);
+    for (i = 0; i < me->group.n; i++) /* before the stream has it */
+        if (me->group.messages[i].is_send && me->group.messages[i].peer != comm->rank)
+            comm->sent_bytes += me->group.messages[i].n_bytes;
+    call.comm = me;
+    call.group = me->group;
+    status = memo_host_device_launch(me->world->device, stream, comm_mpi_run_group, &call,
+                                     sizeof call, error);
+    if (!status) me->group.messages = NULL; /* the stream's */
+    return comm_mpi_drop_group(me, status);
 }
 
 static memo_status comm_mpi_refuse(memo_comm* comm, const char* why, memo_error* error) {
@@ -392,8 +383,8 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
                                         memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
     int is_single = me->group_depth == 0;
+    comm_mpi_group* group = &me->group;
     comm_mpi_message* m;
-    comm_mpi_op* op;
     memo_status status;
     if (!comm_mpi_is_buffer(address, count, type))
         return comm_mpi_refuse(comm, "a message that cannot be", error);
@@ -401,18 +392,17 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
         return comm_mpi_refuse(comm, "there is no such rank", error);
     if (is_single && peer == comm->rank)
         return comm_mpi_refuse(comm, "alone, a message to oneself waits for ever", error);
-    if (me->group && me->group->n_messages && me->group_stream != stream)
+    if (group->n && me->group_stream != stream)
         return comm_mpi_refuse(comm, "the group is on several streams", error);
     if (is_single && (status = comm_mpi_group_begin(comm, error)) != MEMO_STATUS_OK) return status;
-    op = me->group;
-    if (op->n_messages == op->n_allocated) {
-        int64_t n = 2 * op->n_allocated + 16;
-        m = (comm_mpi_message*)realloc(op->messages, (size_t)n * sizeof *m);
+    if (group->n == group->n_allocated) {
+        int64_t n = 2 * group->n_allocated + 16;
+        m = (comm_mpi_message*)realloc(group->messages, (size_t)n * sizeof *m);
         if (!m) return comm_mpi_refuse(comm, "no memory for one more message", error);
-        op->messages = m;
-        op->n_allocated = n;
+        group->messages = m;
+        group->n_allocated = n;
     }
-    m = &op->messages[op->n_messages++];
+    m = &group->messages[group->n++];
     m->address = address;
     m->n_bytes = count * memo_type_bytes(type);
     m->peer = peer;
@@ -437,7 +427,7 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream, memo
                                        const void* from, void* to, int64_t count, memo_type type,
                                        memo_reduction reduction, int32_t root, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
-    comm_mpi_op* op = NULL;
+    comm_mpi_call call;
     memo_status status = comm_mpi_status(comm, error);
     if (status) return status;
     if (me->group_depth)
@@ -448,19 +438,19 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream, memo
         root < 0 || root >= comm->size ||
         (reduction != MEMO_REDUCTION_SUM && reduction != MEMO_REDUCTION_MAX))
         return comm_mpi_refuse(comm, "a collective that cannot be", error);
-    status = comm_mpi_take_op(me, &op, error);
-    if (status) return status;
-    op->tag = COMM_MPI_TAG_COLLECTIVE;
-    op->what.kind = kind;
-    op->what.type = type;
-    op->what.reduction = reduction;
-    op->what.root = root;
-    op->what.count = count;
-    op->what.number = ++me->n_collectives;
-    op->from = (const char*)from;
-    op->to = (char*)to;
+    memset(&call, 0, sizeof call);
+    call.kind = kind;
+    call.type = type;
+    call.reduction = reduction;
+    call.root = root;
+    call.count = count;
+    call.number = ++me->n_collectives;
+    call.comm = me;
+    call.from = (const char*)from;
+    call.to = (char*)to;
     comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
-    return comm_mpi_launch(me, stream, op, error);
+    return memo_host_device_launch(me->world->device, stream, comm_mpi_run_collective, &call,
+                                   sizeof call, error);
 }
 
 static memo_status comm_mpi_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
@@ -498,12 +488,7 @@ static void comm_mpi_destroy(memo_comm* comm) {
     if (!comm) return;
     me = (comm_mpi*)comm->context;
     if (!comm_mpi_has_failed(me->world)) MPI_Comm_free(&me->mpi); /* else MPI may still use it */
-    while (me->ops) {
-        comm_mpi_op* op = me->ops;
-        me->ops = op->next;
-        free(op->messages);
-        free(op);
-    }
+    comm_mpi_drop_group(me, MEMO_STATUS_OK);
     if (--me->world->n_comms == 0) {
         if (!comm_mpi_has_failed(me->world)) {
             MPI_Comm_free(&me->world->mpi);

@@ -3,6 +3,15 @@
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
+/* Memory that the host and the device can use; and who runs the ranks. */
+#ifndef CASE_CALLOC
+#define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
+#define CASE_FREE(address)         free(address)
+#endif
+#ifndef CASE_RANKS_RUN
+#define CASE_RANKS_RUN thread_ranks_run
+#endif
+
 #define ROWS       32 /* of the batch: sequences x tokens */
 #define HIDDEN     16
 #define HEAD       2
@@ -43,7 +52,7 @@ typedef struct blocks_model {
 } blocks_model;
 
 static float* model_floats(blocks_model* m, int64_t n) {
-    float* array = (float*)calloc((size_t)n + 1, sizeof(float));
+    float* array = (float*)CASE_CALLOC((size_t)n + 1, sizeof(float));
     if (!array) abort();
     m->memory[m->n_memory++] = array;
     return array;
@@ -513,7 +522,7 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
 }
 
 static void model_free(blocks_model* m) {
-    while (m->n_memory > 0) free(m->memory[--m->n_memory]);
+    while (m->n_memory > 0) CASE_FREE(m->memory[--m->n_memory]);
 }
 
 static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
@@ -608,6 +617,223 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
         return error->status;
     return memo_host_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
                                         HIDDEN, m->d, error);
+}
+
+static memo_error error;
+
+/* ---- one run ---- */
+
+typedef struct job {
+    model_setup setup;
+    float* losses;       /* ROWS */
+    float* gradients[8]; /* of each rank */
+    int64_t n_gradients[8];
+    int n_calls[4]; /* of rank 0 */
+    int64_t n_recorded, n_races;
+    memo_status compared;
+    char difference[200];
+    /* One weight of the unsplit model moved by this much. */
+    int64_t nudged;
+    float nudge;
+} job;
+
+/* All gradients of a rank behind each other; or the weights, where gradients is NULL. */
+static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t at) {
+    int64_t n = 0;
+    int layer, k;
+    for (layer = 0; layer <= N_LAYERS; layer++)
+        for (k = 0; k < (layer < N_LAYERS ? N_LINEARS : 1); k++) {
+            memo_linear* l = layer < N_LAYERS ? &m->linears[layer][k] : &m->head;
+            int64_t size = l->n_in * l->n_out;
+            if (to) memcpy(to + n, l->d_weights, (size_t)size * sizeof(float));
+            if (weight && at >= n && at < n + size)
+                *weight = (float*)(uintptr_t)l->weights + (at - n);
+            n += size;
+            if (!l->d_bias) continue;
+            if (to) memcpy(to + n, l->d_bias, (size_t)l->n_out * sizeof(float));
+            if (weight && at >= n && at < n + l->n_out)
+                *weight = (float*)(uintptr_t)l->bias + (at - n);
+            n += l->n_out;
+        }
+    if (to) memcpy(to + n, m->d_table, (size_t)(m->vocabulary.count * HIDDEN) * sizeof(float));
+    if (weight && at >= n) *weight = m->table + (at - n);
+    return n + m->vocabulary.count * HIDDEN;
+}
+
+/* What both passes promise, as often as they run. */
+static memo_status compare_recorded(const memo_blocks_desc* desc, int n_steps,
+                                    const memo_schedule* recorded, memo_error* e) {
+    memo_blocks_schedule_desc promised_desc = desc->schedule;
+    memo_schedule* promised;
+    int step;
+    memo_status status = memo_schedule_create(&promised, e);
+    promised_desc.weights_apart = 1;
+    for (step = 0; step < n_steps && !status; step++) {
+        status = memo_blocks_forward_schedule(&promised_desc, promised, e);
+        if (!status) status = memo_blocks_backward_schedule(&promised_desc, promised, e);
+    }
+    if (!status) status = memo_schedule_compare(promised, recorded, e);
+    memo_schedule_destroy(promised);
+    return status;
+}
+
+static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_error* e) {
+    memo_block_buffers buffers[MAX_SPLIT];
+    void* inputs[MAX_SPLIT][2];
+    memo_blocks_desc desc = model_desc(m, rank->device, buffers, inputs);
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_blocks* blocks = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    int step;
+    recorder_desc.device = rank->device;
+    if (j->setup.is_recorded) {
+        status = memo_recorder_create(&recorder_desc, &recorder, e);
+        if (status) return status;
+        desc.device = memo_recorder_device(recorder);
+        status = memo_recorder_name_stream(recorder, rank->stream, "compute", e);
+    }
+    if (!status) status = memo_blocks_create(&desc, &blocks, e);
+    for (step = 0; step < j->setup.n_steps && !status; step++) status = model_step(m, blocks, e);
+    if (!status) status = rank->device->stream_synchronize(rank->device->context, rank->stream, e);
+    if (!status && recorder) {
+        memo_schedule* recorded;
+        memo_check* check = NULL;
+        status = memo_recorder_schedule(recorder, &recorded, e);
+        if (!status) status = memo_schedule_check(recorded, &check, e);
+        if (!status && rank->comm->rank == 0) {
+            memo_error difference;
+            difference.message[0] = 0;
+            j->compared = compare_recorded(&desc, j->setup.n_steps, recorded, &difference);
+            snprintf(j->difference, sizeof j->difference, "%.199s", difference.message);
+            j->n_recorded = recorded->n_ops;
+            j->n_races = check->n_races + check->n_unrecorded_waits;
+        }
+        memo_check_destroy(check);
+    }
+    memo_blocks_destroy(blocks);
+    memo_recorder_destroy(recorder);
+    return status;
+}
+
+static memo_status run_rank(thread_rank* rank, memo_error* e) {
+    job* j = (job*)rank->user;
+    int32_t me = rank->comm->rank;
+    blocks_model* m = (blocks_model*)malloc(sizeof *m);
+    memo_status status;
+    if (!m) abort();
+    model_make(m, rank, &j->setup);
+    if (j->nudge != 0) {
+        float* weight = NULL;
+        (void)for_gradients(m, NULL, &weight, j->nudged);
+        *weight += j->nudge;
+    }
+    status = run_model(m, rank, j, e);
+    j->n_gradients[me] = for_gradients(m, NULL, NULL, 0);
+    j->gradients[me] = (float*)malloc((size_t)j->n_gradients[me] * sizeof(float));
+    if (!j->gradients[me]) abort();
+    (void)for_gradients(m, j->gradients[me], NULL, 0);
+    if (me == 0) {
+        memcpy(j->losses, m->losses, ROWS * sizeof(float));
+        memcpy(j->n_calls, m->n_calls, sizeof j->n_calls);
+    }
+    model_free(m);
+    free(m);
+    return status;
+}
+
+static job* run_job(int T, const model_setup* setup) {
+    job* j = (job*)calloc(1, sizeof *j);
+    if (!j) abort();
+    j->setup = *setup;
+    j->losses = (float*)calloc(ROWS, sizeof(float));
+    CHECK_OK(CASE_RANKS_RUN(T, run_rank, j, &error));
+    return j;
+}
+
+static void free_job(job* j) {
+    int r;
+    for (r = 0; r < 8; r++) free(j->gradients[r]);
+    free(j->losses);
+    free(j);
+}
+
+static int is_same(const job* a, const job* b) {
+    int r;
+    if (memcmp(a->losses, b->losses, ROWS * sizeof(float))) return 0;
+    for (r = 0; r < 8; r++) {
+        if (a->n_gradients[r] != b->n_gradients[r]) return 0;
+        if (a->n_gradients[r] &&
+            memcmp(a->gradients[r], b->gradients[r], (size_t)a->n_gradients[r] * sizeof(float)))
+            return 0;
+    }
+    return 1;
+}
+
+static model_setup setup_of(memo_blocks_order order, int n_parts) {
+    model_setup setup;
+    memset(&setup, 0, sizeof setup);
+    setup.order = order;
+    setup.n_parts = n_parts;
+    setup.n_steps = 1;
+    return setup;
+}
+
+/* ---- within rounding: the unsplit model, one rank and one part ---- */
+
+/* Keeps the larger; what is no number is the largest. */
+static void keep_worst(double* worst, double a, double b) {
+    double difference = fabs(a - b);
+    if (!(difference <= *worst)) *worst = difference == difference ? difference : INFINITY;
+}
+
+/* The largest difference of losses and gradients, each in its place in the unsplit model. */
+static double compare_unsplit(const job* whole, const job* split, int T, const char* what) {
+    int r, layer, k;
+    double worst = 0;
+    for (r = 0; r < ROWS; r++) {
+        keep_worst(&worst, (double)whole->losses[r], (double)split->losses[r]);
+    }
+    for (r = 0; r < T; r++) {
+        int64_t at = 0, base = 0, o, i;
+        const float *g = split->gradients[r], *w = whole->gradients[0];
+        memo_share heads = memo_share_of(N_HEADS, T, r), width = memo_share_of(WIDTH, T, r);
+        memo_share vocabulary = memo_share_of(VOCABULARY, T, r);
+        if (!g) continue; /* a rank of another process */
+        for (layer = 0; layer <= N_LAYERS; layer++)
+            for (k = 0; k < (layer < N_LAYERS ? N_LINEARS : 1); k++) {
+                int is_row = layer < N_LAYERS && (k == 3 || k == 5);
+                int64_t n_out = layer == N_LAYERS ? VOCABULARY
+                                : is_row          ? HIDDEN
+                                : k == 4          ? WIDTH
+                                                  : N_HEADS * HEAD;
+                int64_t n_in = k == 3 ? N_HEADS * HEAD : k == 5 ? WIDTH : HIDDEN;
+                memo_share s = layer == N_LAYERS ? vocabulary : k >= 4 ? width : heads;
+                if (layer < N_LAYERS && k < 4) {
+                    s.begin *= HEAD;
+                    s.count *= HEAD;
+                }
+                for (o = 0; o < (is_row ? n_out : s.count); o++)
+                    for (i = 0; i < (is_row ? s.count : n_in); i++) {
+                        int64_t from =
+                            base + (is_row ? o * n_in + s.begin + i : (s.begin + o) * n_in + i);
+                        keep_worst(&worst, (double)g[at++], (double)w[from]);
+                    }
+                base += n_out * n_in;
+                if (layer == N_LAYERS) continue;
+                for (o = 0; o < (is_row ? n_out : s.count); o++) {
+                    keep_worst(&worst, (double)g[at++],
+                               (double)w[base + (is_row ? 0 : s.begin) + o]);
+                }
+                base += n_out;
+            }
+        for (o = 0; o < vocabulary.count * HIDDEN; o++) {
+            keep_worst(&worst, (double)g[at++], (double)w[base + vocabulary.begin * HIDDEN + o]);
+        }
+        CHECK(at == split->n_gradients[r]);
+    }
+    CHECK_CASE(worst < 3e-6, "%s: %g", what, worst); /* values are of order 1 */
+    return worst;
 }
 
 #endif

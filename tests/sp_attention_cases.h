@@ -5,6 +5,12 @@
 #ifndef SP_ATTENTION_CASES_H
 #define SP_ATTENTION_CASES_H
 
+/* Memory that the host and the device can use. */
+#ifndef CASE_CALLOC
+#define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
+#define CASE_FREE(address)         free(address)
+#endif
+
 static long long malloc_count; /* of memo's own, where the includer counts them */
 
 #define MAX_DOCUMENTS 16
@@ -76,11 +82,11 @@ static uint16_t test_f16(double x) { /* of numbers below 65504, subnormal ones t
     bits += (exponent + 13L) * 1024; /* the leading one counts as 1 of the exponent */
     return (uint16_t)(bits | (x < 0 ? 0x8000 : 0));
 }
-static double f16_value(uint16_t half) {
-    double m = half & 0x3ff;
-    int exponent = (half >> 10) & 31;
+static double f16_value(uint16_t f16) {
+    double m = f16 & 0x3ff;
+    int exponent = (f16 >> 10) & 31;
     double x = exponent ? ldexp(1024 + m, exponent - 25) : ldexp(m, -24);
-    return half & 0x8000 ? -x : x;
+    return f16 & 0x8000 ? -x : x;
 }
 static double typed_at(const char* typed, int64_t i, memo_type type) {
     float value;
@@ -119,7 +125,7 @@ static void whole_create(whole* w, const attention_case* c) {
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
         w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
         w->n[t] = c->n_batch * c->n_tokens * w->n_heads[t] * c->head_size;
-        w->typed[t] = (char*)calloc((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
+        w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
         if (t != Q && t != K && t != V && t != D_OUT) continue;
         for (i = 0; i < w->n[t]; i++) {
@@ -135,7 +141,7 @@ static void whole_create(whole* w, const attention_case* c) {
 static void whole_destroy(whole* w) {
     int t;
     for (t = 0; t < N_TENSORS; t++) {
-        free(w->typed[t]);
+        CASE_FREE(w->typed[t]);
         free(w->reference[t]);
     }
 }
@@ -219,8 +225,9 @@ typedef struct run_result {
     int64_t n_scores; /* of this rank, forward and backward together */
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    double elapsed_s;    /* of all calls */
-    long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
+    int64_t device_bytes; /* less free on the device, once created */
+    double elapsed_s;     /* of all calls */
+    long long n_mallocs;  /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
 } run_result;
 
@@ -352,10 +359,11 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK(check->n_unrecorded_waits == 0);
     /* A rank that skips steps may wait at the start and the end of a pass for what it has not used. */
-    CHECK_CASE(check->n_redundant_waits <=
-                   (c->window || c->layout == MEMO_LAYOUT_PLAIN ? 4 * n_repeats : 0),
-               "%s: %d of %d waits, the first is op %d", case_text(c),
-               (int)check->n_redundant_waits, (int)check->n_waits, (int)check->redundant_waits[0]);
+    CHECK_CASE(
+        check->n_redundant_waits <=
+            (c->window || c->layout == MEMO_LAYOUT_PLAIN || c->n_documents ? 4 * n_repeats : 0),
+        "%s: %d of %d waits, the first is op %d", case_text(c), (int)check->n_redundant_waits,
+        (int)check->n_waits, (int)check->redundant_waits[0]);
     memo_check_destroy(check);
     memo_schedule_destroy(promised);
 }
@@ -380,7 +388,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     sleeper sleeping;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
+    char* scratch =
+        NULL; /* of the caller, where a device's own could not be reached from the host */
     step_buffers buffers;
+    int64_t free_bytes = 0, total_bytes = 0;
     int32_t k;
     int t;
     state.device = all->devices[rank];
@@ -389,6 +400,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     layout_desc.ring = c->ring;
     layout_desc.ulysses = c->ulysses;
     layout_desc.n_tokens = c->n_tokens;
+    if (c->layout == MEMO_LAYOUT_DOCUMENTS) {
+        layout_desc.document_begins = c->document_begins;
+        layout_desc.n_documents = c->n_documents;
+    }
     status = memo_layout_make(&layout_desc, &layout, error);
     if (status) return status;
     desc.device = device;
@@ -411,13 +426,21 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         desc.attention.user = &sleeping;
     }
     status = memo_sp_attention_get_sizes(&desc, &result->sizes, error);
+    if (!status && all->is_alone) {
+        scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
+        desc.device_memory = (void*)(((uintptr_t)scratch + 511) / 512 * 512);
+    }
+    if (!status) status = device->memory_info(device->context, &free_bytes, &total_bytes, error);
     if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    result->device_bytes = free_bytes;
+    if (!status) status = device->memory_info(device->context, &free_bytes, &total_bytes, error);
     if (status) return status;
+    result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * c->head_size * element_bytes;
         share_bytes = c->n_batch * layout.local_tokens * row_bytes[t];
-        share[t] = (char*)malloc((size_t)share_bytes);
-        other_share[t] = (char*)malloc((size_t)share_bytes);
+        share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
+        other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
         if (t == Q || t == K || t == V || t == D_OUT)
             memo_layout_scatter(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t],
@@ -425,12 +448,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     }
     buffers.q_bytes = c->n_batch * layout.local_tokens * row_bytes[Q];
     buffers.kv_bytes = c->n_batch * layout.local_tokens * row_bytes[K];
-    buffers.made = (char*)malloc((size_t)buffers.q_bytes);
-    buffers.used = (char*)malloc((size_t)buffers.q_bytes);
-    lse = malloc((size_t)result->sizes.lse_bytes + 1);
-    saved = malloc((size_t)result->sizes.saved_bytes + 1);
-    other_lse = malloc((size_t)result->sizes.lse_bytes + 1);
-    other_saved = malloc((size_t)result->sizes.saved_bytes + 1);
+    buffers.made = (char*)CASE_CALLOC((size_t)buffers.q_bytes, 1);
+    buffers.used = (char*)CASE_CALLOC((size_t)buffers.q_bytes, 1);
+    lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
+    saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
+    other_lse = CASE_CALLOC((size_t)result->sizes.lse_bytes + 1, 1);
+    other_saved = CASE_CALLOC((size_t)result->sizes.saved_bytes + 1, 1);
     memset(&tensors, 0, sizeof tensors);
     tensors.q = share[Q];
     tensors.k = share[K];
@@ -455,7 +478,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     other.d_v = other_share[D_V];
     mask.kind = c->mask;
     mask.window = c->window;
-    if (c->n_documents) {
+    if (c->n_documents && c->layout != MEMO_LAYOUT_DOCUMENTS) { /* which it tells the mask */
         mask.document_begins = c->document_begins;
         mask.n_documents = c->n_documents;
     }
@@ -517,16 +540,17 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
                                         all->w->n[t], c->type, MEMO_REDUCTION_SUM, error);
         if (!status && all->is_alone)
             status = device->stream_synchronize(device->context, stream, error);
-        free(share[t]);
-        free(other_share[t]);
+        CASE_FREE(share[t]);
+        CASE_FREE(other_share[t]);
     }
     memo_sp_attention_destroy(attention);
-    free(lse);
-    free(saved);
-    free(other_lse);
-    free(other_saved);
-    free(buffers.made);
-    free(buffers.used);
+    CASE_FREE(scratch);
+    CASE_FREE(lse);
+    CASE_FREE(saved);
+    CASE_FREE(other_lse);
+    CASE_FREE(other_saved);
+    CASE_FREE(buffers.made);
+    CASE_FREE(buffers.used);
     return status;
 }
 

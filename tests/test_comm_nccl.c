@@ -2,10 +2,9 @@
  *
  *   cc -std=c99 -DMEMO_SP_NCCL -I. -Itests -I$CUDA/include tests/test_comm_nccl.c -o test_comm_nccl \
  *      -L$CUDA/lib64 -lnccl -lcudart -lpthread -lm
- *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks; more ranks than GPUs share them
+ *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks, see nccl_ranks.h
  *
- * NCCL refuses two ranks on one GPU of one host, so ranks that share one call themselves different hosts and talk
- * over the loopback.  Rank 0 prints.  Built without MEMO_SP_NCCL it skips. */
+ * Built without MEMO_SP_NCCL it skips. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
@@ -19,13 +18,7 @@ int main(int argc, char** argv) {
     return memo_test_end();
 }
 #else
-#include <sys/wait.h>
-
-static void* managed_malloc(size_t size_bytes) {
-    void* address = NULL;
-    return cudaMallocManaged(&address, size_bytes, cudaMemAttachGlobal) == cudaSuccess ? address
-                                                                                       : NULL;
-}
+#include "nccl_ranks.h"
 #define CASE_MALLOC(size_bytes) managed_malloc(size_bytes)
 #define CASE_FREE(address)      cudaFree(address)
 #include "comm_cases.h"
@@ -64,9 +57,7 @@ static void world_end(void) {
 
 /* All cases on one communicator: joining takes NCCL about a second. */
 static void run_case(const char* name) {
-    int i, k;
-    int32_t* failures;
-    memo_error error;
+    int i;
     if (!rank.comm) {
         CHECK(rank.comm != NULL);
         return;
@@ -80,13 +71,7 @@ static void run_case(const char* name) {
         CHECK_CASE(!rank.n_failed, "%s, seed %llu: %s", name, (unsigned long long)rank.seed,
                    rank.message);
     }
-    failures = (int32_t*)case_array(1, MEMO_TYPE_I32); /* a failure anywhere is one of the test */
-    failures[0] = memo_test.failures;
-    CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], failures, failures, 1, MEMO_TYPE_I32,
-                                   MEMO_REDUCTION_SUM, &error));
-    for (k = 0; k < CASE_STREAMS; k++) CHECK_OK(synchronize(rank.comm, rank.streams[k], &error));
-    memo_test.failures = failures[0];
-    CASE_FREE(failures);
+    nccl_count_failures(rank.comm, rank.streams[0]);
 }
 
 static void ranks_join(void) { CHECK(world_begin()); }
@@ -121,24 +106,7 @@ static void a_peer_that_never_comes_ends_in_a_timeout(void) {
     CASE_FREE(x);
 }
 
-static int run_rank(int argc, char** argv, int my_rank, int n_ranks) {
-    char number[16];
-    int n_gpus = 0;
-    snprintf(number, sizeof number, "%d", my_rank);
-    setenv("RANK", number, 1);
-    if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0) {
-        if (my_rank == 0) printf("1..0 # SKIP no GPU\n");
-        return 0;
-    }
-    if (n_gpus < n_ranks) {
-        setenv("NCCL_HOSTID", number, 1);
-        setenv("NCCL_NET", "Socket", 1);
-        setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-        setenv("NCCL_IB_DISABLE", "1", 1);
-    }
-    cudaSetDevice(my_rank % n_gpus);
-    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout)) return 1;
-    memo_test_begin(argc, argv);
+static void tests(void) {
     TEST(ranks_join);
     TEST(collectives_give_what_they_should);
     TEST(collectives_can_be_enqueued_in_a_row);
@@ -152,30 +120,7 @@ static int run_rank(int argc, char** argv, int my_rank, int n_ranks) {
     TEST(refused_calls_harm_nobody);
     TEST(a_peer_that_never_comes_ends_in_a_timeout);
     if (rank.comm) world_end();
-    return memo_test_end();
 }
 
-int main(int argc, char** argv) {
-    int n_ranks = argc > 1 ? atoi(argv[1]) : 2, result, r;
-    char number[16];
-    if (n_ranks < 1 || n_ranks > 64) {
-        fprintf(stderr, "usage: %s RANKS [NAME] [--seed N]\n", argv[0]);
-        return 2;
-    }
-    if (argc > 1) { /* the number is not memo_test's */
-        argv[1] = argv[0];
-        argv++;
-        argc--;
-    }
-    snprintf(number, sizeof number, "%d", n_ranks);
-    setenv("WORLD_SIZE", number, 1);
-    setenv("MASTER_ADDR", "127.0.0.1", 0);
-    setenv("MASTER_PORT", "29533", 0);
-    fflush(stdout);
-    for (r = 1; r < n_ranks; r++) /* before anything touches CUDA */
-        if (fork() == 0) return run_rank(argc, argv, r, n_ranks);
-    result = run_rank(argc, argv, 0, n_ranks);
-    while (wait(&r) > 0) result |= r != 0;
-    return result;
-}
+int main(int argc, char** argv) { return nccl_ranks_main(argc, argv, tests); }
 #endif

@@ -31,15 +31,23 @@ on_the_fake() { # NAME FLAGS...
 
 # One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
 compiles() { # SOURCE
-    nvcc -arch=sm_90 $flags -c "$1" -o "$folder/compiles.o"
+    nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
 test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
-for source in tests/cuda/test_*.cu examples/*.cu bench/*.cu; do
+for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu) continue ;; esac
     case $source in
+    *cudnn*)
+        [ -f "${CUDNN:-}/include/cudnn_frontend.h" ] || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }
+        # Its headers are not free of warnings.
+        test_is "$source compiles" nvcc -arch=sm_90 -std=c++17 -O1 -I. -I"$CUDNN/include" -c "$source" -o "$folder/compiles.o"
+        continue ;;
+    *nccl*)
+        echo '#include <nccl.h>' >"$folder/probe.cu"
+        nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "nccl.h is not here"; continue; } ;;
     bench/cuda_chain.cu | examples/*gemm*)
         echo '#include <cublasLt.h>' >"$folder/probe.cu"
         nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || { skip "$source compiles" "cuBLASLt's header is not here"; continue; } ;;

@@ -17,6 +17,38 @@ static memo_layout layout_of(memo_layout_kind kind, int32_t ring, int32_t ulysse
     return layout;
 }
 
+/* Random documents, some of them empty; begins (MAX_DOCUMENTS + 1). */
+#define MAX_DOCUMENTS 12
+static int64_t make_documents(int64_t n_tokens, int64_t* begins) {
+    int64_t n = memo_test_int(1, MAX_DOCUMENTS), k;
+    begins[0] = 0;
+    for (k = 1; k < n; k++)
+        begins[k] = memo_test_int(begins[k - 1], begins[k - 1] + (n_tokens - begins[k - 1]) / 2);
+    begins[n] = n_tokens;
+    return n;
+}
+static memo_layout layout_of_documents(int32_t ring, int32_t ulysses, const int64_t* begins,
+                                       int64_t n_documents) {
+    memo_layout_desc desc = memo_layout_desc_default();
+    memo_layout layout;
+    memo_error error;
+    desc.kind = MEMO_LAYOUT_DOCUMENTS;
+    desc.ring = ring;
+    desc.ulysses = ulysses;
+    desc.n_tokens = begins[n_documents];
+    desc.document_begins = begins;
+    desc.n_documents = n_documents;
+    CHECK_OK(memo_layout_make(&desc, &layout, &error));
+    return layout;
+}
+/* Any kind; begins as above. */
+static memo_layout random_layout(int32_t ring, int32_t ulysses, int64_t n_tokens, int64_t* begins) {
+    memo_layout_kind kind = (memo_layout_kind)memo_test_int(0, 3);
+    return kind == MEMO_LAYOUT_DOCUMENTS
+               ? layout_of_documents(ring, ulysses, begins, make_documents(n_tokens, begins))
+               : layout_of(kind, ring, ulysses, n_tokens);
+}
+
 static void every_layout_validates(void) {
     int32_t kind, ring, ulysses;
     int64_t n_tokens;
@@ -30,6 +62,97 @@ static void every_layout_validates(void) {
                                memo_layout_name(layout.kind), ring, ulysses, error.message);
                     CHECK(layout.local_tokens * ring * ulysses == layout.padded_tokens);
                 }
+}
+
+static void every_layout_of_documents_validates(void) {
+    int32_t ring, ulysses;
+    int k;
+    memo_error error;
+    for (ring = 1; ring <= 9; ring++)
+        for (ulysses = 1; ulysses <= 9; ulysses++)
+            for (k = 0; k < 5; k++) {
+                int64_t begins[MAX_DOCUMENTS + 1];
+                int64_t n_documents = make_documents(memo_test_int(1, 400), begins);
+                memo_layout layout = layout_of_documents(ring, ulysses, begins, n_documents);
+                CHECK_CASE(!memo_layout_validate(&layout, &error), "ring %d ulysses %d: %s", ring,
+                           ulysses, error.message);
+                CHECK(layout.padded_tokens - layout.n_tokens < ring * ulysses);
+            }
+}
+
+/* Where 2 rd divides it, each document is cut as zigzag cuts a sequence of its own. */
+static void documents_that_divide_are_zigzags(void) {
+    static const int64_t begins[] = {0, 12, 12, 48, 60, 84};
+    int32_t rank;
+    int64_t d, i;
+    memo_layout layout = layout_of_documents(3, 1, begins, 5);
+    CHECK(layout.padded_tokens == 84);
+    for (rank = 0; rank < 3; rank++) {
+        int64_t row = 0;
+        for (d = 0; d < 5; d++) {
+            int64_t n = begins[d + 1] - begins[d];
+            memo_layout zigzag = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 1, n ? n : 6);
+            for (i = 0; i < n / 3; i++)
+                CHECK(memo_layout_position(&layout, rank, row++) ==
+                      begins[d] + memo_layout_position(&zigzag, rank, i));
+        }
+    }
+}
+
+/* Pairs of query and key of a causal mask within documents, by ring rank. */
+static void count_pairs(const memo_layout* layout, int64_t* n_pairs) {
+    memo_mask mask = memo_mask_default();
+    memo_run whole, runs[2 * MAX_DOCUMENTS + 1];
+    int32_t r;
+    mask.n_tokens = whole.count = layout->n_tokens;
+    mask.document_begins = layout->document_begins;
+    mask.n_documents = layout->n_documents;
+    whole.start = 0;
+    whole.stride = 1;
+    for (r = 0; r < layout->ring; r++) {
+        int32_t n = memo_layout_ring_runs(layout, r, runs);
+        CHECK(n <= 2 * layout->n_documents + 1 && n == memo_layout_ring_runs(layout, r, NULL));
+        n_pairs[r] = memo_mask_count(&mask, runs, n, &whole, 1);
+    }
+}
+
+/* Equal where 2 rd divides every document; else no two ranks differ, over all documents together, by
+ * more than two rows of each. */
+static void documents_are_balanced(void) {
+    double worst = 0;
+    int k;
+    for (k = 0; k < 300; k++) {
+        int32_t ring = (int32_t)memo_test_int(1, 9), r;
+        int64_t begins[MAX_DOCUMENTS + 1], n_pairs[9], least, most;
+        int64_t n_documents = make_documents(memo_test_int(1, 3000), begins), d;
+        int is_even = k % 2;
+        memo_layout layout;
+        for (d = 0; d <= n_documents && is_even; d++) begins[d] *= 2 * ring;
+        layout = layout_of_documents(ring, 1, begins, n_documents);
+        count_pairs(&layout, n_pairs);
+        least = most = n_pairs[0];
+        for (r = 1; r < ring; r++) {
+            if (n_pairs[r] < least) least = n_pairs[r];
+            if (n_pairs[r] > most) most = n_pairs[r];
+        }
+        CHECK(most - least <= (is_even ? 0 : 2 * layout.n_tokens));
+        if ((double)(most - least) / (double)layout.n_tokens > worst)
+            worst = (double)(most - least) / (double)layout.n_tokens;
+    }
+    printf("# ranks differ by at most %.2f rows of each document\n", worst);
+}
+
+/* Packed documents under the zigzag of the sequence: the same documents, unequal work. */
+static void zigzag_of_the_sequence_does_not_balance_documents(void) {
+    static const int64_t begins[] = {0, 64, 128, 192, 256, 384, 512};
+    memo_layout layout = layout_of_documents(4, 1, begins, 6), zigzag;
+    int64_t n_pairs[4];
+    count_pairs(&layout, n_pairs);
+    CHECK(n_pairs[0] == n_pairs[1] && n_pairs[1] == n_pairs[2] && n_pairs[2] == n_pairs[3]);
+    zigzag = layout;
+    zigzag.kind = MEMO_LAYOUT_ZIGZAG;
+    count_pairs(&zigzag, n_pairs);
+    CHECK(n_pairs[0] != n_pairs[3]);
 }
 
 /* The paper's Algorithm 2, as it is written: chunk the sequence, concatenate, chunk again. */
@@ -75,9 +198,21 @@ static void the_validator_finds_wrong_layouts(void) {
     wrong = good;
     wrong.ring = 0;
     CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    {
+        static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
+        good = layout_of_documents(3, 2, begins, 2);
+        CHECK_OK(memo_layout_validate(&good, &error));
+        wrong = good;
+        wrong.document_begins = falling;
+        CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        wrong = good;
+        wrong.n_documents = 1;
+        CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    }
 }
 
 static void what_cannot_be_meant_is_refused(void) {
+    static const int64_t begins[] = {0, 3, 8};
     memo_layout_desc desc = memo_layout_desc_default();
     memo_layout layout;
     memo_error error;
@@ -92,6 +227,16 @@ static void what_cannot_be_meant_is_refused(void) {
     desc.ring = desc.ulysses = 1;
     desc.kind = (memo_layout_kind)7;
     CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.kind = MEMO_LAYOUT_DOCUMENTS; /* without any */
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.document_begins = begins;
+    desc.n_documents = 2;
+    CHECK_OK(memo_layout_make(&desc, &layout, &error));
+    desc.n_tokens = 9;
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_tokens = 8;
+    desc.kind = MEMO_LAYOUT_ZIGZAG;
+    CHECK(memo_layout_make(&desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void rows_go_and_come_back(void) {
@@ -100,8 +245,8 @@ static void rows_go_and_come_back(void) {
         int32_t ring = (int32_t)memo_test_int(1, 5), ulysses = (int32_t)memo_test_int(1, 5), rank;
         int64_t n_tokens = memo_test_int(1, 90), n_batch = memo_test_int(1, 3);
         int64_t row_bytes = memo_test_int(1, 9), n_bytes = n_batch * n_tokens * row_bytes, i, b;
-        memo_layout layout =
-            layout_of((memo_layout_kind)memo_test_int(0, 2), ring, ulysses, n_tokens);
+        int64_t documents[MAX_DOCUMENTS + 1];
+        memo_layout layout = random_layout(ring, ulysses, n_tokens, documents);
         char* whole = (char*)malloc((size_t)n_bytes);
         char* again = (char*)malloc((size_t)n_bytes);
         char* share = (char*)malloc((size_t)(n_batch * layout.local_tokens * row_bytes));
@@ -143,6 +288,17 @@ static void positions_count_within_documents(void) {
             CHECK(positions[i] == t - begin);
         }
     }
+    layout = layout_of_documents(2, 1, begins, 4); /* knows them itself */
+    for (rank = 0; rank < 2; rank++) {
+        int64_t n_zeros = 0, more[10];
+        memo_layout_positions(&layout, rank, NULL, 0, more);
+        for (i = 0; i < 10; i++) {
+            int64_t t = memo_layout_position(&layout, rank, i);
+            CHECK(more[i] == t - (t >= 11 ? 11 : t >= 4 ? 4 : 0));
+            n_zeros += more[i] == 0;
+        }
+        CHECK(n_zeros == (rank ? 0 : 3)); /* rank 0 has the begin of each */
+    }
 }
 
 /* The loss of a label, whatever it is. */
@@ -159,12 +315,14 @@ static void labels_are_shifted_before_sharding(void) {
         int64_t begins[4], n_found = 0, n_expected = 0;
         int32_t tokens[140], labels[140];
         double sum = 0, expected = 0;
-        memo_layout layout =
-            layout_of((memo_layout_kind)memo_test_int(0, 2), ring, ulysses, n_tokens);
+        memo_layout layout;
+        int is_documents = k % 4 == 3;
         begins[0] = 0;
         begins[1] = memo_test_int(0, n_tokens);
         begins[2] = memo_test_int(begins[1], n_tokens);
         begins[3] = n_tokens;
+        layout = is_documents ? layout_of_documents(ring, ulysses, begins, 3)
+                              : layout_of((memo_layout_kind)(k % 4), ring, ulysses, n_tokens);
         for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
         for (b = 0; b < n_batch; b++)
             for (i = 0; i + 1 < n_tokens; i++)
@@ -173,7 +331,9 @@ static void labels_are_shifted_before_sharding(void) {
                     expected += loss_of(i, tokens[b * n_tokens + i + 1]);
                 }
         for (rank = 0; rank < ring * ulysses; rank++) {
-            n_found += memo_layout_labels(&layout, rank, n_batch, tokens, begins, 3, -100, labels);
+            n_found +=
+                memo_layout_labels(&layout, rank, n_batch, tokens, is_documents ? NULL : begins,
+                                   is_documents ? 0 : 3, -100, labels);
             for (b = 0; b < n_batch; b++)
                 for (i = 0; i < layout.local_tokens; i++) {
                     int64_t t = memo_layout_position(&layout, rank, i);
@@ -198,7 +358,7 @@ typedef struct loss_rank {
     memo_layout layout;
     int32_t rank;
     const int32_t* tokens;
-    double loss, n_labels;
+    double loss, n_labels, gradient;
     memo_status status;
 } loss_rank;
 
@@ -214,8 +374,15 @@ static void* loss_main(void* argument) {
     for (i = 0; i < r->layout.local_tokens; i++)
         if (labels[i] != -1)
             sums[0] += loss_of(memo_layout_position(&r->layout, r->rank, i), labels[i]);
+    r->gradient = sums[0];
     r->status = r->device->stream_create(r->device->context, "compute", 0, &stream, &error);
     if (!r->status) r->status = memo_layout_sum_loss(r->comm, stream, sums, &error);
+    if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
+    /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not averaged. */
+    r->gradient /= sums[1];
+    if (!r->status)
+        r->status = r->comm->all_reduce(r->comm, stream, &r->gradient, &r->gradient, 1,
+                                        MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error);
     if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
     r->loss = sums[0] / sums[1];
     r->n_labels = sums[1];
@@ -254,11 +421,13 @@ static void the_mean_loss_is_that_of_one_rank(void) {
         CHECK(!ranks[r].status);
         CHECK(ranks[r].n_labels == 100);
         CHECK(fabs(ranks[r].loss - expected) < 1e-12 * expected);
+        CHECK(fabs(ranks[r].gradient - expected) < 1e-12 * expected);
     }
     for (r = 0; r < N_RANKS; r++) memo_host_device_destroy(devices[r]);
 }
 
 static void who_holds_what_is_printed(void) {
+    static const int64_t begins[] = {0, 8, 15};
     memo_layout layout = layout_of(MEMO_LAYOUT_ZIGZAG, 2, 1, 15);
     char text[512], cut[10];
     int64_t n = memo_layout_print(&layout, text, sizeof text);
@@ -276,6 +445,12 @@ static void who_holds_what_is_printed(void) {
                         "rank 1 (ring 0, ulysses 1): 4..6 step 2\n"
                         "rank 2 (ring 1, ulysses 0): 1..3 step 2\n"
                         "rank 3 (ring 1, ulysses 1): 5..7 step 2\n"));
+    layout = layout_of_documents(2, 1, begins, 2);
+    memo_layout_print(&layout, text, sizeof text);
+    CHECK(!strcmp(text, "documents, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
+                        "rank 0 (ring 0, ulysses 0): 0..1, 6..7, 8..9, 13..14\n"
+                        "rank 1 (ring 1, ulysses 0): 2..3, 4..5, 10..11, 12..12, 15..15 "
+                        "(1 of padding)\n"));
 }
 
 static void heads_are_dealt_out(void) {
@@ -303,6 +478,10 @@ static void heads_are_dealt_out(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(every_layout_validates);
+    TEST(every_layout_of_documents_validates);
+    TEST(documents_that_divide_are_zigzags);
+    TEST(documents_are_balanced);
+    TEST(zigzag_of_the_sequence_does_not_balance_documents);
     TEST(zigzag_is_algorithm_2);
     TEST(the_validator_finds_wrong_layouts);
     TEST(what_cannot_be_meant_is_refused);

@@ -1,4 +1,26 @@
-/* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that shares no code. */
+/* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that shares no code.
+ *
+ * What users of other systems hit, and the test that would see it here; of this file where no other is named:
+ *
+ *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
+ *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
+ *    3 exp overflows in the merge                merging_is_exact_and_never_overflows, extreme_scores_are_right
+ *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed
+ *    5 query heads that do not divide            every_number_of_heads_is_exact; test_layout: heads_are_dealt_out
+ *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_layout: rows_go_and_come_back
+ *    7 documents that must divide by 2 cp        every_mask_in_every_layout_is_exact, documents_are_balanced
+ *    8 positions after reordering                test_layout: positions_count_within_documents
+ *    9 loss and gradients off by a factor        test_layout: the_mean_loss_is_that_of_one_rank
+ *   10 labels shifted after sharding             test_layout: labels_are_shifted_before_sharding
+ *   11 deadlocks                                 test_comm: exchange_of_all_with_all_does_not_deadlock,
+ *                                                groups_of_random_messages_arrive,
+ *                                                splits_make_the_right_groups_which_work_at_once
+ *   12 no overlap                                the_ring_s_schedule_overlaps, the_ring_really_overlaps;
+ *                                                cuda/nccl_blocks: priorities_differ
+ *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
+ *   14 a window that is ignored                  every_mask_in_every_layout_is_exact, a_narrow_window_needs_few_hops
+ *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, bytes_are_those_of_the_formulas;
+ *                                                test_layout: who_holds_what_is_printed */
 #include <stddef.h>
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
@@ -95,7 +117,7 @@ static void every_pair_of_degrees_is_exact(void) {
 
 static void every_mask_in_every_layout_is_exact(void) {
     int layout, mask, window, documents;
-    for (layout = 0; layout < 3; layout++)
+    for (layout = 0; layout < 4; layout++)
         for (mask = 0; mask < 2; mask++)
             for (window = 0; window < 2; window++)
                 for (documents = 0; documents < 2; documents++) {
@@ -103,7 +125,8 @@ static void every_mask_in_every_layout_is_exact(void) {
                     c.layout = (memo_layout_kind)layout;
                     c.mask = (memo_mask_kind)mask;
                     c.window = window ? 13 : 0;
-                    if (documents) { /* of 1, 0, 40, 2 and 58 tokens */
+                    if (documents ||
+                        c.layout == MEMO_LAYOUT_DOCUMENTS) { /* of 1, 0, 40, 2 and 58 tokens */
                         static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
                         memcpy(c.document_begins, begins, sizeof begins);
                         c.n_documents = 5;
@@ -155,13 +178,13 @@ static void random_cases_are_exact(void) {
         }
         c = case_of(ring, ulysses, memo_test_int(1, 120), n_kv_heads * (int32_t)memo_test_int(1, 4),
                     n_kv_heads, (int32_t)memo_test_int(2, 40));
-        c.layout = (memo_layout_kind)memo_test_int(0, 2);
+        c.layout = (memo_layout_kind)memo_test_int(0, 3);
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 2) ? 0 : memo_test_int(1, 40);
         c.n_batch = (int32_t)memo_test_int(1, 2);
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ring_is_inner = (int32_t)memo_test_int(0, 1);
-        if (memo_test_int(0, 1)) {
+        if (c.layout == MEMO_LAYOUT_DOCUMENTS || memo_test_int(0, 1)) {
             c.n_documents = memo_test_int(1, MAX_DOCUMENTS);
             for (k = 1; k < c.n_documents; k++)
                 c.document_begins[k] = memo_test_int(
@@ -443,6 +466,105 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     for (r = 1; r < 4; r++) CHECK(n[r] - n[r - 1] == 2 * s / 4); /* a diagonal more each */
 }
 
+/* Scores that ranks compute with documents of different lengths; forward and backward. */
+static void documents_are_balanced(void) {
+    static const int64_t even[] = {0, 64, 72, 200, 256}, odd[] = {0, 61, 62, 75, 201, 251};
+    int is_odd;
+    for (is_odd = 0; is_odd < 2; is_odd++) {
+        attention_case c = case_of(4, 1, is_odd ? 251 : 256, 1, 1, 4);
+        int64_t least, most, i, total = 0, expected = 0;
+        world all;
+        whole w;
+        int32_t r;
+        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.n_documents = is_odd ? 5 : 4;
+        memcpy(c.document_begins, is_odd ? odd : even, is_odd ? sizeof odd : sizeof even);
+        whole_create(&w, &c);
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        least = most = all.results[0].n_scores;
+        for (r = 0; r < 4; r++) {
+            if (all.results[r].n_scores < least) least = all.results[r].n_scores;
+            if (all.results[r].n_scores > most) most = all.results[r].n_scores;
+            total += all.results[r].n_scores;
+        }
+        for (i = 0; i < c.n_documents; i++) {
+            int64_t n = c.document_begins[i + 1] - c.document_begins[i];
+            expected += n * (n + 1); /* half of the square, twice */
+        }
+        CHECK(total == expected); /* nothing outside of the mask, nothing twice */
+        CHECK(most - least <= (is_odd ? 4 * c.n_tokens : 0));
+        printf("# scores of ranks: %lld to %lld\n", (long long)least, (long long)most);
+        whole_destroy(&w);
+    }
+}
+
+/* One object, a batch after another; one rank of a ring of one, with its own reference. */
+static void documents_may_change_from_batch_to_batch(void) {
+    static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
+    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_sp_attention_tensors tensors;
+    memo_sp_attention* attention = NULL;
+    memo_mask mask = memo_mask_default();
+    memo_host_attention state;
+    memo_device* device = NULL;
+    memo_layout layout;
+    memo_error error;
+    long long n_mallocs;
+    float lse[40 * 2];
+    int k;
+    CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
+    CHECK_OK(device->stream_create(device->context, "compute", 0, &desc.stream, &error));
+    state.device = device;
+    state.n_scores = 0;
+    layout_desc.kind = MEMO_LAYOUT_DOCUMENTS;
+    layout_desc.n_tokens = 40;
+    layout_desc.document_begins = begins[0];
+    layout_desc.n_documents = 1;
+    CHECK(memo_layout_make(&layout_desc, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    layout_desc.n_documents = 3;
+    CHECK_OK(memo_layout_make(&layout_desc, &layout, &error));
+    desc.device = device;
+    desc.layout = layout;
+    desc.n_q_heads = desc.n_kv_heads = 2;
+    desc.head_size = 4;
+    desc.attention = memo_host_attention_functions(&state);
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    for (k = 0; k < 3; k++) {
+        attention_case c = case_of(1, 1, 40, 2, 2, 4);
+        whole w;
+        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.n_documents = 3;
+        memcpy(c.document_begins, begins[k], sizeof begins[k]);
+        whole_create(&w, &c);
+        reference_run(&c, &w);
+        layout_desc.document_begins = begins[k];
+        CHECK_OK(memo_layout_make(&layout_desc, &layout, &error));
+        n_mallocs = malloc_count;
+        CHECK_OK(memo_sp_attention_set_layout(attention, &layout, &error));
+        CHECK(malloc_count == n_mallocs);
+        memset(&tensors, 0, sizeof tensors);
+        tensors.q = w.typed[Q]; /* on one rank in the order of the sequence */
+        tensors.k = w.typed[K];
+        tensors.v = w.typed[V];
+        tensors.out = w.typed[OUT];
+        tensors.lse = lse;
+        CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+        CHECK_OK(device->stream_synchronize(device->context, desc.stream, &error));
+        CHECK(error_of(&c, &w, OUT) < 2e-6);
+        whole_destroy(&w);
+    }
+    layout.n_documents = 4;
+    CHECK(memo_sp_attention_set_layout(attention, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    layout.n_documents = 3;
+    layout.n_tokens = 39;
+    CHECK(memo_sp_attention_set_layout(attention, &layout, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_sp_attention_destroy(attention);
+    memo_host_device_destroy(device);
+}
+
 static void bytes_are_those_of_the_formulas(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
@@ -546,6 +668,18 @@ static void what_runs_is_what_was_promised(void) {
             c.window = 4;
             expect_right(&c, 4e-3, 6e-3, &all);
         }
+    for (i = 1; i < 6; i++) {
+        static const int64_t begins[] = {0, 8, 9, 9, 30};
+        attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
+        world all;
+        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        memcpy(c.document_begins, begins, sizeof begins);
+        c.n_documents = 4;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = c.ring * c.ulysses - 1;
+        all.n_repeats = 2;
+        expect_right(&c, 4e-3, 6e-3, &all);
+    }
 }
 
 /* Repeated calls give the same, and ask nobody for memory. */
@@ -577,9 +711,25 @@ static void memory_does_not_grow_with_the_ring(void) {
         desc.head_size = 64;
         desc.type = MEMO_TYPE_BF16;
         CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
-        n_bytes[i] = sizes.device_bytes;
+        n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
+    /* What is taken from the device is what was promised, and does not grow either. */
+    for (i = 0; i < 3; i++) {
+        attention_case c = case_of(2 << i, 1, 16 << i, 2, 1, 8);
+        world all;
+        whole w;
+        int32_t r;
+        whole_create(&w, &c);
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        for (r = 0; r < c.ring; r++) {
+            CHECK(all.results[r].device_bytes == all.results[0].sizes.device_bytes);
+            if (i == 0 && r == 0) n_bytes[0] = all.results[r].device_bytes;
+            CHECK(all.results[r].device_bytes == n_bytes[0]);
+        }
+        whole_destroy(&w);
+    }
 }
 
 /* On one rank, in fp32: the local attention and nothing else; 16-bit types need a cast of the output. */
@@ -829,6 +979,8 @@ int main(int argc, char** argv) {
     TEST(extreme_scores_are_right);
     TEST(saturated_scores_are_finite);
     TEST(zigzag_is_balanced_and_plain_is_not);
+    TEST(documents_are_balanced);
+    TEST(documents_may_change_from_batch_to_batch);
     TEST(bytes_are_those_of_the_formulas);
     TEST(replicas_are_sent_where_needed);
     TEST(the_paper_s_table_2);

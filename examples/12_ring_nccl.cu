@@ -1,0 +1,131 @@
+/* 12_ring_nccl.cu - causal ring attention over NCCL, a process a rank, with a kernel of one's own on each block.
+ *
+ * q and k are 0, so attention is the mean of v up to one's own token; v is the token's place in the sequence.
+ *
+ * Build:
+ *     nvcc -arch=native -I. examples/12_ring_nccl.cu -lnccl -o 12_ring_nccl
+ * Run (torchrun sets the same variables; where ranks share a GPU, NCCL wants NCCL_HOSTID=$r for each):
+ *     for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ./12_ring_nccl &
+ *     done; wait
+ * Expected output:
+ *     2 ranks of 2048 tokens; rank 0 sent 262144 bytes; 0 of its numbers are wrong
+ */
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+#define MEMO_SP_NCCL
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+#include <stdio.h>
+
+enum { N_TOKENS = 4096, HEADS = 2, HEAD_SIZE = 8, ROW = HEADS * HEAD_SIZE };
+
+/* The runs travel with the kernel: those of the block are in host memory.  A zigzag has two at most. */
+typedef struct block_args {
+    memo_attention_block b;
+    memo_run q[MEMO_RUNS_MAX], k[MEMO_RUNS_MAX];
+} block_args;
+
+__host__ __device__ static int64_t rows_of(const memo_run* runs) {
+    return runs[0].count + runs[1].count;
+}
+__device__ static int64_t position(const memo_run* runs, int64_t row) {
+    return row < runs[0].count ? runs[0].start + row : runs[1].start + row - runs[0].count;
+}
+
+/* A thread a row and head; one pass over the keys, sums relative to the largest score so far. */
+__global__ static void attend(const block_args a) {
+    const memo_attention_block* b = &a.b;
+    int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / HEADS, e;
+    int head = threadIdx.x % HEADS;
+    if (i >= rows_of(a.q)) return;
+    const float* q = (const float*)b->q + i * b->q_row_stride + head * HEAD_SIZE;
+    float *to = b->out + i * b->q_row_stride + head * HEAD_SIZE, out[HEAD_SIZE] = {0};
+    float largest = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < rows_of(a.k); j++) {
+        const float* k = (const float*)b->k + j * b->k_row_stride + head * HEAD_SIZE;
+        const float* v = (const float*)b->v + j * b->k_row_stride + head * HEAD_SIZE;
+        if (position(a.k, j) > position(a.q, i)) break; /* keys ascend */
+        float score = 0, before = largest;
+        for (e = 0; e < HEAD_SIZE; e++) score += q[e] * k[e];
+        largest = fmaxf(largest, score * b->scale);
+        float shrink = expf(before - largest), p = expf(score * b->scale - largest);
+        sum = sum * shrink + p;
+        for (e = 0; e < HEAD_SIZE; e++) out[e] = out[e] * shrink + p * v[e];
+    }
+    for (e = 0; e < HEAD_SIZE; e++) to[e] = sum > 0 ? out[e] / sum : 0;
+    b->lse[i * b->lse_row_stride + head] = sum > 0 ? largest + logf(sum) : -INFINITY;
+}
+
+static memo_status forward(void*, memo_stream stream, const memo_attention_block* block,
+                           memo_error* error) {
+    block_args a = {*block, {}, {}};
+    for (int32_t n = 0; n < block->n_q_runs; n++) a.q[n] = block->q_runs[n];
+    for (int32_t n = 0; n < block->n_k_runs; n++) a.k[n] = block->k_runs[n];
+    attend<<<(unsigned)((rows_of(a.q) * HEADS + 127) / 128), 128, 0, memo_cuda_stream(stream)>>>(a);
+    return memo_cuda_check(cudaGetLastError(), "attend", error);
+}
+
+/* A rank's rows; each checks its own. */
+static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error* error) {
+    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_tensors t = {};
+    memo_mask causal = memo_mask_default();
+    memo_sp_attention* attention = NULL;
+    float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
+    int64_t n_wrong = 0, n;
+    layout.ring = comm->size;
+    layout.n_tokens = N_TOKENS;
+    desc.device = device;
+    desc.ring = comm;
+    desc.n_q_heads = desc.n_kv_heads = HEADS;
+    desc.head_size = HEAD_SIZE;
+    desc.attention.forward = desc.attention.backward = forward; /* the latter is not called */
+    if (memo_layout_make(&layout, &desc.layout, error)) return error->status;
+    n = desc.layout.local_tokens * ROW;
+    for (int i = 0; i < 4; i++)
+        if (memo_cuda_check(cudaMallocManaged(&rows[i], n * sizeof(float)), "rows", error))
+            return error->status; /* the process ends, and all with it */
+    for (int64_t i = 0; i < n; i++) {
+        rows[0][i] = 0;
+        rows[1][i] = (float)memo_layout_position(&desc.layout, comm->rank, i / ROW);
+    }
+    t.q = t.k = rows[0];
+    t.v = rows[1];
+    t.out = rows[2];
+    t.lse = rows[3];
+    if (device->stream_create(device->context, "compute", 0, &desc.stream, error) ||
+        memo_sp_attention_create(&desc, &attention, error) ||
+        memo_sp_attention_forward(attention, &t, &causal, error) ||
+        memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* notices a lost peer, too */
+        return error->status;
+    for (int64_t i = 0; i < n; i++) n_wrong += fabs(rows[2][i] - 0.5 * rows[1][i]) > 0.01;
+    if (comm->rank == 0)
+        printf("%d ranks of %d tokens; rank 0 sent %lld bytes; %lld of its numbers are wrong\n",
+               (int)comm->size, (int)(n / ROW), (long long)comm->sent_bytes, (long long)n_wrong);
+    memo_sp_attention_destroy(attention);
+    return n_wrong ? memo_error_set(error, MEMO_STATUS_DEVICE, "wrong numbers") : MEMO_STATUS_OK;
+}
+
+int main() {
+    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
+    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+    const char* local_rank = getenv("LOCAL_RANK");
+    memo_device* device = NULL;
+    memo_comm* comm = NULL;
+    memo_error error;
+    int n_gpus = 0;
+    if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus && local_rank)
+        device_desc.ordinal = atoi(local_rank) % n_gpus;
+    cudaSetDevice(device_desc.ordinal); /* NCCL takes the current device */
+    if (memo_cuda_device_create(&device_desc, &device, &error) ||
+        memo_comm_create_nccl(&desc, &comm, &error) || attend_rows(comm, device, &error)) {
+        fprintf(stderr, "12_ring_nccl: %s\n", error.message);
+        if (comm) comm->abort(comm); /* so that nobody waits for this rank */
+        return 1;
+    }
+    comm->destroy(comm);
+    memo_cuda_device_destroy(device);
+    return 0;
+}

@@ -1,0 +1,64 @@
+/* Attention over ring x ulysses ranks on NCCL (nccl_test.h), against the dense fp64 reference.  bench/device.sh runs it:
+ *
+ *   nvcc -arch=native -I. -Itests tests/cuda/nccl_attention.cu -lnccl -o nccl_attention
+ *   ./nccl_attention 4 [NAME] [--seed N] */
+#include "nccl_test.h"
+
+#include "../sp_attention_cases.h"
+
+/* Rank of this process; its device and communicator are the only ones that a world has. */
+static int world_run(world* all) {
+    int32_t rank = nccl_world->rank;
+    rank_args args;
+    memo_error error;
+    CHECK_OK(nccl_world->split(nccl_world, 0, rank, "case", &all->comms[rank], &error));
+    if (!all->comms[rank]) return 0;
+    all->devices[rank] = cuda_device;
+    all->is_alone = 1;
+    args.all = all;
+    args.rank = rank;
+    rank_main(&args);
+    return !all->results[rank].status;
+}
+
+/* Each case makes the communicators of a mesh anew: few cases. */
+static void every_way_to_split_the_ranks_is_exact(void) {
+    int32_t ring, n;
+    int k = 0;
+    NEED_WORLD();
+    n = nccl_world->size;
+    for (ring = 1; ring <= n; ring *= 2, k++) {
+        attention_case c = case_of(ring, n / ring, 77, 8, k % 2 ? 2 : 8, 32);
+        c.n_batch = 1 + k % 2;
+        c.sends_again = k % 2;
+        c.ring_is_inner = k % 2;
+        expect_exact(&c);
+    }
+    ranks_agree();
+    report_worst();
+}
+
+static void packed_documents_and_bf16_are_right(void) {
+    static const int64_t begins[] = {0, 5, 5, 60, 77};
+    int is_bf16;
+    NEED_WORLD();
+    for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        attention_case c = case_of(nccl_world->size, 1, 77, 6, 3, 32);
+        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.type = is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        memcpy(c.document_begins, begins, sizeof begins);
+        c.n_documents = 4;
+        expect_right(&c, is_bf16 ? 2e-3 : 2e-6, is_bf16 ? 3e-3 : 5e-6, NULL);
+    }
+    ranks_agree();
+    report_worst();
+}
+
+static void tests(void) {
+    TEST(ranks_join);
+    TEST(every_way_to_split_the_ranks_is_exact);
+    TEST(packed_documents_and_bf16_are_right);
+    ranks_leave();
+}
+
+int main(int argc, char** argv) { return nccl_ranks_main(argc, argv, tests); }

@@ -1,0 +1,98 @@
+/* Overlapped tensor-parallel blocks over NCCL (nccl_test.h): losses and gradients of a small split GPT, whose collectives
+ * run on a stream of high priority beside its computation.  bench/device.sh runs it:
+ *
+ *   nvcc -arch=native -I. -Iexamples -Itests tests/cuda/nccl_blocks.cu -lnccl -o nccl_blocks
+ *   ./nccl_blocks 4 [NAME] [--seed N] */
+#include "nccl_test.h"
+
+#include "thread_ranks.h"
+
+/* As thread_ranks_run; of n ranks this process is one, or, of 1, one of its own. */
+static memo_status nccl_ranks_run(int32_t n,
+                                  memo_status (*function)(thread_rank* rank, memo_error* error),
+                                  void* user, memo_error* error) {
+    memo_device* device = cuda_device;
+    int32_t me = nccl_world->rank;
+    thread_rank rank;
+    memo_status status;
+    memset(&rank, 0, sizeof rank);
+    rank.device = device;
+    rank.user = user;
+    status = nccl_world->split(nccl_world, n == 1 ? me : 0, me, "blocks", &rank.comm, error);
+    if (!status) status = device->stream_create(device->context, "compute", 0, &rank.stream, error);
+    if (!status) status = function(&rank, error);
+    if (rank.stream) device->stream_destroy(device->context, rank.stream, NULL);
+    if (rank.comm) rank.comm->destroy(rank.comm);
+    return status;
+}
+#define CASE_RANKS_RUN nccl_ranks_run
+#include "../blocks_model.h"
+
+/* Streams of the next priority go first on this GPU: what the blocks' own comm stream relies on. */
+static void priorities_differ(void) {
+    int priorities[2] = {0, 0}, i;
+    NEED_WORLD();
+    for (i = 0; i < 2; i++) {
+        memo_stream stream = NULL;
+        CHECK_OK(cuda_device->stream_create(cuda_device->context, "comm", i, &stream, &error));
+        CHECK(cudaStreamGetPriority(memo_cuda_stream(stream), &priorities[i]) == cudaSuccess);
+        CHECK_OK(cuda_device->stream_destroy(cuda_device->context, stream, &error));
+    }
+    CHECK(priorities[1] < priorities[0]); /* CUDA counts downwards */
+    ranks_agree();
+}
+
+/* Every order against the unsplit model, which each rank runs alone; to rounding, as NCCL promises no order of sums. */
+static void orders_equal_the_unsplit_model(int is_scattered) {
+    model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
+    double worst = 0;
+    int order, T = nccl_world->size;
+    job* whole = run_job(1, &setup);
+    if (nccl_world->rank) { /* its losses are those of rank 0 of its own world */
+        free(whole->losses);
+        whole->losses = (float*)calloc(ROWS, sizeof(float));
+    }
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+        char what[80];
+        job* split;
+        setup.order = (memo_blocks_order)order;
+        setup.n_parts = 2;
+        setup.is_scattered = is_scattered;
+        setup.is_recorded = 1;
+        split = run_job(T, &setup);
+        snprintf(what, sizeof what, "%s, T = %d%s", memo_blocks_order_name(setup.order), T,
+                 is_scattered ? ", scattered" : "");
+        keep_worst(&worst, compare_unsplit(whole, split, T, what), 0);
+        CHECK_CASE(!split->compared, "%s: %s", what, split->difference);
+        if (!nccl_world->rank)
+            CHECK_CASE(split->n_recorded > 0 && split->n_races == 0, "%s: %d races", what,
+                       (int)split->n_races);
+        free_job(split);
+    }
+    printf("# largest difference from the unsplit model: %.2g\n", worst);
+    free_job(whole);
+    ranks_agree();
+}
+
+static void every_order_is_right(void) {
+    NEED_WORLD();
+    orders_equal_the_unsplit_model(0);
+}
+static void every_order_is_right_scattered(void) {
+    NEED_WORLD();
+    orders_equal_the_unsplit_model(1);
+}
+
+static void tests(void) {
+    TEST(ranks_join);
+    TEST(priorities_differ);
+    TEST(every_order_is_right);
+    TEST(every_order_is_right_scattered);
+    ranks_leave();
+}
+
+int main(int argc, char** argv) {
+    (void)thread_ranks_run; /* unused here */
+    (void)is_same;
+    return nccl_ranks_main(argc, argv, tests);
+}

@@ -1,0 +1,88 @@
+/* nccl_test.h - the cases of the tests over threads, run over NCCL and CUDA streams, a process a rank (nccl_ranks.h).
+ *
+ * What these cases compute on a stream of the host device is enqueued here as a host function of a CUDA stream
+ * (cudaLaunchHostFunc), on managed memory: the same numbers, and kernels, copies, collectives and events around them are
+ * CUDA's and NCCL's.  So this shows ordering and communication on a GPU, and says nothing of speed. */
+#ifndef NCCL_TEST_H
+#define NCCL_TEST_H
+
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+static int n_host_failures; /* of functions that ran on streams */
+
+typedef struct alignas(16) stream_call {
+    memo_host_function function;
+} stream_call; /* its arguments follow */
+
+static void CUDART_CB stream_call_run(void* user) {
+    stream_call* call = (stream_call*)user;
+    memo_error error;
+    if (call->function(call + 1, &error)) __atomic_fetch_add(&n_host_failures, 1, __ATOMIC_RELAXED);
+    free(call);
+}
+
+static inline memo_status launch_on_stream(memo_stream stream, memo_host_function function,
+                                           const void* args, int64_t args_bytes,
+                                           memo_error* error) {
+    stream_call* call = (stream_call*)malloc(sizeof *call + (size_t)args_bytes);
+    memo_status status;
+    if (!call) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "a call on a stream");
+    call->function = function;
+    memcpy(call + 1, args, (size_t)args_bytes);
+    status = memo_cuda_check(cudaLaunchHostFunc(memo_cuda_stream(stream), stream_call_run, call),
+                             "cudaLaunchHostFunc", error);
+    if (status) free(call);
+    return status;
+}
+
+#define memo_host_device_launch(device, stream, function, args, args_bytes, error)                 \
+    ((void)(device), launch_on_stream(stream, function, args, args_bytes, error))
+
+#define MEMO_SP_NCCL
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+
+#include "../memo_test.h"
+#include "../nccl_ranks.h"
+
+static void* managed_calloc(size_t n, size_t size_bytes) {
+    void* address = managed_malloc(n * size_bytes);
+    if (!address) abort();
+    return memset(address, 0, n * size_bytes);
+}
+#define CASE_CALLOC(n, size_bytes) managed_calloc(n, size_bytes)
+#define CASE_FREE(address)         cudaFree(address)
+
+static memo_comm* nccl_world; /* NULL: this rank has not joined */
+static memo_device* cuda_device;
+
+static void ranks_join(void) {
+    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
+    memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
+    int is_concurrent = 0;
+    memo_error error;
+    desc.timeout_s = 60;
+    cudaGetDevice(&device_desc.ordinal);
+    cudaDeviceGetAttribute(&is_concurrent, cudaDevAttrConcurrentManagedAccess, device_desc.ordinal);
+    if (!is_concurrent) SKIP("the host cannot touch managed memory while the GPU works");
+    CHECK_OK(memo_cuda_device_create(&device_desc, &cuda_device, &error));
+    CHECK_OK(memo_comm_create_nccl(&desc, &nccl_world, &error));
+}
+
+/* At the end of each test; ranks that have not joined have failed already. */
+static void ranks_agree(void) {
+    CHECK(__atomic_load_n(&n_host_failures, __ATOMIC_RELAXED) == 0);
+    if (nccl_world) nccl_count_failures(nccl_world, NULL);
+}
+
+static void ranks_leave(void) {
+    if (nccl_world) nccl_world->destroy(nccl_world);
+    memo_cuda_device_destroy(cuda_device);
+}
+
+#define NEED_WORLD()                                                                               \
+    if (!nccl_world || !cuda_device) SKIP("not joined")
+
+#endif
