@@ -3138,7 +3138,7 @@ MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* 
 
 /* Everything that must hold before a planner starts, but for the order. */
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
-    int64_t i, total = 0;
+    int64_t i, bytes, total = 0;
     *culprit = -1;
     if (!memoi_is_alignment(plan->alignment_bytes))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -3147,12 +3147,12 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     for (i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_buffer_fault(plan, i);
         if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
-        total += memoi_plan_bytes(plan, i);
-        if (total > MEMOI_BYTES_MAX ||
-            (plan->buffers[i].is_fixed &&
-             plan->buffers[i].offset_bytes > MEMOI_BYTES_MAX - memoi_plan_bytes(plan, i)))
+        bytes = memoi_plan_bytes(plan, i);
+        if (bytes > MEMOI_BYTES_MAX - total ||
+            (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOI_BYTES_MAX - bytes))
             return memoi_buffer_error(plan, i, culprit, error,
                                       "the sizes up to here sum to more than 2^62");
+        total += bytes;
     }
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
