@@ -195,10 +195,10 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 build/fuzz/%: tests/%.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)clang -std=c99 -g -O1 -I. -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
+	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all $< -o $@ -lm
 
-fuzz: ## fuzz the readers of traces and plans, FUZZ_SECONDS each (60)
+fuzz: ## fuzz the readers of traces and plans, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
 	@$(MAKE) --no-print-directory $(FUZZERS)
 	@for program in $(FUZZERS); do \

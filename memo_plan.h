@@ -684,7 +684,7 @@ typedef struct memoi_item {
 } memoi_item;
 
 typedef struct memoi_problem {
-    memoi_item* items;
+    memoi_item* items;   /* ordered by begin, as are their ranges */
     memoi_range* ranges; /* one an item, more with gaps */
     int64_t n_items, n_ranges, n_sections, n_fixed;
     int64_t* section_sums;
@@ -753,6 +753,36 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     problem->n_sections = closed;
     MEMO_FREE(begins);
     MEMO_FREE(ends);
+    return 1;
+}
+
+MEMOI int memoi_item_compare(const void* left, const void* right) {
+    const memoi_item* a = (const memoi_item*)left;
+    const memoi_item* b = (const memoi_item*)right;
+    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    return (a->buffer > b->buffer) - (a->buffer < b->buffer);
+}
+
+/* Puts items, and the ranges after them, in order of begin: buffers are so ordered, but a gap at the
+ * begin of a life moves its item.  0: no memory. */
+MEMOI int memoi_problem_sort(memoi_problem* problem) {
+    memoi_range* ranges;
+    int64_t i, n = 0;
+    for (i = 1; i < problem->n_items; i++)
+        if (problem->items[i - 1].begin > problem->items[i].begin) break;
+    if (i >= problem->n_items) return 1;
+    ranges = (memoi_range*)memoi_calloc(problem->n_ranges, sizeof(memoi_range));
+    if (!ranges) return 0;
+    qsort(problem->items, (size_t)problem->n_items, sizeof(memoi_item), memoi_item_compare);
+    for (i = 0; i < problem->n_items; i++) {
+        memoi_item* item = &problem->items[i];
+        memcpy(ranges + n, problem->ranges + item->first_range,
+               (size_t)item->n_ranges * sizeof(memoi_range));
+        item->first_range = n;
+        n += item->n_ranges;
+    }
+    MEMO_FREE(problem->ranges);
+    problem->ranges = ranges;
     return 1;
 }
 
@@ -836,6 +866,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
             problem->lower_bound = item->fixed + item->size;
     }
+    if (!memoi_problem_sort(problem)) goto no_memory;
     for (i = 0; i < problem->n_sections; i++) {
         if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
         if (problem->section_sums[i] > problem->lower_bound)
@@ -2513,7 +2544,10 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
         int64_t end = plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i);
         if (end > plan->peak_bytes) plan->peak_bytes = end;
     }
-    plan->proof = best->is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+    /* A fixed buffer that occupies nothing is no item, but counts in the peak and the bound. */
+    plan->proof = best->is_optimal || plan->peak_bytes <= plan->lower_bound_bytes
+                      ? MEMO_PROOF_OPTIMAL
+                      : MEMO_PROOF_FEASIBLE;
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 

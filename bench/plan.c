@@ -1,12 +1,14 @@
 /* The memory planner, measured: every table prints the machine's answer and what it is held against.
  *
- *   plan [traces] [minimalloc] [minimise] [tight] [growth] [--seeds N] [--limit S]     default: all tables
+ *   plan [traces] [minimalloc] [minimise] [tight] [growth] [caching] [streams] [--seeds N] [--limit S]
+ *                                                                                      default: all tables
  *
  * Run at the root of the repository.  ../shared holds the traces and the public instances; a table whose data
  * is missing says so.  MINIMALLOC=path names the public solver's program, which is then run beside. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "caching_model.h"
 
 static double now_s(void) { return memoi_plan_clock(); }
 
@@ -395,6 +397,275 @@ static void print_growth(double limit) {
     }
 }
 
+/* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
+
+static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                          "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                          "llama-1b-s8k-store"};
+
+/* What a trace's heading says of the allocator that it was recorded in; 0 where it does not. */
+static int read_peaks(const char* path, long long* allocated, long long* reserved,
+                      long long* resident) {
+    FILE* file = fopen(path, "r");
+    char line[512];
+    int found = 0;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = sscanf(line, "# framework peaks: allocated %lld reserved %lld resident_before %lld",
+                       allocated, reserved, resident) == 3;
+    if (file) fclose(file);
+    return found;
+}
+
+static void keep_block(memo_trace* made, int64_t* id, int64_t bytes) {
+    memo_error error;
+    if (memo_trace_malloc(made, (*id)++, bytes, MEMO_CLASS_PERSISTENT, 0, &error))
+        fail("states", &error);
+}
+
+/* All on stream 0, without what orders streams. */
+static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, int64_t shift,
+                          memo_trace* made) {
+    memo_error error;
+    int64_t i;
+    for (i = begin; i < end; i++) {
+        const memo_request* r = &trace->requests[i];
+        if (r->kind == MEMO_REQUEST_MALLOC &&
+            memo_trace_malloc(made, r->id + shift, r->size_bytes, r->memory_class, 0, &error))
+            fail("copy", &error);
+        if (r->kind == MEMO_REQUEST_FREE && memo_trace_free(made, r->id + shift, &error))
+            fail("copy", &error);
+    }
+}
+
+/* A training run: parameters; a first iteration, in which Adam makes its two states and step count of each
+ * parameter before the gradients are freed; then the iteration as it is.  The gradients, as large as their
+ * parameters, are what the five traces free last, behind the loss of 4 bytes. */
+static memo_trace* whole_run(const memo_trace* trace, int is_late) {
+    memo_trace* made;
+    memo_error error;
+    int64_t i, tail = 0, first, id = 2000000;
+    if (memo_trace_create(&made, &error)) fail("run", &error);
+    for (i = 0; i < trace->n_requests; i++)
+        if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) tail = i;
+    for (first = tail; first + 1 < trace->n_requests; first++)
+        if (trace->requests[first].kind == MEMO_REQUEST_FREE &&
+            trace->requests[memoi_origin(trace, first)].size_bytes == 4)
+            break;
+    first++;
+    for (i = 0; i < 2; i++) {
+        int64_t k;
+        if (i == 1 && is_late) copy_requests(trace, 0, first, 1000000, made);
+        for (k = first; k < trace->n_requests; k++) {
+            int64_t origin = memoi_origin(trace, k), bytes;
+            if (trace->requests[k].kind != MEMO_REQUEST_FREE) continue;
+            bytes = trace->requests[origin].size_bytes;
+            if (bytes == 4) continue;
+            if (i == 1) keep_block(made, &id, 4);
+            keep_block(made, &id, bytes);
+            if (i == 1) keep_block(made, &id, bytes);
+        }
+    }
+    copy_requests(trace, is_late ? first : 0, trace->n_requests, 1000000, made);
+    if (memo_trace_mark(made, "iteration begin", &error)) fail("run", &error);
+    copy_requests(trace, 0, trace->n_requests, 0, made);
+    return made;
+}
+
+static double over_bound(const memo_trace* trace, int64_t n_iterations, int64_t resident,
+                         int64_t bound) {
+    caching_desc desc;
+    caching_stats stats;
+    memo_error error;
+    memset(&desc, 0, sizeof desc);
+    desc.n_iterations = n_iterations;
+    if (caching_replay(trace, &desc, &stats, &error)) fail("caching", &error);
+    return (double)(stats.reserved_bytes - resident) / (double)bound;
+}
+
+static void print_caching(void) {
+    size_t k;
+    printf(
+        "\n## PyTorch's caching allocator: reserved beyond what is resident, over the bound\n\n");
+    printf("The model replays the iteration once; three times; after parameters and Adam's states; "
+           "after\n"
+           "parameters and a first iteration at whose end Adam makes its states in what "
+           "activations have\n"
+           "left.  Recorded: the heading of the trace; what it says was resident is taken off "
+           "wherever\n"
+           "parameters are replayed.\n\n");
+    printf("| trace | plan | once | 3 times | states before | states in the first | recorded |\n");
+    printf("|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+        char path[256];
+        memo_trace *trace, *early, *late;
+        memo_plan* plan;
+        memo_error error;
+        int64_t bound;
+        long long allocated = 0, reserved = 0, resident = 0;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", trace_names[k]);
+        if (!read_peaks(path, &allocated, &reserved, &resident) ||
+            memo_trace_read(path, &trace, &error)) {
+            printf("| %s | missing |\n", trace_names[k]);
+            continue;
+        }
+        if (memo_plan_from_trace(trace, 512, &plan, &error) || memo_plan_solve(plan, NULL, &error))
+            fail(path, &error);
+        bound = plan->lower_bound_bytes;
+        early = whole_run(trace, 0);
+        late = whole_run(trace, 1);
+        printf("| %s | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f |\n", trace_names[k],
+               (double)plan->peak_bytes / (double)bound, over_bound(trace, 1, 0, bound),
+               over_bound(trace, 3, 0, bound), over_bound(early, 2, resident, bound),
+               over_bound(late, 2, resident, bound), (double)(reserved - resident) / (double)bound);
+        memo_trace_destroy(early);
+        memo_trace_destroy(late);
+        memo_trace_destroy(trace);
+        memo_plan_destroy(plan);
+    }
+}
+
+/* ---- two streams ---------------------------------------------------------------------------------------- */
+
+/* Offloading without rounding buffers: stream 1 copies each layer's activations out; stream 0 frees them once it has
+ * waited, `behind` layers later.  Backward, stream 1 requests room and copies in, one layer ahead of stream 0. */
+static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_first) {
+    memo_trace* t;
+    memo_error error;
+    int64_t l, k, n_bad = 0, id = 1000;
+    random_state = (uint64_t)(n_layers + behind);
+    if (memo_trace_create(&t, &error)) fail("offloading", &error);
+    for (l = 0; l < n_layers + behind; l++) {
+        if (l < n_layers) {
+            n_bad += memo_trace_malloc(t, l, 4096, MEMO_CLASS_SKELETAL, 0, &error) != 0;
+            for (k = 0; k < 6; k++, id++) {
+                n_bad += memo_trace_malloc(t, id, 512 * random_int(1, 8), MEMO_CLASS_TRANSIENT, 0,
+                                           &error) != 0;
+                if (k > 1) n_bad += memo_trace_free(t, id - 2, &error) != 0;
+            }
+            for (k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
+            n_bad += memo_trace_record(t, 0, 0, &error) != 0;
+            n_bad += memo_trace_wait(t, 0, 1, &error) != 0;
+            n_bad += memo_trace_use(t, l, 1, &error) != 0;
+            n_bad += memo_trace_record(t, 10 + l, 1, &error) != 0;
+        }
+        if (l >= behind) {
+            n_bad += memo_trace_wait(t, 10 + l - behind, 0, &error) != 0;
+            n_bad += memo_trace_free(t, l - behind, &error) != 0;
+        }
+    }
+    for (l = n_layers; l >= 0; l--) { /* copies l - 1 in, computes l */
+        if (l > 0) {
+            if (is_wait_first) {
+                n_bad += memo_trace_record(t, 0, 0, &error) != 0;
+                n_bad += memo_trace_wait(t, 0, 1, &error) != 0;
+            }
+            n_bad += memo_trace_malloc(t, l - 1, 4096, MEMO_CLASS_TRANSIENT, 1, &error) != 0;
+            n_bad += memo_trace_record(t, 10 + l - 1, 1, &error) != 0;
+        }
+        if (l == n_layers) continue;
+        n_bad += memo_trace_wait(t, 10 + l, 0, &error) != 0;
+        n_bad += memo_trace_use(t, l, 0, &error) != 0;
+        for (k = 0; k < 6; k++, id++) {
+            n_bad += memo_trace_malloc(t, id, 512 * random_int(1, 8), MEMO_CLASS_TRANSIENT, 0,
+                                       &error) != 0;
+            if (k > 1) n_bad += memo_trace_free(t, id - 2, &error) != 0;
+        }
+        for (k = 2; k > 0; k--) n_bad += memo_trace_free(t, id - k, &error) != 0;
+        if (!is_wait_first) {
+            n_bad += memo_trace_record(t, 0, 0, &error) != 0;
+            n_bad += memo_trace_wait(t, 0, 1, &error) != 0;
+        }
+        n_bad += memo_trace_free(t, l, &error) != 0;
+    }
+    if (n_bad) fail("offloading", &error);
+    return t;
+}
+
+/* The least peak of first fit over pairs that truly conflict, in four orders, or of the plan. */
+static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
+    memoi_flood flood;
+    memo_error error;
+    int64_t n = plan->n_buffers, i, j, k, best = plan->peak_bytes;
+    int64_t* order = (int64_t*)calloc((size_t)n + 1, 8);
+    int64_t* offsets = (int64_t*)calloc((size_t)n + 1, 8);
+    int rule;
+    if (!order || !offsets || memoi_flood_create(&flood, plan, trace, &error))
+        fail("pairs", &error);
+    for (rule = 0; rule < 4; rule++) {
+        int64_t peak = 0;
+        for (i = 0; i < n; i++) {
+            const memo_buffer* b = &plan->buffers[i];
+            double life = (double)(b->end - b->begin), size = (double)b->size_bytes;
+            double key = rule == 0 ? life : rule == 1 ? size : rule == 2 ? life * size : 0;
+            for (j = i; j > 0; j--) {
+                const memo_buffer* c = &plan->buffers[order[j - 1]];
+                double l = (double)(c->end - c->begin), s = (double)c->size_bytes;
+                if ((rule == 0 ? l : rule == 1 ? s : rule == 2 ? l * s : 0) >= key) break;
+                order[j] = order[j - 1];
+            }
+            order[j] = i;
+        }
+        for (k = 0; k < n; k++) {
+            int64_t at = 0, moved = 1, bytes = plan->buffers[order[k]].size_bytes;
+            while (moved)
+                for (moved = 0, j = 0; j < k; j++) {
+                    int64_t a = order[j], b = order[k],
+                            end = offsets[a] + plan->buffers[a].size_bytes;
+                    int is_first = flood.malloc_of[a] < flood.malloc_of[b];
+                    if (end <= at || offsets[a] >= at + bytes ||
+                        memoi_flood_clash(&flood, is_first ? a : b, is_first ? b : a) < 0)
+                        continue;
+                    at = end;
+                    moved = 1;
+                }
+            offsets[order[k]] = at;
+            peak = memoi_max(peak, at + bytes);
+        }
+        best = peak < best ? peak : best;
+    }
+    memoi_flood_free(&flood);
+    free(order);
+    free(offsets);
+    return best;
+}
+
+static void print_streams(void) {
+    static const int64_t counts[] = {4, 8, 16, 32};
+    size_t k;
+    int64_t behind;
+    int is_wait_first;
+    printf("\n## Two streams: lifetimes as intervals, against pairs that truly conflict\n\n");
+    printf("| layers | freed behind | copies in wait | ms | one stream's bound | plan | pairs, "
+           "first fit "
+           "|\n|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < sizeof counts / sizeof *counts; k++) {
+        for (behind = 1; behind <= 2; behind++) {
+            for (is_wait_first = 0; is_wait_first < 2; is_wait_first++) {
+                memo_trace* trace = offloading(counts[k], behind, is_wait_first);
+                memo_trace* one;
+                memo_plan *plan, *naive;
+                memo_error error;
+                double start = now_s();
+                if (memo_plan_from_trace(trace, 1, &plan, &error) ||
+                    memo_plan_solve(plan, NULL, &error) || memo_plan_check(plan, trace, &error))
+                    fail("streams", &error);
+                start = now_s() - start;
+                if (memo_trace_create(&one, &error)) fail("streams", &error);
+                copy_requests(trace, 0, trace->n_requests, 0, one);
+                if (memo_plan_from_trace(one, 1, &naive, &error)) fail("streams", &error);
+                printf("| %lld | %lld | %s | %.2f | %lld | %lld | %lld |\n", (long long)counts[k],
+                       (long long)behind, is_wait_first ? "before" : "after", 1e3 * start,
+                       (long long)naive->lower_bound_bytes, (long long)plan->peak_bytes,
+                       (long long)pairwise_peak(plan, trace));
+                memo_plan_destroy(naive);
+                memo_plan_destroy(plan);
+                memo_trace_destroy(one);
+                memo_trace_destroy(trace);
+            }
+        }
+    }
+}
+
 int main(int argc, char** argv) {
     int seeds = 5, i, all = 1;
     double limit = 10;
@@ -416,6 +687,8 @@ int main(int argc, char** argv) {
         if (all || !strcmp(argv[i], "minimise")) print_minimise(limit);
         if (all || !strcmp(argv[i], "tight")) print_tight(seeds, limit);
         if (all || !strcmp(argv[i], "growth")) print_growth(limit);
+        if (all || !strcmp(argv[i], "caching")) print_caching();
+        if (all || !strcmp(argv[i], "streams")) print_streams();
     }
     return 0;
 }

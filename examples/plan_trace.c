@@ -11,13 +11,14 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "caching_model.h"
 
 #include <time.h>
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
 typedef struct options {
-    const char *file, *csv, *plan, *svg, *json;
+    const char *file, *csv, *plan, *svg, *json, *pickle;
     memo_plan_desc solve;
     int64_t alignment_bytes;
     int is_quiet, compare_caching;
@@ -44,8 +45,12 @@ static void print_help(void) {
          "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
          "  --plan OUT          the plan, for memo_plan_read\n"
          "  --svg OUT           a picture: address over time\n"
-         "  --json OUT          a snapshot in the layout of PyTorch's memory viewer\n"
-         "  --compare-caching   replay the trace through a model of PyTorch's caching allocator\n"
+         "  --pickle OUT        a snapshot that PyTorch's memory viewer opens "
+         "(pytorch.org/memory_viz)\n"
+         "  --json OUT          the same as JSON, which the viewer does not open\n"
+         "  --compare-caching   replay the trace through a model of PyTorch's caching allocator, "
+         "on a\n"
+         "                      device of --capacity bytes where that is given\n"
          "  --quiet             no progress on standard error\n"
          "\n"
          "exit: 0 solved, 1 the capacity is not met, 2 bad input");
@@ -124,6 +129,8 @@ static int parse_options(int argc, char** argv, options* o) {
             o->svg = value;
         else if (!strcmp(name, "--json"))
             o->json = value;
+        else if (!strcmp(name, "--pickle"))
+            o->pickle = value;
         else
             return refuse("unknown option", name);
     }
@@ -300,17 +307,21 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
     return MEMO_STATUS_OK;
 }
 
+/* What in->text says: a CSV or a trace. */
+static memo_status parse_input(const char* name, input* in, int64_t alignment, memo_error* error) {
+    size_t heading = strcspn(in->text, "\n");
+    memo_status status;
+    if (memchr(in->text, ',', heading) && memchr(in->text, '#', heading) != in->text)
+        return read_csv(name, in, alignment, error);
+    status = memo_trace_parse(in->text, in->n_bytes, name, &in->trace, error);
+    if (status) return status;
+    return memo_plan_from_trace(in->trace, alignment, &in->plan, error);
+}
+
 static memo_status read_input(const options* o, input* in, memo_error* error) {
     const char* name = strcmp(o->file, "-") ? o->file : "standard input";
     memo_status status = read_text(o->file, in, error);
-    size_t heading;
-    if (status) return status;
-    heading = strcspn(in->text, "\n");
-    if (memchr(in->text, ',', heading) && memchr(in->text, '#', heading) != in->text)
-        return read_csv(name, in, o->alignment_bytes, error);
-    status = memo_trace_parse(in->text, in->n_bytes, name, &in->trace, error);
-    if (status) return status;
-    return memo_plan_from_trace(in->trace, o->alignment_bytes, &in->plan, error);
+    return status ? status : parse_input(name, in, o->alignment_bytes, error);
 }
 
 /* ---- output ------------------------------------------------------------------------------------------ */
@@ -349,188 +360,234 @@ static memo_status write_csv(const input* in, const char* path, memo_error* erro
     return memoi_text_write(&text, path, error);
 }
 
+/* A stretch of a buffer's life without gaps begins or ends. */
+typedef struct event {
+    int64_t time, piece, buffer;
+    int is_end;
+} event;
+
 static int by_time(const void* left, const void* right) {
-    const int64_t* a = (const int64_t*)left;
-    const int64_t* b = (const int64_t*)right;
-    if (a[0] != b[0]) return a[0] < b[0] ? -1 : 1;
-    return (a[1] > b[1]) - (a[1] < b[1]); /* frees (negative) before mallocs */
+    const event* a = (const event*)left;
+    const event* b = (const event*)right;
+    if (a->time != b->time) return a->time < b->time ? -1 : 1;
+    if (a->is_end != b->is_end) return a->is_end ? -1 : 1;
+    return (a->piece > b->piece) - (a->piece < b->piece);
 }
 
-/* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time. */
-static memo_status write_json(const input* in, const char* path, memo_error* error) {
-    const memo_plan* plan = in->plan;
-    int64_t i, n = plan->n_buffers, (*events)[2];
-    memoi_text text;
-    memset(&text, 0, sizeof text);
-    events = (int64_t(*)[2])calloc(2 * (size_t)n + 1, sizeof *events);
-    if (!events)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s: too large", path);
-    for (i = 0; i < n; i++) {
-        events[2 * i][0] = plan->buffers[i].begin;
-        events[2 * i][1] = i;
-        events[2 * i + 1][0] = plan->buffers[i].end;
-        events[2 * i + 1][1] = i - n;
+/* All of them in order, ends first; buffers of no bytes have none, since they share their address with
+ * others.  *events is to be freed. */
+static memo_status list_events(const memo_plan* plan, event** events, int64_t* n,
+                               memo_error* error) {
+    int64_t i, gap = 0;
+    *n = 0;
+    *events = (event*)calloc(2 * (size_t)(plan->n_buffers + plan->n_gaps) + 1, sizeof **events);
+    if (!*events)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for the events");
+    for (i = 0; i < plan->n_buffers; i++) {
+        int64_t begin = plan->buffers[i].begin;
+        int is_last = 0;
+        while (!is_last) {
+            int64_t end = plan->buffers[i].end;
+            is_last = gap == plan->n_gaps || plan->gaps[gap].buffer != i;
+            if (!is_last) end = plan->gaps[gap].begin;
+            if (begin < end && plan->buffers[i].size_bytes > 0) {
+                event* pair = *events + *n;
+                pair[0].time = begin;
+                pair[1].time = end;
+                pair[0].piece = pair[1].piece = *n / 2;
+                pair[0].buffer = pair[1].buffer = i;
+                pair[1].is_end = 1;
+                *n += 2;
+            }
+            if (!is_last) begin = plan->gaps[gap++].end;
+        }
     }
-    qsort(events, 2 * (size_t)n, sizeof *events, by_time);
+    qsort(*events, (size_t)*n, sizeof **events, by_time);
+    return MEMO_STATUS_OK;
+}
+
+/* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time.  A free has two
+ * moments, which the viewer joins where one follows the other. */
+static memo_status put_snapshot(const input* in, memoi_text* text, memo_error* error) {
+    static const char* const actions[] = {"alloc", "free_requested", "free_completed"};
+    const memo_plan* plan = in->plan;
+    long long peak = (long long)plan->peak_bytes;
+    int64_t i, n;
+    event* events;
+    memo_status status = list_events(plan, &events, &n, error);
+    if (status) return status;
     memoi_put(
-        &text,
+        text,
         "{\"segments\":[{\"address\":0,\"total_size\":%lld,\"allocated_size\":0,\"active_size\":0,"
         "\"requested_size\":0,\"device\":0,\"stream\":0,\"segment_type\":\"large\","
         "\"segment_pool_id\":[0,0],\"is_expandable\":false,\"frames\":[],\"blocks\":[{\"address\":"
         "0,\"size\":%lld,\"requested_size\":0,\"state\":\"inactive\",\"frames\":[]}]}],\n"
         "\"device_traces\":[[\n{\"action\":\"segment_alloc\",\"addr\":0,\"size\":%lld,\"stream\":0,"
         "\"time_us\":0,\"frames\":[]}",
-        (long long)plan->peak_bytes, (long long)plan->peak_bytes, (long long)plan->peak_bytes);
-    for (i = 0; i < 2 * n; i++) {
-        int is_free = events[i][1] < 0;
-        const memo_buffer* buffer = &plan->buffers[is_free ? events[i][1] + n : events[i][1]];
-        char scratch[32];
-        if (is_free) /* the viewer wants both moments of a free */
-            memoi_put(&text,
-                      ",\n{\"action\":\"free_requested\",\"addr\":%lld,\"size\":%lld,\"stream\":%d,"
-                      "\"time_us\":%lld,\"frames\":[]}",
-                      (long long)buffer->offset_bytes, (long long)buffer->size_bytes,
-                      (int)buffer->stream, (long long)events[i][0]);
-        memoi_put(
-            &text,
-            ",\n{\"action\":\"%s\",\"addr\":%lld,\"size\":%lld,\"stream\":%d,\"time_us\":%lld,"
-            "\"frames\":[{\"name\":\"buffer ",
-            is_free ? "free_completed" : "alloc", (long long)buffer->offset_bytes,
-            (long long)buffer->size_bytes, (int)buffer->stream, (long long)events[i][0]);
-        memoi_put_json(&text, name_of(in, buffer, scratch));
-        memoi_put(&text, "\",\"filename\":\"\",\"line\":0}]}");
+        peak, peak, peak);
+    for (i = 0; i < n; i++) {
+        const memo_buffer* buffer = &plan->buffers[events[i].buffer];
+        int action;
+        for (action = events[i].is_end; action <= 2 * events[i].is_end; action++) {
+            char scratch[32];
+            memoi_put(
+                text,
+                ",\n{\"action\":\"%s\",\"addr\":%lld,\"size\":%lld,\"stream\":%d,\"time_us\":%lld,"
+                "\"frames\":[{\"name\":\"buffer ",
+                actions[action], (long long)buffer->offset_bytes, (long long)buffer->size_bytes,
+                (int)buffer->stream, (long long)events[i].time);
+            memoi_put_json(text, name_of(in, buffer, scratch));
+            memoi_put(text, "\",\"filename\":\"\",\"line\":0}]}");
+        }
     }
-    memoi_put(&text, "\n]]}\n");
+    memoi_put(text, "\n]],\"allocator_settings\":{},\"external_annotations\":[]}\n");
     free(events);
-    return memoi_text_write(&text, path, error);
+    return MEMO_STATUS_OK;
 }
 
-/* ---- PyTorch's caching allocator, modelled --------------------------------------------------------------
- *
- * From its documentation and release notes: sizes round up to 512; up to 1 MiB a request is served from
- * segments of 2 MiB, up to 10 MiB from segments of 20 MiB, above from a segment of its own, rounded up to
- * 2 MiB; the smallest free block that fits is taken (lowest address among equals) and split where the
- * rest is 512 bytes or more (small) or above 1 MiB (large); neighbours merge when freed.  Device memory is
- * without end here, so that nothing is ever retried. */
-
-enum { KIB = 1024, MIB = 1024 * 1024 };
-
-typedef struct block {
-    int64_t size, buffer;   /* -1: free */
-    int64_t previous, next; /* in the segment; -1: none */
-    int64_t address;
-    int is_small;
-} block;
-
-typedef struct caching {
-    block* blocks;
-    int64_t n_blocks;
-    int64_t reserved, allocated, peak_allocated, next_address;
-} caching;
-
-/* The free block that the allocator would take, or a new segment. */
-static int64_t caching_find(caching* c, int64_t size, int is_small) {
-    int64_t i, best = -1, segment;
-    for (i = 0; i < c->n_blocks; i++) {
-        const block* b = &c->blocks[i];
-        if (b->buffer != -1 || b->is_small != is_small || b->size < size) continue;
-        if (best < 0 || b->size < c->blocks[best].size ||
-            (b->size == c->blocks[best].size && b->address < c->blocks[best].address))
-            best = i;
-    }
-    if (best >= 0) return best;
-    segment = is_small          ? 2 * MIB
-              : size < 10 * MIB ? 20 * MIB
-                                : (size + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
-    best = c->n_blocks++;
-    c->blocks[best].size = segment;
-    c->blocks[best].buffer = -1;
-    c->blocks[best].previous = c->blocks[best].next = -1;
-    c->blocks[best].is_small = is_small;
-    c->blocks[best].address = c->next_address;
-    c->next_address += segment;
-    c->reserved += segment;
-    return best;
+static void put_bytes(memoi_text* text, uint64_t value, int n) { /* least significant first */
+    for (; n > 0; n--, value >>= 8) memoi_put(text, "%c", (int)(value & 255));
 }
 
-static int64_t caching_malloc(caching* c, int64_t bytes, int64_t buffer) {
-    int64_t size = bytes < 512 ? 512 : (bytes + 511) / 512 * 512, at, rest;
-    int is_small = size <= MIB;
-    at = caching_find(c, size, is_small);
-    rest = c->blocks[at].size - size;
-    if (is_small ? rest >= 512 : rest > MIB) {
-        int64_t tail = c->n_blocks++;
-        c->blocks[tail] = c->blocks[at];
-        c->blocks[tail].size = rest;
-        c->blocks[tail].address += size;
-        c->blocks[tail].previous = at;
-        if (c->blocks[at].next >= 0) c->blocks[c->blocks[at].next].previous = tail;
-        c->blocks[at].next = tail;
-        c->blocks[at].size = size;
-    }
-    c->blocks[at].buffer = buffer;
-    c->allocated += c->blocks[at].size;
-    if (c->allocated > c->peak_allocated) c->peak_allocated = c->allocated;
-    return at;
-}
-
-/* Block `into` swallows its right neighbour. */
-static void caching_merge(caching* c, int64_t into) {
-    int64_t gone = c->blocks[into].next;
-    c->blocks[into].size += c->blocks[gone].size;
-    c->blocks[into].next = c->blocks[gone].next;
-    if (c->blocks[gone].next >= 0) c->blocks[c->blocks[gone].next].previous = into;
-    c->blocks[gone].buffer = -2; /* no block any more */
-}
-
-static void caching_free(caching* c, int64_t at) {
-    int64_t previous = c->blocks[at].previous, next = c->blocks[at].next;
-    c->allocated -= c->blocks[at].size;
-    c->blocks[at].buffer = -1;
-    if (next >= 0 && c->blocks[next].buffer == -1) caching_merge(c, at);
-    if (previous >= 0 && c->blocks[previous].buffer == -1) caching_merge(c, previous);
-}
-
-static memo_status compare_caching(const memo_plan* plan, memo_error* error) {
-    int64_t i, n = plan->n_buffers, (*events)[2], *where;
-    caching c;
-    memset(&c, 0, sizeof c);
-    events = (int64_t(*)[2])calloc(2 * (size_t)n + 1, sizeof *events);
-    where = (int64_t*)calloc((size_t)n + 1, sizeof *where);
-    c.blocks = (block*)calloc(2 * (size_t)n + 2, sizeof *c.blocks);
-    if (events && where && c.blocks) {
-        for (i = 0; i < n; i++) {
-            events[2 * i][0] = plan->buffers[i].begin;
-            events[2 * i][1] = i;
-            events[2 * i + 1][0] = plan->buffers[i].end;
-            events[2 * i + 1][1] = i - n;
+/* The JSON value at *json as a pickle, of protocol 2 but for the stop; the file that _dump_snapshot() writes and
+ * the viewer opens is one.  Only what put_snapshot writes is understood. */
+static void put_pickle(memoi_text* text, const char** json) {
+    enum { BATCH = 1000 }; /* the viewer spreads what is appended at once over its stack */
+    char open = *(*json)++;
+    int n = 0;
+    if (open == '{' || open == '[') {
+        memoi_put(text, open == '{' ? "}(" : "](");
+        for (;;) {
+            *json += strspn(*json, ",:\n");
+            if (**json == '}' || **json == ']') break;
+            if (open == '[' && n++ && n % BATCH == 0) memoi_put(text, "e(");
+            put_pickle(text, json);
         }
-        qsort(events, 2 * (size_t)n, sizeof *events, by_time);
-        for (i = 0; i < 2 * n; i++) {
-            int64_t buffer = events[i][1] < 0 ? events[i][1] + n : events[i][1];
-            if (plan->buffers[buffer].size_bytes == 0) continue;
-            if (events[i][1] < 0)
-                caching_free(&c, where[buffer]);
-            else
-                where[buffer] = caching_malloc(&c, plan->buffers[buffer].size_bytes, buffer);
-        }
-        printf("caching_allocated_bytes: %lld\n", (long long)c.peak_allocated);
-        printf("caching_reserved_bytes: %lld\n", (long long)c.reserved);
-        printf("caching_retries: 0\n");
+        memoi_put(text, open == '{' ? "u" : "e");
+        (*json)++;
+    } else if (open == '"') {
+        int64_t length_at;
+        uint64_t length, k;
+        memoi_put(text, "X");
+        length_at = text->n_bytes;
+        put_bytes(text, 0, 4);
+        for (; **json != '"'; (*json)++) memoi_put(text, "%c", *(*json += **json == '\\'));
+        (*json)++;
+        if (text->failed) return;
+        length = (uint64_t)(text->n_bytes - length_at - 4);
+        for (k = 0; k < 4; k++) text->data[length_at + (int64_t)k] = (char)(length >> 8 * k & 255);
+    } else if (open == 'f') {
+        memoi_put(text, "\x89");
+        *json += 4;
+    } else {
+        char* end;
+        (*json)--;
+        memoi_put(text, "\x8a\x08");
+        put_bytes(text, (uint64_t)strtoll(*json, &end, 10), 8);
+        *json = end;
+    }
+}
+
+static memo_status write_snapshot(const input* in, const char* path, int is_pickle,
+                                  memo_error* error) {
+    memoi_text text, pickle;
+    memo_status status;
+    memset(&text, 0, sizeof text);
+    memset(&pickle, 0, sizeof pickle);
+    status = put_snapshot(in, &text, error);
+    if (!status && is_pickle) {
+        const char* json = text.data;
+        memoi_put(&pickle, "\x80\x02");
+        pickle.failed |= text.failed;
+        if (!pickle.failed) put_pickle(&pickle, &json);
+        memoi_put(&pickle, ".");
+        memoi_text_free(&text);
+        return memoi_text_write(&pickle, path, error);
+    }
+    return status ? status : memoi_text_write(&text, path, error);
+}
+
+/* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
+
+/* The trace that was read; of a CSV, which has none, the requests that its lifetimes without gaps make. */
+static memo_status requests_of(const input* in, memo_trace** trace, memo_error* error) {
+    const memo_plan* plan = in->plan;
+    int64_t i, n = 0;
+    event* events = NULL;
+    memo_status status = memo_trace_create(trace, error);
+    if (!status) status = list_events(plan, &events, &n, error);
+    for (i = 0; i < n && !status; i++) {
+        const memo_buffer* buffer = &plan->buffers[events[i].buffer];
+        status = events[i].is_end ? memo_trace_free(*trace, events[i].piece, error)
+                                  : memo_trace_malloc(*trace, events[i].piece, buffer->size_bytes,
+                                                      buffer->memory_class, buffer->stream, error);
+    }
+    free(events);
+    return status;
+}
+
+/* The least capacity at which the replay comes through, by bisection between what is handed out and what is
+ * reserved without a limit. */
+static memo_status least_capacity(const memo_trace* trace, const caching_stats* unlimited,
+                                  caching_desc* desc, caching_stats* stats, memo_error* error) {
+    int64_t low = unlimited->allocated_bytes, high = unlimited->reserved_bytes;
+    while (low < high) {
+        memo_status status;
+        desc->capacity_bytes = low + (high - low) / 2;
+        status = caching_replay(trace, desc, stats, error);
+        if (status) return status;
+        if (stats->refused_request < 0)
+            high = desc->capacity_bytes;
+        else
+            low = desc->capacity_bytes + 1;
+    }
+    desc->capacity_bytes = high;
+    return high ? caching_replay(trace, desc, stats, error) : MEMO_STATUS_OK;
+}
+
+static memo_status compare_caching(const input* in, int64_t capacity, memo_error* error) {
+    const memo_plan* plan = in->plan;
+    memo_trace* made = NULL;
+    const memo_trace* trace = in->trace;
+    caching_desc desc;
+    caching_stats s, least;
+    memo_status status = trace ? MEMO_STATUS_OK : requests_of(in, &made, error);
+    if (!trace) trace = made;
+    memset(&desc, 0, sizeof desc);
+    memset(&s, 0, sizeof s);
+    desc.n_iterations = 3; /* the second and third find what those before have left in the cache */
+    if (!status) status = caching_replay(trace, &desc, &s, error);
+    least = s;
+    if (!status) status = least_capacity(trace, &s, &desc, &least, error);
+    if (!status) {
+        printf("caching_allocated_bytes: %lld\n", (long long)s.allocated_bytes);
+        printf("caching_reserved_bytes: %lld\n", (long long)s.reserved_bytes);
         printf("caching_fragmentation_percent: %.3f\n",
-               c.reserved ? 100.0 * (double)(c.reserved - c.peak_allocated) / (double)c.reserved
-                          : 0.0);
-        printf("caching_over_plan_percent: %.3f\n",
-               plan->peak_bytes ? 100.0 * ((double)c.reserved / (double)plan->peak_bytes - 1)
+               s.reserved_bytes ? 100.0 * (double)(s.reserved_bytes - s.allocated_bytes) /
+                                      (double)s.reserved_bytes
                                 : 0.0);
+        printf("caching_over_plan_percent: %.3f\n",
+               plan->peak_bytes ? 100.0 * ((double)s.reserved_bytes / (double)plan->peak_bytes - 1)
+                                : 0.0);
+        printf("caching_least_capacity_bytes: %lld\n", (long long)desc.capacity_bytes);
+        printf("caching_least_capacity_retries: %lld first, %lld later\n",
+               (long long)least.n_retries_first, (long long)least.n_retries_last);
     }
-    i = events && where && c.blocks;
-    free(events);
-    free(where);
-    free(c.blocks);
-    return i ? MEMO_STATUS_OK
-             : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no memory for the comparison");
+    desc.capacity_bytes = capacity;
+    if (!status && capacity) status = caching_replay(trace, &desc, &s, error);
+    if (!status) {
+        int64_t at = s.refused_request;
+        printf("caching_retries: %lld first, %lld later\n", (long long)s.n_retries_first,
+               (long long)s.n_retries_last);
+        if (at >= 0)
+            printf("caching_out_of_memory: request %lld of %lld, %lld bytes for id %lld\n",
+                   (long long)at, (long long)trace->n_requests,
+                   (long long)trace->requests[at].size_bytes, (long long)trace->requests[at].id);
+        else
+            printf("caching_out_of_memory: no\n");
+    }
+    memo_trace_destroy(made);
+    return status;
 }
 
 /* ---- main -------------------------------------------------------------------------------------------- */
@@ -583,11 +640,12 @@ int main(int argc, char** argv) {
         printf("engine: %s\n", plan->engine);
         printf("solve_seconds: %.6f\n", seconds);
     }
-    if (!status && o.compare_caching) status = compare_caching(in.plan, &error);
+    if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
     if (!status && o.csv) status = write_csv(&in, o.csv, &error);
     if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
     if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);
-    if (!status && o.json) status = write_json(&in, o.json, &error);
+    if (!status && o.json) status = write_snapshot(&in, o.json, 0, &error);
+    if (!status && o.pickle) status = write_snapshot(&in, o.pickle, 1, &error);
     if (status) fprintf(stderr, "plan_trace: %s\n", error.message);
     close_input(&in);
     return status ? 2 : capacity_status ? 1 : 0;

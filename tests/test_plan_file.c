@@ -254,9 +254,10 @@ static void another_stream_keeps_a_buffer(void) {
     memo_trace_destroy(trace);
 }
 
-/* Does request `later` on its stream come after what is on stream s before request `use`?  Forward,
- * step by step: which streams are behind the use by now, and which events carry that? */
-static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int64_t later) {
+/* Does what stream `on` gets from request `later` on come after what `stream` has got before request `use`?
+ * Forward, step by step: which streams are behind the use by now, and which events carry that? */
+static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
+                       int64_t later) {
     char behind[MEMOI_STREAMS], carries[16];
     int64_t i;
     memset(behind, 0, sizeof behind);
@@ -267,7 +268,19 @@ static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int
         if (request->kind == MEMO_REQUEST_RECORD) carries[request->id] = behind[request->stream];
         if (request->kind == MEMO_REQUEST_WAIT && carries[request->id]) behind[request->stream] = 1;
     }
-    return behind[trace->requests[later].stream];
+    return behind[on];
+}
+
+/* Does all that is enqueued for the buffer of malloc m come after it?  A stream may use the buffer from m on where it
+ * has not waited for the buffer's own by its use. */
+static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64_t m) {
+    int64_t i;
+    int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
+    for (i = m + 1; i < trace->n_requests && is_behind; i++)
+        if (trace->requests[i].kind == MEMO_REQUEST_USE && memoi_origin(trace, i) == m &&
+            !comes_after(trace, m, trace->requests[m].stream, trace->requests[i].stream, i))
+            is_behind = comes_after(trace, use, stream, trace->requests[i].stream, m);
+    return is_behind;
 }
 
 static memo_trace* random_stream_trace(int64_t n, int n_streams) {
@@ -325,7 +338,7 @@ static void lifetimes_wait_for_all_streams(void) {
                 if (memoi_origin(trace, k) != origin || k == origin) continue;
                 for (m = i + 1; m < trace->n_requests; m++)
                     if (trace->requests[m].kind == MEMO_REQUEST_MALLOC && time_of[m] >= end &&
-                        !comes_after(trace, k, stream, m))
+                        !may_share(trace, k, stream, m))
                         end = time_of[m] + 1;
             }
             CHECK_CASE(plan->buffers[number[origin]].end == end, "round %d, request %lld", round,

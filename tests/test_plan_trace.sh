@@ -41,6 +41,71 @@ writes_files() {
         grep -q device_traces "$folder/a.json"
 }
 
+# What MemoryViz.js reads of a snapshot, and how: every event's keys; frees whose two moments follow each other; a
+# block that is allocated where none lives, inside the segment; nothing left over, as the segment's blocks say.
+snapshot_is_what_the_viewer_reads() {
+    printf 'id,lower,upper,size,gaps\n"a\\b",0,10,4,3-5 7-8\ny,3,5,4,\nzero,2,9,0,\nz,7,8,3,\n' >"$folder/gaps.csv"
+    for file in examples/layer.trace "$folder/gaps.csv"; do
+        run 0 "$file" --json "$folder/s.json" --pickle "$folder/s.pickle" || return 1
+        python3 - "$folder/s.json" "$folder/s.pickle" <<'END' || return 1
+import json, pickle, sys
+snapshot = json.load(open(sys.argv[1], encoding="utf-8"))
+assert pickle.load(open(sys.argv[2], "rb")) == snapshot, "pickle and JSON differ"
+assert {"segments", "device_traces", "allocator_settings"} <= set(snapshot)
+assert len(snapshot["device_traces"]) == 1
+(segment,) = snapshot["segments"]
+assert {"address", "total_size", "allocated_size", "active_size", "requested_size", "device", "stream",
+        "segment_type", "blocks", "frames"} <= set(segment)
+assert segment["device"] == 0 and sum(b["size"] for b in segment["blocks"]) == segment["total_size"]
+assert all({"size", "requested_size", "state", "frames"} <= set(b) for b in segment["blocks"])
+first, *events = snapshot["device_traces"][0]
+assert first["action"] == "segment_alloc"
+assert (first["addr"], first["size"]) == (segment["address"], segment["total_size"])
+live, asked, now = {}, None, 0
+for e in events:
+    assert {"action", "addr", "size", "stream", "time_us", "frames"} <= set(e), e
+    assert all(isinstance(e[k], int) for k in ("addr", "size", "stream", "time_us")) and e["time_us"] >= now
+    assert all(isinstance(f["name"], str) and isinstance(f["filename"], str) and isinstance(f["line"], int)
+               for f in e["frames"])
+    now, block = e["time_us"], (e["addr"], e["size"])
+    assert (asked is not None) == (e["action"] == "free_completed") and asked in (None, block)
+    asked = block if e["action"] == "free_requested" else None
+    if e["action"] == "alloc":
+        assert 0 < e["size"] and e["addr"] + e["size"] <= segment["total_size"]
+        assert all(a + n <= e["addr"] or e["addr"] + e["size"] <= a for a, n in live.items())
+        live[e["addr"]] = e["size"]
+    elif e["action"] == "free_completed":
+        assert live.pop(e["addr"]) == e["size"]
+assert not live and asked is None
+END
+    done
+}
+
+# A snapshot of the plan, read back as any other is, is the trace again.
+snapshot_makes_the_round_trip() {
+    run 0 examples/layer.trace --pickle "$folder/s.pickle" || return 1
+    python3 examples/pytorch/snapshot_to_trace.py "$folder/s.pickle" -o "$folder/s.trace" || return 1
+    peak=$(value peak_bytes "$folder/out")
+    run 0 "$folder/s.trace" && [ "$(value peak_bytes "$folder/out")" = "$peak" ]
+}
+
+caching_allocator() {
+    run 0 examples/layer.trace --compare-caching || return 1
+    for key in caching_allocated_bytes caching_reserved_bytes caching_fragmentation_percent \
+        caching_over_plan_percent caching_least_capacity_bytes; do
+        [ -n "$(value $key "$folder/out")" ] || return 1
+    done
+    [ "$(value caching_out_of_memory "$folder/out")" = no ] || return 1
+    # 30 MiB, then 40, in 60: the first segment must go back.  Below 40 nothing helps.
+    printf 'malloc 1 31457280\nfree 1 31457280\nmalloc 2 41943040\nfree 2 41943040\n' >"$folder/two.trace"
+    run 0 "$folder/two.trace" --compare-caching --capacity 62914560 || return 1
+    [ "$(value caching_retries "$folder/out")" = "1 first, 0 later" ] || return 1
+    [ "$(value caching_least_capacity_bytes "$folder/out")" = 41943040 ] || return 1
+    printf 'id,lower,upper,size\n1,0,1,31457280\n2,1,2,41943040\n' >"$folder/two.csv"
+    run 1 "$folder/two.csv" --compare-caching --capacity 40000000 || return 1
+    value caching_out_of_memory "$folder/out" | grep -q '^request 2 of 4, 41943040 bytes for id 1$'
+}
+
 # No two rows of a written CSV share a time and an address; the peak is the one that is printed.
 rows_do_not_overlap() {
     awk -F, -v peak="$2" '
@@ -107,6 +172,14 @@ if [ ! -x $tool ]; then
 fi
 test_is prints_keys prints_keys
 test_is writes_files writes_files
+test_is caching_allocator caching_allocator
+if command -v python3 >/dev/null 2>&1; then
+    test_is snapshot_is_what_the_viewer_reads snapshot_is_what_the_viewer_reads
+    test_is snapshot_makes_the_round_trip snapshot_makes_the_round_trip
+else
+    skip snapshot_is_what_the_viewer_reads "python3 is not there"
+    skip snapshot_makes_the_round_trip "python3 is not there"
+fi
 test_is csv_has_every_column csv_has_every_column
 test_is standard_input standard_input
 test_is capacity_not_met capacity_not_met

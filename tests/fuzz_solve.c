@@ -1,0 +1,88 @@
+/* fuzz_solve.c - any bytes given to the planning tool as a trace or a CSV: refused with a message, or planned, and
+ * the plan holds for whoever checks it.
+ *
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+#define main plan_trace_main /* its readers are what a user's file meets */
+#include "plan_trace.c"
+#undef main
+#include "fuzz.h"
+
+static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_error error;
+    memo_status status;
+    desc.engine = engine;
+    desc.capacity_bytes = capacity;
+    desc.node_limit = 200;
+    desc.time_limit_s = 1000;
+    status = memo_plan_solve(in->plan, &desc, &error);
+    if (status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE) {
+        FUZZ_CHECK(memo_plan_validate(in->plan, &error) == MEMO_STATUS_OK);
+        FUZZ_CHECK((status == MEMO_STATUS_INFEASIBLE) ==
+                   (capacity > 0 && in->plan->peak_bytes > capacity));
+    } else { /* prepared it was: what is left are fixed places, and sums that only a planner makes */
+        FUZZ_CHECK(status == MEMO_STATUS_INVALID_ARGUMENT);
+        FUZZ_CHECK(strstr(error.message, "overlap") || strstr(error.message, "2^62"));
+    }
+}
+
+static void fuzz_use(input* in) {
+    memoi_text text;
+    memo_error error;
+    caching_desc desc;
+    caching_stats stats;
+    memset(&text, 0, sizeof text);
+    memset(&desc, 0, sizeof desc);
+    if (memo_plan_prepare(in->plan, &error)) {
+        FUZZ_CHECK(error.status == MEMO_STATUS_INVALID_ARGUMENT);
+        FUZZ_CHECK(memo_plan_solve(in->plan, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        return;
+    }
+    fuzz_engine(in, MEMO_PLAN_ENGINE_GREEDY, 0);
+    fuzz_engine(in, MEMO_PLAN_ENGINE_SEARCH, in->plan->lower_bound_bytes);
+    FUZZ_CHECK(put_snapshot(in, &text, &error) == MEMO_STATUS_OK && !text.failed);
+    memoi_text_free(&text);
+    if (!in->trace) return;
+    FUZZ_CHECK(memo_plan_check(in->plan, in->trace, &error) == MEMO_STATUS_OK);
+    desc.n_iterations = 2;
+    FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(stats.allocated_bytes <= stats.reserved_bytes);
+    desc.capacity_bytes = stats.reserved_bytes - stats.reserved_bytes / 8;
+    if (desc.capacity_bytes)
+        FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &error) == MEMO_STATUS_OK &&
+                   stats.reserved_bytes <= desc.capacity_bytes);
+}
+
+static void fuzz_solve_text(const char* text, int64_t n_bytes) {
+    input in;
+    memo_error error;
+    memo_status status;
+    memset(&in, 0, sizeof in);
+    in.text = (char*)malloc((size_t)n_bytes + 1);
+    FUZZ_CHECK(in.text != NULL);
+    if (n_bytes) memcpy(in.text, text, (size_t)n_bytes);
+    in.text[n_bytes] = 0;
+    in.n_bytes = n_bytes;
+    status = parse_input("input", &in, 1, &error);
+    if (status)
+        FUZZ_CHECK(error.status == status && strlen(error.message) < sizeof error.message);
+    else
+        fuzz_use(&in);
+    close_input(&in);
+}
+
+static void fuzz_solve(const uint8_t* data, size_t size) {
+    int64_t n_bytes;
+    char* sealed = fuzz_seal("memo trace 1\n", data, size, 0, &n_bytes);
+    fuzz_solve_text((const char*)data, (int64_t)size);
+    fuzz_solve_text(sealed, n_bytes);
+    free(sealed);
+}
+
+#ifndef FUZZ_REPLAY
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_solve(data, size);
+    return 0;
+}
+#endif

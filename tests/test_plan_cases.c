@@ -1,0 +1,354 @@
+/* Many small problems with every feature that a plan has: whoever plans them, the plan holds before a validator that
+ * knows nothing of the library's, or the error is the one that is documented.  And three ways to the optimum. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_test.h"
+
+static memo_error error;
+
+enum { MOST = 12 };
+#define LIMIT ((int64_t)1 << 62)
+
+/* ---- problems ----------------------------------------------------------------------------------------------- */
+
+static int64_t pick(const int64_t* values, int64_t n) { return values[memo_test_int(0, n - 1)]; }
+
+static int64_t random_size(void) {
+    static const int64_t huge[] = {LIMIT,     LIMIT - 1, LIMIT / 2,
+                                   LIMIT / 4, LIMIT / 8, LIMIT / 16 + 3};
+    static const int64_t bad[] = {-1, LIMIT + 1, INT64_MAX, INT64_MIN};
+    switch (memo_test_int(0, 49)) {
+    case 0: return pick(huge, 6);
+    case 1: return pick(huge + 3, 3);
+    case 2: return memo_test_int(0, 3) ? 1 : pick(bad, 4);
+    case 3:
+    case 4:
+    case 5: return 0;
+    case 6: return memo_test_int(1, (int64_t)1 << 40);
+    default: return memo_test_int(1, 40);
+    }
+}
+
+static int64_t random_alignment(int64_t least) {
+    static const int64_t odd[] = {3, -8, (int64_t)1 << 41, 1};
+    int64_t k = memo_test_int(0, 60);
+    if (k == 0) return pick(odd, 4);
+    if (k == 1) return (int64_t)1 << 40;
+    if (k < 40) return 0;
+    return least << memo_test_int(0, 4);
+}
+
+/* Times from a few, so that they meet; now and then beyond what is allowed. */
+static memo_plan* random_problem(void) {
+    static const int64_t alignments[] = {1, 1, 1, 2, 8, 512};
+    memo_plan* plan;
+    int64_t n = memo_test_int(0, MOST), n_gaps = memo_test_int(0, 1) * memo_test_int(0, n), i, k;
+    int64_t stretch = memo_test_int(0, 30) ? 1 : LIMIT / 16, has_fixed = memo_test_int(0, 1);
+    CHECK_OK(memo_plan_create(n, n_gaps, pick(alignments, 6), &plan, &error));
+    for (i = 0; i < n; i++) {
+        memo_buffer* b = &plan->buffers[i];
+        b->id = memo_test_int(0, 20);
+        b->size_bytes = random_size();
+        b->begin = stretch * memo_test_int(0, 8);
+        b->end = b->begin + stretch * memo_test_int(1, 8);
+        if (memo_test_int(0, 400) == 0) b->end = b->begin - memo_test_int(0, 1);
+        if (memo_test_int(0, 400) == 0) b->begin = -1;
+        if (memo_test_int(0, 400) == 0) b->end = LIMIT + memo_test_int(0, 1);
+        b->alignment_bytes = random_alignment(plan->alignment_bytes);
+        b->stream = (int32_t)(memo_test_int(0, 400) ? memo_test_int(0, 63) : 64);
+        b->memory_class = (memo_class)(memo_test_int(0, 400) ? memo_test_int(0, 2) : 3);
+        if (has_fixed && memo_test_int(0, 3) == 0) {
+            int64_t a = b->alignment_bytes > 0 ? b->alignment_bytes : plan->alignment_bytes;
+            b->is_fixed = 1;
+            b->offset_bytes = memo_test_int(0, 40) ? memo_test_int(0, 60) / a * a : LIMIT - 512;
+            if (memo_test_int(0, 60) == 0) b->offset_bytes = -512;
+            if (memo_test_int(0, 60) == 0) b->offset_bytes++;
+        }
+    }
+    for (k = 0; k < n_gaps && n > 0; k++) {
+        memo_gap* gap = &plan->gaps[k];
+        const memo_buffer* b;
+        gap->buffer = memo_test_int(0, 300) ? k : n;
+        if (gap->buffer == n) continue;
+        b = &plan->buffers[gap->buffer];
+        gap->begin = b->begin + stretch * memo_test_int(0, 3);
+        gap->end = gap->begin + stretch * memo_test_int(memo_test_int(0, 20) ? 1 : 0, 3);
+        if (gap->end > b->end && memo_test_int(0, 20)) gap->end = b->end;
+        if (gap->begin >= gap->end && memo_test_int(0, 20)) {
+            gap->begin = b->begin;
+            gap->end = b->end;
+        }
+    }
+    return plan;
+}
+
+/* ---- a validator of its own --------------------------------------------------------------------------------- */
+
+/* The least multiple of a power of two from value on; beyond 2^62 anything above it. */
+static int64_t round_up(int64_t value, int64_t to) {
+    while (value % to && value <= LIMIT) value += to - value % to;
+    return value;
+}
+
+static int is_power(int64_t a) {
+    int64_t p;
+    for (p = 1; p <= (int64_t)1 << 40; p *= 2)
+        if (a == p) return 1;
+    return 0;
+}
+
+static int64_t alignment_of(const memo_plan* plan, int64_t i) {
+    return plan->buffers[i].alignment_bytes ? plan->buffers[i].alignment_bytes
+                                            : plan->alignment_bytes;
+}
+
+static int is_gone(const memo_plan* plan, int64_t i, int64_t time) {
+    int64_t k;
+    for (k = 0; k < plan->n_gaps; k++)
+        if (plan->gaps[k].buffer == i && plan->gaps[k].begin <= time && time < plan->gaps[k].end)
+            return 1;
+    return 0;
+}
+
+/* Does buffer i occupy its place at this time? */
+static int occupies(const memo_plan* plan, int64_t i, int64_t time) {
+    const memo_buffer* b = &plan->buffers[i];
+    return b->begin <= time && time < b->end && b->size_bytes > 0 && !is_gone(plan, i, time);
+}
+
+/* Something that is asked for begins at a begin of a life or at the end of a gap: enough to look at those. */
+static int64_t moments(const memo_plan* plan, int64_t* times) {
+    int64_t i, n = 0;
+    for (i = 0; i < plan->n_buffers; i++) times[n++] = plan->buffers[i].begin;
+    for (i = 0; i < plan->n_gaps; i++) times[n++] = plan->gaps[i].end;
+    return n;
+}
+
+static int clash(const memo_plan* plan, int64_t i, int64_t j) {
+    int64_t times[3 * MOST], n = moments(plan, times), k;
+    int64_t a = plan->buffers[i].offset_bytes, b = plan->buffers[j].offset_bytes;
+    if (a >= b + round_up(plan->buffers[j].size_bytes, plan->alignment_bytes) ||
+        b >= a + round_up(plan->buffers[i].size_bytes, plan->alignment_bytes))
+        return 0;
+    for (k = 0; k < n; k++)
+        if (occupies(plan, i, times[k]) && occupies(plan, j, times[k])) return 1;
+    return 0;
+}
+
+/* What is wrong with the problem, or NULL. */
+static const char* fault_of(const memo_plan* plan) {
+    int64_t i, k, total = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* b = &plan->buffers[i];
+        int64_t size;
+        if (b->size_bytes < 0 || b->size_bytes > LIMIT) return "size";
+        if (b->begin < 0 || b->end > LIMIT || b->begin >= b->end) return "life";
+        if (!is_power(alignment_of(plan, i)) || alignment_of(plan, i) < plan->alignment_bytes)
+            return "alignment";
+        if (b->stream < 0 || b->stream > 63) return "stream";
+        if ((int)b->memory_class > 2) return "class";
+        if (b->is_fixed && (b->offset_bytes < 0 || b->offset_bytes % alignment_of(plan, i)))
+            return "offset";
+        size = round_up(b->size_bytes, plan->alignment_bytes);
+        if (size > LIMIT - total) return "sum";
+        if (b->is_fixed && (b->offset_bytes > LIMIT || size > LIMIT - b->offset_bytes))
+            return "top";
+        total += size;
+    }
+    for (k = 0; k < plan->n_gaps; k++) {
+        const memo_gap* gap = &plan->gaps[k];
+        if (gap->buffer < 0 || gap->buffer >= plan->n_buffers) return "gap's buffer";
+        if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
+            gap->end > plan->buffers[gap->buffer].end)
+            return "gap";
+        for (i = 0; i < k; i++)
+            if (plan->gaps[i].buffer == gap->buffer && plan->gaps[i].begin < gap->end &&
+                gap->begin < plan->gaps[i].end)
+                return "gaps overlap";
+    }
+    return NULL;
+}
+
+static int fixed_clash(const memo_plan* plan) {
+    int64_t i, j;
+    for (i = 0; i < plan->n_buffers; i++)
+        for (j = 0; j < i; j++)
+            if (plan->buffers[i].is_fixed && plan->buffers[j].is_fixed && clash(plan, i, j))
+                return 1;
+    return 0;
+}
+
+/* May sizes, alignments and fixed offsets together pass 2^62? */
+static int may_pass(const memo_plan* plan) {
+    double sum = 0, top = 0, widest = 0;
+    int64_t i;
+    for (i = 0; i < plan->n_buffers; i++) {
+        double size = (double)round_up(plan->buffers[i].size_bytes, plan->alignment_bytes);
+        sum += size;
+        if (plan->buffers[i].is_fixed && (double)plan->buffers[i].offset_bytes + size > top)
+            top = (double)plan->buffers[i].offset_bytes + size;
+        if ((double)alignment_of(plan, i) > widest) widest = (double)alignment_of(plan, i);
+    }
+    return sum + top + widest * (double)(plan->n_buffers + 1) >= 0.999999 * (double)LIMIT;
+}
+
+/* What is wrong with the plan, or NULL; least is the largest sum of live sizes, or the top of a fixed buffer. */
+static const char* plan_fault(const memo_plan* plan) {
+    int64_t times[3 * MOST], n = moments(plan, times), i, j, k, peak = 0, least = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* b = &plan->buffers[i];
+        int64_t top = b->offset_bytes + round_up(b->size_bytes, plan->alignment_bytes);
+        if (b->offset_bytes < 0 || b->offset_bytes % alignment_of(plan, i)) return "an offset";
+        if (top > peak) peak = top;
+        if (b->is_fixed && top > least) least = top;
+        for (j = 0; j < i; j++)
+            if (clash(plan, i, j)) return "two buffers share bytes";
+    }
+    for (k = 0; k < n; k++) {
+        int64_t live = 0;
+        for (i = 0; i < plan->n_buffers; i++)
+            if (occupies(plan, i, times[k]))
+                live += round_up(plan->buffers[i].size_bytes, plan->alignment_bytes);
+        if (live > least) least = live;
+    }
+    if (peak != plan->peak_bytes) return "the peak";
+    if (least != plan->lower_bound_bytes) return "the bound";
+    if (plan->proof == MEMO_PROOF_NONE) return "the proof";
+    if (plan->proof == MEMO_PROOF_FEASIBLE && peak == least) return "the proof is too modest";
+    return NULL;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------ */
+
+static void every_case_is_planned_or_refused(void) {
+    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY,
+                                               MEMO_PLAN_ENGINE_SEARCH};
+    int round, n_planned = 0, n_refused = 0, n_infeasible = 0;
+    for (round = 0; round < 20000; round++) {
+        memo_plan* plan = random_problem();
+        memo_plan_desc desc = memo_plan_desc_default();
+        uint64_t fixed_sum = 0;
+        int64_t i;
+        const char* fault = fault_of(plan);
+        int must_refuse = fault || fixed_clash(plan), may_refuse = !fault && may_pass(plan);
+        memo_status status;
+        desc.engine = engines[memo_test_int(0, 2)];
+        desc.node_limit = 300;
+        desc.time_limit_s = 1000;
+        if (memo_test_int(0, 2) == 0) desc.capacity_bytes = memo_test_int(1, 200);
+        for (i = 0; i < plan->n_buffers; i++)
+            if (plan->buffers[i].is_fixed) fixed_sum += (uint64_t)plan->buffers[i].offset_bytes;
+        status = memo_plan_solve(plan, &desc, &error);
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) {
+            CHECK_CASE(must_refuse || (may_refuse && strstr(error.message, "2^62")),
+                       "round %d: refused: %s", round, error.message);
+            n_refused++;
+        } else {
+            int is_met = desc.capacity_bytes == 0 || plan->peak_bytes <= desc.capacity_bytes;
+            const char* wrong = must_refuse ? "it had to be refused" : plan_fault(plan);
+            CHECK_CASE(!wrong, "round %d: %s%s%s", round, wrong, fault ? ": " : "",
+                       fault ? fault : "");
+            CHECK_CASE(status == (is_met ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE), "round %d: %s",
+                       round, error.message);
+            CHECK_OK(memo_plan_validate(plan, &error));
+            for (i = 0; i < plan->n_buffers; i++)
+                if (plan->buffers[i].is_fixed) fixed_sum -= (uint64_t)plan->buffers[i].offset_bytes;
+            CHECK_CASE(fixed_sum == 0, "round %d: a fixed buffer has moved", round);
+            n_planned += is_met;
+            n_infeasible += !is_met;
+        }
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_planned > 5000 && n_refused > 2000 && n_infeasible > 300,
+               "%d planned, %d refused, %d infeasible", n_planned, n_refused, n_infeasible);
+}
+
+/* The least peak: every order, each buffer on top of those before it that it meets. */
+static int64_t least_peak(const memo_plan* plan, unsigned placed, int64_t* offsets, int64_t peak,
+                          int64_t best) {
+    int64_t i, j, k, times[3 * MOST], n = moments(plan, times);
+    if (peak >= best) return best;
+    if (placed + 1 == 1u << plan->n_buffers) return peak;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* b = &plan->buffers[i];
+        int64_t at = 0, top;
+        if (placed >> i & 1) continue;
+        for (j = 0; j < plan->n_buffers; j++) {
+            int meets = 0;
+            for (k = 0; k < n; k++)
+                meets |= occupies(plan, i, times[k]) && occupies(plan, j, times[k]);
+            if (!(placed >> j & 1) || !meets) continue;
+            top = offsets[j] + plan->buffers[j].size_bytes;
+            if (top > at) at = top;
+        }
+        if (b->is_fixed && at > b->offset_bytes && b->size_bytes) continue;
+        offsets[i] = b->is_fixed ? b->offset_bytes : at;
+        top = offsets[i] + b->size_bytes;
+        best = least_peak(plan, placed | 1u << i, offsets, top > peak ? top : peak, best);
+    }
+    return best;
+}
+
+/* n buffers without alignments; the fixed ones where a greedy plan has them. */
+static memo_plan* small_problem(int has_fixed, int has_gaps) {
+    memo_plan* plan;
+    memo_plan_desc desc = memo_plan_desc_default();
+    int64_t n = memo_test_int(1, 6), i;
+    CHECK_OK(memo_plan_create(n, has_gaps ? 1 : 0, 1, &plan, &error));
+    for (i = 0; i < n; i++) {
+        plan->buffers[i].id = i;
+        plan->buffers[i].size_bytes = memo_test_int(0, 12);
+        plan->buffers[i].begin = memo_test_int(0, 7);
+        plan->buffers[i].end = plan->buffers[i].begin + memo_test_int(1, 5);
+    }
+    if (has_gaps) {
+        plan->gaps[0].buffer = memo_test_int(0, n - 1);
+        plan->gaps[0].begin = plan->buffers[plan->gaps[0].buffer].begin;
+        plan->gaps[0].end = plan->gaps[0].begin + 1;
+    }
+    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    for (i = 0; has_fixed && i < n; i++) plan->buffers[i].is_fixed = memo_test_int(0, 3) == 0;
+    return plan;
+}
+
+static void search_mip_and_brute_force_agree(void) {
+    int round, n_mip = 0;
+    for (round = 0; round < 2000; round++) {
+        memo_plan* plan = small_problem(round % 2, round / 2 % 2);
+        memo_plan_desc desc = memo_plan_desc_default();
+        int64_t offsets[MOST], least = least_peak(plan, 0, offsets, 0, INT64_MAX);
+        memo_status status;
+        desc.time_limit_s = 1000;
+        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(plan->peak_bytes == least && plan->proof == MEMO_PROOF_OPTIMAL,
+                   "round %d: search %lld, brute force %lld", round, (long long)plan->peak_bytes,
+                   (long long)least);
+        desc.engine = MEMO_PLAN_ENGINE_MIP;
+        desc.time_limit_s = 20;
+        status = memo_plan_solve(plan, &desc, &error);
+        if (status == MEMO_STATUS_OK && plan->proof == MEMO_PROOF_OPTIMAL) {
+            CHECK_CASE(plan->peak_bytes == least, "round %d: mip %lld, brute force %lld", round,
+                       (long long)plan->peak_bytes, (long long)least);
+            n_mip++;
+        } else { /* lp_solve may be absent, or give up; it may not err */
+            CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_UNSUPPORTED,
+                       "round %d: %s", round, error.message);
+            CHECK(status || plan->peak_bytes >= least);
+        }
+        memo_plan_destroy(plan);
+    }
+#ifdef MEMO_LP_SOLVE
+    CHECK_CASE(n_mip >= 1990, "%d of 2000 proven by the MIP", n_mip);
+#endif
+    (void)n_mip;
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(every_case_is_planned_or_refused);
+    TEST(search_mip_and_brute_force_agree);
+    return memo_test_end();
+}

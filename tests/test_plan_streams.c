@@ -1,0 +1,428 @@
+/* Plans and streams: memo_plan_check against reachability by brute force, and lifetimes that keep to it. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_test.h"
+
+static memo_error error;
+
+/* ---- a slow, obvious reference -------------------------------------------------------------------------
+ *
+ * The prologue and two micro-batches, the second behind all of the first, as a graph: a node a request on a
+ * stream, an edge to the stream's next node and from a record to each wait for it.  A buffer has *points*, nodes
+ * at which a stream may use it; two buffers may share bytes where all points of the one reach all of the other. */
+
+enum { MAX_NODES = 800, MAX_BUFFERS = 400, MAX_POINTS = 24 };
+
+typedef struct graph {
+    int n_nodes;
+    int stream[MAX_NODES]; /* -1: all of them: the seam between micro-batches, the end */
+    int wait_of[MAX_NODES];
+    unsigned char reaches[MAX_NODES][MAX_NODES];
+} graph;
+
+typedef struct usage {
+    int buffer; /* in order of mallocs of the trace */
+    int n_points, points[MAX_POINTS];
+} usage;
+
+static graph g;
+static usage usages[MAX_BUFFERS];
+static int n_usages;
+
+/* Nodes are in the order of the host, so edges go forward: what reaches i is known before i+1. */
+static void find_reaches(void) {
+    int from, i, k;
+    memset(g.reaches, 0, sizeof g.reaches);
+    for (from = 0; from < g.n_nodes; from++) {
+        g.reaches[from][from] = 1;
+        for (i = from + 1; i < g.n_nodes; i++) {
+            int hit = g.wait_of[i] >= 0 && g.reaches[from][g.wait_of[i]];
+            for (k = i - 1; k >= from && !hit; k--)
+                if (g.stream[i] < 0 || g.stream[k] < 0 || g.stream[k] == g.stream[i])
+                    hit = g.reaches[from][k];
+            g.reaches[from][i] = (unsigned char)hit;
+        }
+    }
+}
+
+static int add_node(int stream) {
+    g.stream[g.n_nodes] = stream;
+    g.wait_of[g.n_nodes] = -1;
+    return g.n_nodes++;
+}
+
+static void add_point(usage* u, int node) { u->points[u->n_points++] = node; }
+
+/* Lays the trace out; early[i]: of use i, whether its stream may have used the buffer right after its malloc. */
+static void lay_out(const memo_trace* trace, const unsigned char* early) {
+    int body = 0, copy, i, k, node_of[200], usage_of[200], record_node[8], last;
+    g.n_nodes = n_usages = 0;
+    for (i = 0; i < trace->n_requests; i++)
+        if (trace->requests[i].kind == MEMO_REQUEST_MARK) body = i;
+    for (copy = 0; copy < 2; copy++) {
+        for (k = 0; k < 8; k++) record_node[k] = -1;
+        if (copy) add_node(-1);
+        for (i = copy ? body : 0; i < trace->n_requests; i++) {
+            const memo_request* r = &trace->requests[i];
+            int origin = (int)memoi_origin(trace, i);
+            int is_again =
+                copy && origin >= 0 &&
+                (origin < body || trace->requests[origin].memory_class == MEMO_CLASS_PERSISTENT);
+            if (r->kind == MEMO_REQUEST_MARK) continue;
+            node_of[i] =
+                add_node(r->kind == MEMO_REQUEST_FREE ? trace->requests[origin].stream : r->stream);
+            if (r->kind == MEMO_REQUEST_RECORD) record_node[r->id] = node_of[i];
+            if (r->kind == MEMO_REQUEST_WAIT) g.wait_of[node_of[i]] = record_node[r->id];
+            if (is_again) continue;
+            if (r->kind == MEMO_REQUEST_MALLOC) {
+                usage_of[i] = n_usages;
+                usages[n_usages].n_points = 0;
+                usages[n_usages].buffer = 0;
+                for (k = 0; k < i; k++)
+                    usages[n_usages].buffer += trace->requests[k].kind == MEMO_REQUEST_MALLOC;
+                add_point(&usages[n_usages++], node_of[i]);
+                for (k = i + 1; k < trace->n_requests; k++)
+                    if (trace->requests[k].kind == MEMO_REQUEST_USE &&
+                        memoi_origin(trace, k) == i && early && early[k])
+                        add_point(&usages[usage_of[i]], add_node(trace->requests[k].stream));
+            } else if (origin >= 0) {
+                add_point(&usages[usage_of[origin]], node_of[i]);
+            }
+        }
+        last = add_node(-1);
+        for (i = copy ? body : 0; i < trace->n_requests; i++) { /* live to the end of this one */
+            int is_freed = 0;
+            if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
+            for (k = i; k < trace->n_requests; k++)
+                is_freed |=
+                    trace->requests[k].kind == MEMO_REQUEST_FREE && memoi_origin(trace, k) == i;
+            if (!is_freed) add_point(&usages[usage_of[i]], last);
+        }
+    }
+    for (i = 0; i < trace->n_requests; i++) /* live for ever */
+        if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
+            trace->requests[i].memory_class == MEMO_CLASS_PERSISTENT)
+            add_point(&usages[usage_of[i]], g.n_nodes - 1);
+    find_reaches();
+}
+
+static void reference_prepare(const memo_trace* trace) {
+    unsigned char early[200];
+    int i, u;
+    lay_out(trace, NULL);
+    memset(early, 0, sizeof early);
+    for (i = 0; i < trace->n_requests; i++) {
+        int origin = (int)memoi_origin(trace, i);
+        int stream = trace->requests[i].stream;
+        if (trace->requests[i].kind != MEMO_REQUEST_USE || stream == trace->requests[origin].stream)
+            continue;
+        /* the first usage of this malloc has its points in order: the malloc, then uses */
+        for (u = 0; u < n_usages; u++) {
+            int buffer = 0, nth = 0, j;
+            for (j = 0; j < origin; j++) buffer += trace->requests[j].kind == MEMO_REQUEST_MALLOC;
+            if (usages[u].buffer != buffer) continue;
+            for (j = origin + 1; j <= i; j++)
+                nth +=
+                    trace->requests[j].kind == MEMO_REQUEST_USE && memoi_origin(trace, j) == origin;
+            early[i] = !g.reaches[usages[u].points[0]][usages[u].points[nth]];
+            break;
+        }
+    }
+    lay_out(trace, early);
+}
+
+static int all_reach(const usage* a, const usage* b) {
+    int i, k;
+    for (i = 0; i < a->n_points; i++)
+        for (k = 0; k < b->n_points; k++)
+            if (a->points[i] == b->points[k] || !g.reaches[a->points[i]][b->points[k]]) return 0;
+    return 1;
+}
+
+/* Is the plan safe?  place[k]: index in the plan of the k-th malloc. */
+static int reference_check(const memo_plan* plan, const int* place) {
+    int i, k;
+    for (i = 0; i < n_usages; i++) {
+        for (k = 0; k < i; k++) {
+            const memo_buffer* a = &plan->buffers[place[usages[i].buffer]];
+            const memo_buffer* b = &plan->buffers[place[usages[k].buffer]];
+            if (usages[i].buffer == usages[k].buffer || a->size_bytes == 0 || b->size_bytes == 0)
+                continue;
+            if (a->offset_bytes >= b->offset_bytes + b->size_bytes ||
+                b->offset_bytes >= a->offset_bytes + a->size_bytes)
+                continue;
+            if (!all_reach(&usages[i], &usages[k]) && !all_reach(&usages[k], &usages[i])) return 0;
+        }
+    }
+    return 1;
+}
+
+/* ---- random traces -------------------------------------------------------------------------------------- */
+
+/* Events are 0 to 3.  is_ordered: a stream that uses a buffer mostly waits for its own before, and is mostly waited
+ * for before the free. */
+static memo_trace* random_trace(int64_t n, int n_streams, int has_classes, int is_ordered) {
+    memo_trace* trace;
+    int64_t live[200], n_live = 0, i, k, body = memo_test_int(0, 1) ? memo_test_int(0, n) : -1;
+    int32_t own[200];
+    CHECK_OK(memo_trace_create(&trace, &error));
+    for (i = 0; i < n; i++) {
+        int32_t stream = (int32_t)memo_test_int(0, n_streams - 1) * 21;
+        if (i == body) CHECK_OK(memo_trace_mark(trace, "iteration begin", &error));
+        switch (memo_test_int(0, 9)) {
+        case 0:
+        case 1:
+        case 2:
+            CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(0, 9),
+                                       has_classes && memo_test_int(0, 9) == 0
+                                           ? MEMO_CLASS_PERSISTENT
+                                           : MEMO_CLASS_TRANSIENT,
+                                       stream, &error));
+            own[i] = stream;
+            live[n_live++] = i;
+            break;
+        case 3:
+        case 4:
+            if (!n_live) break;
+            k = memo_test_int(0, n_live - 1);
+            CHECK_OK(memo_trace_free(trace, live[k], &error));
+            live[k] = live[--n_live];
+            break;
+        case 5:
+        case 6:
+            if (!n_live) break;
+            k = live[memo_test_int(0, n_live - 1)];
+            if (is_ordered && memo_test_int(0, 3)) {
+                CHECK_OK(memo_trace_record(trace, 0, own[k], &error));
+                CHECK_OK(memo_trace_wait(trace, 0, stream, &error));
+            }
+            CHECK_OK(memo_trace_use(trace, k, stream, &error));
+            if (is_ordered && memo_test_int(0, 2)) {
+                CHECK_OK(memo_trace_record(trace, 1, stream, &error));
+                CHECK_OK(memo_trace_wait(trace, 1, own[k], &error));
+            }
+            break;
+        case 7: CHECK_OK(memo_trace_record(trace, memo_test_int(0, 3), stream, &error)); break;
+        default: memo_trace_wait(trace, memo_test_int(0, 3), stream, NULL);
+        }
+    }
+    return trace;
+}
+
+/* place[k]: the k-th malloc's index in the plan, by ids, which never return in these traces. */
+static void find_places(const memo_trace* trace, const memo_plan* plan, int* place) {
+    int64_t i, k;
+    int n = 0;
+    for (i = 0; i < trace->n_requests; i++) {
+        if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
+        for (k = 0; plan->buffers[k].id != trace->requests[i].id; k++) continue;
+        place[n++] = (int)k;
+    }
+}
+
+/* Without request `gone`. */
+static memo_trace* trace_without(const memo_trace* trace, int64_t gone) {
+    memo_trace* made;
+    int64_t i;
+    CHECK_OK(memo_trace_create(&made, &error));
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* r = &trace->requests[i];
+        if (i == gone) continue;
+        switch (r->kind) {
+        case MEMO_REQUEST_MALLOC:
+            CHECK_OK(
+                memo_trace_malloc(made, r->id, r->size_bytes, r->memory_class, r->stream, &error));
+            break;
+        case MEMO_REQUEST_FREE: CHECK_OK(memo_trace_free(made, r->id, &error)); break;
+        case MEMO_REQUEST_USE: CHECK_OK(memo_trace_use(made, r->id, r->stream, &error)); break;
+        case MEMO_REQUEST_RECORD:
+            CHECK_OK(memo_trace_record(made, r->id, r->stream, &error));
+            break;
+        case MEMO_REQUEST_WAIT: CHECK_OK(memo_trace_wait(made, r->id, r->stream, &error)); break;
+        case MEMO_REQUEST_MARK: CHECK_OK(memo_trace_mark(made, trace->text + r->id, &error)); break;
+        }
+    }
+    return made;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------ */
+
+/* What a plan from the trace promises holds, and the check agrees with the reference, whatever the offsets. */
+static void check_is_reachability(void) {
+    int round, n_refused = 0, n_accepted = 0, k;
+    for (round = 0; round < 700; round++) {
+        memo_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4),
+                                         (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
+        memo_plan* plan;
+        int place[200], is_safe;
+        memo_status status;
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
+                   error.message);
+        reference_prepare(trace);
+        find_places(trace, plan, place);
+        CHECK_CASE(reference_check(plan, place), "round %d", round);
+        for (k = 0; k < 20 && plan->n_buffers > 0;
+             k++) { /* other offsets: few, so that many meet */
+            int64_t moved = memo_test_int(0, plan->n_buffers - 1);
+            plan->buffers[moved].offset_bytes = memo_test_int(0, 40);
+            is_safe = reference_check(plan, place);
+            status = memo_plan_check(plan, trace, &error);
+            CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
+                       "round %d, move %d: reference %d, check: %s", round, k, is_safe,
+                       status ? error.message : "accepted");
+            CHECK(is_safe ||
+                  (strstr(error.message, "share bytes") && strstr(error.message, "id ")));
+            n_refused += !is_safe;
+            n_accepted += is_safe;
+        }
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_refused > 1000 && n_accepted > 1000, "%d refused, %d accepted", n_refused,
+               n_accepted);
+}
+
+/* A wait taken out of the trace: the plan of the whole trace stands or falls as the reference says. */
+static void check_misses_removed_waits(void) {
+    int round, n_refused = 0;
+    for (round = 0; round < 1500; round++) {
+        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 1);
+        int64_t gone = memo_test_int(0, trace->n_requests - 1);
+        while (gone < trace->n_requests && trace->requests[gone].kind != MEMO_REQUEST_WAIT) gone++;
+        if (gone < trace->n_requests) {
+            memo_trace* cut = trace_without(trace, gone);
+            memo_plan* plan;
+            int place[200], is_safe;
+            memo_status status;
+            CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+            CHECK_OK(memo_plan_solve(plan, NULL, &error));
+            status = memo_plan_check(plan, cut, &error);
+            reference_prepare(cut);
+            find_places(cut, plan, place);
+            is_safe = reference_check(plan, place);
+            CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
+                       "round %d: reference %d, check: %s", round, is_safe,
+                       status ? error.message : "accepted");
+            n_refused += !is_safe;
+            memo_plan_destroy(plan);
+            memo_trace_destroy(cut);
+        }
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_refused > 100, "%d refused", n_refused);
+}
+
+/* Were a lifetime any shorter, some offsets that it allows would be unsafe. */
+static void lifetimes_are_the_shortest(void) {
+    int round, n_long = 0;
+    for (round = 0; round < 300; round++) {
+        memo_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(2, 4), 0,
+                                         (int)memo_test_int(0, 1));
+        memo_plan* plan;
+        int64_t i, k, time = 0, freed[200];
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        for (i = 0; i < plan->n_buffers; i++) freed[i] = -1;
+        for (i = 0; i < trace->n_requests; i++) {
+            if (trace->requests[i].kind == MEMO_REQUEST_FREE)
+                for (k = 0; k < plan->n_buffers; k++)
+                    if (plan->buffers[k].id == trace->requests[i].id) freed[k] = time;
+            time += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
+                    trace->requests[i].kind == MEMO_REQUEST_FREE;
+        }
+        for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 1000 * i;
+        for (i = 0; i < plan->n_buffers; i++) {
+            if (freed[i] < 0 || plan->buffers[i].end == freed[i] || !plan->buffers[i].size_bytes)
+                continue;
+            /* lengthened up to just behind the last malloc that may not share */
+            for (k = 0; k < plan->n_buffers && plan->buffers[k].begin != plan->buffers[i].end - 1;)
+                k++;
+            CHECK_CASE(k < plan->n_buffers, "round %d", round);
+            if (k == plan->n_buffers || !plan->buffers[k].size_bytes) continue;
+            plan->buffers[k].offset_bytes = plan->buffers[i].offset_bytes;
+            CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT,
+                       "round %d: buffer %lld", round, (long long)i);
+            plan->buffers[k].offset_bytes = 1000 * k;
+            n_long++;
+        }
+        CHECK_OK(memo_plan_check(plan, trace, &error));
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_long > 500, "%d lengthened", n_long);
+}
+
+/* Stream 1 fills b without having waited for stream 0, which owns it and a. */
+static void early_users_are_seen(void) {
+    memo_trace* trace;
+    memo_plan* plan;
+    int is_waited;
+    for (is_waited = 0; is_waited < 2; is_waited++) {
+        CHECK_OK(memo_trace_create(&trace, &error));
+        CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
+        CHECK_OK(memo_trace_free(trace, 1, &error));
+        CHECK_OK(memo_trace_malloc(trace, 2, 8, MEMO_CLASS_TRANSIENT, 0, &error));
+        if (is_waited) {
+            CHECK_OK(memo_trace_record(trace, 5, 0, &error));
+            CHECK_OK(memo_trace_wait(trace, 5, 1, &error));
+        }
+        CHECK_OK(memo_trace_use(trace, 2, 1, &error));
+        CHECK_OK(memo_trace_free(trace, 2, &error));
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK(plan->peak_bytes == (is_waited ? 8 : 16));
+        CHECK_OK(memo_plan_check(plan, trace, &error));
+        plan->buffers[0].offset_bytes = plan->buffers[1].offset_bytes = 0;
+        CHECK((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK) == is_waited);
+        CHECK(is_waited || strstr(error.message, "stream 1") != NULL);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void plans_of_other_traces_are_refused(void) {
+    memo_trace* trace = random_trace(40, 2, 0, 1);
+    memo_plan* plan;
+    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    plan->buffers[plan->n_buffers - 1].id++;
+    CHECK(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "is not the trace's") != NULL);
+    plan->n_buffers--;
+    CHECK(memo_plan_check(plan, trace, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "buffers, the trace") != NULL);
+    plan->n_buffers++;
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
+static void shared_traces_check(void) {
+    static const char* const names[] = {"gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute"};
+    size_t k;
+    for (k = 0; k < sizeof names / sizeof *names; k++) {
+        char path[128];
+        memo_trace* trace;
+        memo_plan* plan;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[k]);
+        if (memo_trace_read(path, &trace, &error)) SKIP("../shared/traces is not there");
+        CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK_OK(memo_plan_check(plan, trace, &error));
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(check_is_reachability);
+    TEST(check_misses_removed_waits);
+    TEST(lifetimes_are_the_shortest);
+    TEST(early_users_are_seen);
+    TEST(plans_of_other_traces_are_refused);
+    TEST(shared_traces_check);
+    return memo_test_end();
+}
