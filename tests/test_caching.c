@@ -162,7 +162,7 @@ static int twin_find(int n, int is_small, int* at, int* run) {
  * merge, but for rests too small to be split off, which belong to the block before them. */
 static void slow_twin_agrees(void) {
     int round;
-    for (round = 0; round < 150; round++) {
+    for (round = 0; round < 60; round++) {
         memo_trace* trace;
         caching_desc desc;
         caching_stats stats;
