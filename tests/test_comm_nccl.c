@@ -18,6 +18,9 @@ int main(int argc, char** argv) {
     return memo_test_end();
 }
 #else
+#ifdef FAKE_NCCL
+#include "fake_nccl.h"
+#endif
 #include "nccl_ranks.h"
 #define CASE_MALLOC(size_bytes) managed_malloc(size_bytes)
 #define CASE_FREE(address)      cudaFree(address)

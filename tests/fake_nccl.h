@@ -1,0 +1,476 @@
+/* fake_nccl.h - NCCL and as much of the CUDA runtime as it needs, without a GPU: for test_comm_nccl.c, built with
+ * FAKE_NCCL.  Ranks are processes and send packets through rings in shared memory.  Operations wait on streams, as
+ * CUDA's do, and get on whenever a stream is queried; a send is done once its bytes are copied.
+ *
+ * Include after memo_sp.h with MEMO_SP_NCCL. */
+#ifndef FAKE_NCCL_H
+#define FAKE_NCCL_H
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { FAKE_RANKS = 8, FAKE_RING_BYTES = 1 << 17, FAKE_STREAMS = 32, FAKE_PARTS = 4096 };
+
+typedef struct fake_ring { /* from one rank of the world to another */
+    uint64_t n_written, n_read;
+    char bytes[FAKE_RING_BYTES];
+} fake_ring;
+
+typedef struct fake_world {
+    int32_t n_joined;
+    fake_ring rings[FAKE_RANKS][FAKE_RANKS]; /* [from][to] */
+} fake_world;
+
+struct ncclComm {
+    uint64_t id;
+    int rank, size, n_splits, is_aborted;
+    int world_ranks[FAKE_RANKS];
+};
+
+typedef struct fake_packet { /* on its way out, or in and not yet asked for */
+    struct fake_packet* next;
+    struct {
+        uint64_t comm, n_bytes;
+    } header;
+    uint64_t n_moved; /* header included */
+    char* bytes;
+} fake_packet;
+
+typedef struct fake_part {
+    char* address;
+    uint64_t n_bytes;
+    int peer, is_send, is_done;
+} fake_part;
+
+typedef struct fake_op {
+    struct fake_op* next;
+    ncclComm_t comm;
+    int n_parts, is_started, is_reduction, type;
+    fake_part* parts;
+    char *temporary, *to; /* what arrives goes to `to` once all is there; NULL: is there */
+    size_t count;
+    ncclRedOp_t reduction;
+} fake_op;
+
+struct CUstream_st {
+    fake_op* first;
+};
+
+static struct {
+    fake_world* world;
+    int rank;
+    fake_packet *out[FAKE_RANKS], *in[FAKE_RANKS], *arriving[FAKE_RANKS];
+    struct CUstream_st* streams[FAKE_STREAMS];
+    int n_streams, depth, n_group;
+    fake_part group[FAKE_PARTS];
+    ncclComm_t group_comm;
+    cudaStream_t group_stream;
+} fake;
+
+static uint64_t fake_least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Bytes of a packet, header first, moved to (is_out) or from a ring as far as there is room or news. */
+static int fake_move(fake_ring* ring, fake_packet* p, int is_out) {
+    uint64_t written = __atomic_load_n(&ring->n_written, __ATOMIC_ACQUIRE);
+    uint64_t read = __atomic_load_n(&ring->n_read, __ATOMIC_ACQUIRE);
+    uint64_t n = is_out ? FAKE_RING_BYTES - (written - read) : written - read;
+    uint64_t at = is_out ? written : read, size = sizeof p->header;
+    while (n) {
+        uint64_t end = p->n_moved < size ? size : size + p->header.n_bytes, piece;
+        char *mine, *theirs = ring->bytes + at % FAKE_RING_BYTES;
+        if (p->n_moved == size && !p->bytes) p->bytes = (char*)malloc(p->header.n_bytes + 1);
+        if (p->n_moved == end) break;
+        mine = p->n_moved < size ? (char*)&p->header + p->n_moved : p->bytes + (p->n_moved - size);
+        piece = fake_least(fake_least(n, end - p->n_moved), FAKE_RING_BYTES - at % FAKE_RING_BYTES);
+        memcpy(is_out ? theirs : mine, is_out ? mine : theirs, piece);
+        p->n_moved += piece;
+        at += piece;
+        n -= piece;
+    }
+    __atomic_store_n(is_out ? &ring->n_written : &ring->n_read, at, __ATOMIC_RELEASE);
+    if (p->n_moved == size && !p->bytes) p->bytes = (char*)malloc(p->header.n_bytes + 1);
+    return p->n_moved >= size && p->n_moved == size + p->header.n_bytes;
+}
+
+static void fake_append(fake_packet** list, fake_packet* p) {
+    while (*list) list = &(*list)->next;
+    *list = p;
+}
+static void fake_free(fake_packet* p) {
+    free(p->bytes);
+    free(p);
+}
+
+static void fake_traffic(void) {
+    int r;
+    for (r = 0; fake.world && r < FAKE_RANKS; r++) {
+        while (fake.out[r] && fake_move(&fake.world->rings[fake.rank][r], fake.out[r], 1)) {
+            fake_packet* p = fake.out[r];
+            fake.out[r] = p->next;
+            fake_free(p);
+        }
+        for (;;) {
+            if (!fake.arriving[r]) fake.arriving[r] = (fake_packet*)calloc(1, sizeof(fake_packet));
+            if (!fake_move(&fake.world->rings[r][fake.rank], fake.arriving[r], 0)) break;
+            fake_append(&fake.in[r], fake.arriving[r]);
+            fake.arriving[r] = NULL;
+        }
+    }
+}
+
+static void fake_send(ncclComm_t comm, int peer, const void* from, uint64_t n_bytes) {
+    fake_packet* p = (fake_packet*)calloc(1, sizeof *p);
+    p->header.comm = comm->id;
+    p->header.n_bytes = n_bytes;
+    p->bytes = (char*)malloc(n_bytes + 1);
+    if (n_bytes) memcpy(p->bytes, from, n_bytes);
+    fake_append(&fake.out[comm->world_ranks[peer]], p);
+}
+
+/* The oldest packet of comm from peer, if it is there; a wrong length ends the test. */
+static int fake_receive(ncclComm_t comm, int peer, void* to, uint64_t n_bytes) {
+    fake_packet** p = &fake.in[comm->world_ranks[peer]];
+    while (*p && (*p)->header.comm != comm->id) p = &(*p)->next;
+    if (!*p) return 0;
+    if ((*p)->header.n_bytes != n_bytes) {
+        fprintf(stderr, "fake NCCL: a message of %llu bytes met a receive of %llu\n",
+                (unsigned long long)(*p)->header.n_bytes, (unsigned long long)n_bytes);
+        abort();
+    }
+    if (n_bytes) memcpy(to, (*p)->bytes, n_bytes);
+    {
+        fake_packet* done = *p;
+        *p = done->next;
+        fake_free(done);
+    }
+    return 1;
+}
+
+static void fake_finish(fake_op* op) {
+    const void* from[FAKE_RANKS];
+    uint64_t n_bytes = op->count * (uint64_t)memo_type_bytes((memo_type)op->type);
+    int r;
+    for (r = 0; r < op->comm->size; r++) from[r] = op->temporary + (uint64_t)r * n_bytes;
+    if (op->is_reduction)
+        memo_comm_reduce(op->to, from, op->comm->size, (int64_t)op->count, (memo_type)op->type,
+                         op->reduction == ncclSum ? MEMO_REDUCTION_SUM : MEMO_REDUCTION_MAX);
+    else if (op->to && n_bytes)
+        memcpy(op->to, op->temporary, n_bytes * (uint64_t)op->comm->size);
+}
+
+/* Is the operation through? */
+static int fake_step(fake_op* op) {
+    int i, k, is_done = 1;
+    if (op->comm->is_aborted) return 1;
+    for (i = 0; i < op->n_parts; i++) {
+        fake_part* part = &op->parts[i];
+        int is_next = 1; /* of those from its peer */
+        if (part->is_send) {
+            if (!op->is_started) fake_send(op->comm, part->peer, part->address, part->n_bytes);
+            continue;
+        }
+        for (k = 0; k < i && !part->is_done; k++)
+            if (!op->parts[k].is_send && !op->parts[k].is_done && op->parts[k].peer == part->peer)
+                is_next = 0;
+        if (!part->is_done && is_next)
+            part->is_done = fake_receive(op->comm, part->peer, part->address, part->n_bytes);
+        is_done &= part->is_done;
+    }
+    op->is_started = 1;
+    if (is_done) fake_finish(op);
+    return is_done;
+}
+
+static void fake_progress(void) {
+    int s;
+    fake_traffic();
+    for (s = 0; s < fake.n_streams; s++)
+        while (fake.streams[s] && fake.streams[s]->first && fake_step(fake.streams[s]->first)) {
+            fake_op* op = fake.streams[s]->first;
+            fake.streams[s]->first = op->next;
+            free(op->parts);
+            free(op->temporary);
+            free(op);
+            fake_traffic();
+        }
+    fake_traffic();
+}
+
+/* --- CUDA --- */
+
+static cudaError_t fake_stream_make(cudaStream_t* stream) {
+    *stream = (cudaStream_t)calloc(1, sizeof **stream);
+    fake.streams[fake.n_streams++] = *stream;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* n) {
+    *n = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int ordinal) { return ordinal ? cudaErrorInvalidDevice : cudaSuccess; }
+cudaError_t cudaMalloc(void** address, size_t n_bytes) {
+    *address = malloc(n_bytes);
+    return *address ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaMallocManaged(void** address, size_t n_bytes, unsigned flags) {
+    (void)flags;
+    return cudaMalloc(address, n_bytes);
+}
+cudaError_t cudaFree(void* address) {
+    free(address);
+    return cudaSuccess;
+}
+cudaError_t cudaMemset(void* address, int value, size_t n_bytes) {
+    memset(address, value, n_bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t code) { return code ? "an error" : "no error"; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+    (void)flags;
+    return fake_stream_make(stream);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    int s;
+    for (s = 0; s < fake.n_streams; s++)
+        if (fake.streams[s] == stream) fake.streams[s] = NULL;
+    free(stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    fake_progress();
+    return stream && stream->first ? cudaErrorNotReady : cudaSuccess;
+}
+
+/* --- NCCL --- */
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    int file, is_made;
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "/tmp/fake_nccl.XXXXXX");
+    file = mkstemp(id->internal);
+    if (file < 0) return ncclSystemError;
+    is_made = ftruncate(file, (off_t)sizeof(fake_world)) == 0;
+    close(file);
+    return is_made ? ncclSuccess : ncclSystemError;
+}
+
+static ncclComm_t fake_comm(uint64_t id) {
+    ncclComm_t comm = (ncclComm_t)calloc(1, sizeof *comm);
+    comm->id = id;
+    return comm;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+    int file = open(id.internal, O_RDWR), r;
+    void* memory;
+    if (file < 0 || n > FAKE_RANKS || config->blocking) return ncclInvalidArgument;
+    memory = mmap(NULL, sizeof(fake_world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (memory == MAP_FAILED) return ncclSystemError;
+    fake.world = (fake_world*)memory;
+    fake.rank = rank;
+    *comm = fake_comm(1);
+    (*comm)->rank = rank;
+    (*comm)->size = n;
+    for (r = 0; r < n; r++) (*comm)->world_ranks[r] = r;
+    __atomic_fetch_add(&fake.world->n_joined, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&fake.world->n_joined, __ATOMIC_SEQ_CST) < n) usleep(100);
+    if (!rank) unlink(id.internal);
+    return ncclSuccess;
+}
+
+/* Ranks of equal color, by key, then by rank. */
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
+                           ncclConfig_t* config) {
+    int mine[2], all[FAKE_RANKS][2], r, k, n_missing = comm->size, has[FAKE_RANKS] = {0};
+    (void)config;
+    mine[0] = color;
+    mine[1] = key;
+    *part = NULL;
+    comm->n_splits++;
+    for (r = 0; r < comm->size; r++) fake_send(comm, r, mine, sizeof mine);
+    while (n_missing) {
+        fake_progress();
+        for (r = 0; r < comm->size; r++)
+            if (!has[r] && fake_receive(comm, r, all[r], sizeof mine)) {
+                has[r] = 1;
+                n_missing--;
+            }
+        if (n_missing) usleep(50);
+    }
+    if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+    *part = fake_comm((comm->id * 1009 + (uint64_t)comm->n_splits) * 1009 + (uint64_t)color);
+    for (r = 0; r < comm->size; r++) {
+        int place = 0;
+        if (all[r][0] != color) continue;
+        for (k = 0; k < comm->size; k++)
+            place +=
+                all[k][0] == color && (all[k][1] < all[r][1] || (all[k][1] == all[r][1] && k < r));
+        (*part)->world_ranks[place] = comm->world_ranks[r];
+        if (r == comm->rank) (*part)->rank = place;
+        (*part)->size++;
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+    *rank = comm->rank;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* size) {
+    *size = comm->size;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+    *error = comm->is_aborted ? ncclSystemError : ncclSuccess;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    comm->is_aborted = 1;
+    fake_progress(); /* what waits ends */
+    free(comm);
+    return ncclSuccess;
+}
+ncclResult_t
+ncclCommFinalize(ncclComm_t comm) { /* what was sent gets through, if anybody reads it */
+    int r, n_tries, n_left = 1;
+    (void)comm;
+    for (n_tries = 0; n_left && n_tries < 2000; n_tries++) {
+        fake_progress();
+        for (r = 0, n_left = 0; r < FAKE_RANKS; r++) n_left += fake.out[r] != NULL;
+        if (n_left) usleep(1000);
+    }
+    return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    free(comm);
+    return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) { return result ? "a fake error" : "none"; }
+const char* ncclGetLastError(ncclComm_t comm) {
+    (void)comm;
+    return "";
+}
+
+/* Takes temporary. */
+static ncclResult_t fake_enqueue(ncclComm_t comm, cudaStream_t stream, const fake_part* parts,
+                                 int n_parts, const fake_op* what) {
+    fake_op *op = (fake_op*)malloc(sizeof *op), **last = &stream->first;
+    *op = *what;
+    op->next = NULL;
+    op->comm = comm;
+    op->n_parts = n_parts;
+    op->parts = (fake_part*)malloc((size_t)n_parts * sizeof *parts + 1);
+    memcpy(op->parts, parts, (size_t)n_parts * sizeof *parts);
+    while (*last) last = &(*last)->next;
+    *last = op;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart(void) {
+    fake.depth++;
+    return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd(void) {
+    fake_op none;
+    int n = fake.n_group;
+    if (--fake.depth || !n) return ncclSuccess;
+    memset(&none, 0, sizeof none);
+    fake.n_group = 0;
+    return fake_enqueue(fake.group_comm, fake.group_stream, fake.group, n, &none);
+}
+
+static size_t fake_type_bytes(ncclDataType_t type) {
+    return type == ncclUint8                             ? 1
+           : type == ncclFloat16 || type == ncclBfloat16 ? 2
+           : type == ncclFloat64 || type == ncclInt64    ? 8
+                                                         : 4;
+}
+
+static ncclResult_t fake_message(void* address, size_t count, ncclDataType_t type, int peer,
+                                 int is_send, ncclComm_t comm, cudaStream_t stream) {
+    fake_part* part = &fake.group[fake.n_group];
+    if (!fake.depth || fake.n_group == FAKE_PARTS || peer < 0 || peer >= comm->size)
+        return ncclInvalidUsage; /* memo groups all of them */
+    memset(part, 0, sizeof *part);
+    part->address = (char*)address;
+    part->n_bytes = count * fake_type_bytes(type);
+    part->peer = peer;
+    part->is_send = is_send;
+    fake.n_group++;
+    fake.group_comm = comm;
+    fake.group_stream = stream;
+    return ncclSuccess;
+}
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+    return fake_message((void*)(uintptr_t)from, count, type, peer, 1, comm, stream);
+}
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return fake_message(to, count, type, peer, 0, comm, stream);
+}
+
+/* Every rank to every rank: all of from (part_bytes 0), or a part each. */
+static ncclResult_t fake_collective(const void* from, void* to, size_t count, ncclDataType_t type,
+                                    int is_parted, int is_reduction, ncclRedOp_t reduction,
+                                    ncclComm_t comm, cudaStream_t stream) {
+    fake_part parts[2 * FAKE_RANKS];
+    uint64_t n_bytes = count * fake_type_bytes(type);
+    fake_op op;
+    int r, t;
+    memset(&op, 0, sizeof op);
+    memset(parts, 0, sizeof parts);
+    op.temporary = (char*)malloc((size_t)comm->size * n_bytes + 1);
+    op.to = (char*)to;
+    op.count = count;
+    op.is_reduction = is_reduction;
+    op.reduction = reduction;
+    for (t = 0; t <= MEMO_TYPE_U8; t++)
+        if (memoi_nccl_type((memo_type)t) == type) op.type = t;
+    for (r = 0; r < comm->size; r++) {
+        parts[2 * r].is_send = 1;
+        parts[2 * r].address = (char*)(uintptr_t)from + (is_parted ? (uint64_t)r * n_bytes : 0);
+        parts[2 * r + 1].address = op.temporary + (uint64_t)r * n_bytes;
+        parts[2 * r].peer = parts[2 * r + 1].peer = r;
+        parts[2 * r].n_bytes = parts[2 * r + 1].n_bytes = n_bytes;
+    }
+    return fake_enqueue(comm, stream, parts, 2 * comm->size, &op);
+}
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    return fake_collective(from, to, count, type, 0, 1, op, comm, stream);
+}
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return fake_collective(from, to, count, type, 0, 0, ncclSum, comm, stream);
+}
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    return fake_collective(from, to, count, type, 1, 1, op, comm, stream);
+}
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+    fake_part parts[FAKE_RANKS + 1];
+    fake_op none;
+    int r, n = 0;
+    memset(&none, 0, sizeof none);
+    memset(parts, 0, sizeof parts);
+    for (r = 0; r < comm->size && comm->rank == root; r++) {
+        if (r == root) continue;
+        parts[n].address = (char*)(uintptr_t)from;
+        parts[n].n_bytes = count * fake_type_bytes(type);
+        parts[n].peer = r;
+        parts[n++].is_send = 1;
+    }
+    if (comm->rank != root) {
+        parts[n].address = (char*)to;
+        parts[n].n_bytes = count * fake_type_bytes(type);
+        parts[n++].peer = root;
+    }
+    return fake_enqueue(comm, stream, parts, n, &none); /* memo's is in place */
+}
+
+#endif

@@ -1,0 +1,27 @@
+#!/bin/sh
+# test_nccl.sh - the NCCL back end of memo_sp.h without a GPU: the cases of test_comm_nccl.c on a stand-in for NCCL
+# (tests/fake_nccl.h), a process a rank.  The headers of CUDA and NCCL are real.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+folder=build/tests/nccl
+mkdir -p "$folder" || exit 1
+cuda=${CUDA_HOME:-/usr/local/cuda}/include
+flags="-std=c99 -O1 -g -D_GNU_SOURCE -DFAKE_NCCL -DMEMO_SP_NCCL -I. -Itests"
+
+on_ranks() { # RANKS
+    MASTER_PORT=$((29000 + $$ % 500)) "$folder/test_comm_nccl" "$1"
+}
+
+printf '#include <cuda_runtime_api.h>\n#include <nccl.h>\n' >"$folder/probe.c"
+if ${CC:-cc} -I"$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null; then
+    test_is "the NCCL back end builds on a stand-in" ${CC:-cc} $flags -Wall -Wextra -Wconversion -Werror -isystem "$cuda" \
+        tests/test_comm_nccl.c -o "$folder/test_comm_nccl" -pthread -lm
+    for ranks in 1 2 3 8; do
+        test_is "comm over a stand-in for NCCL, $ranks ranks" on_ranks $ranks
+    done
+else
+    skip "the NCCL back end on a stand-in" "nccl.h or cuda_runtime_api.h is not here"
+fi
+tap_end
