@@ -35,7 +35,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Scripts build things of their own; once is enough.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh *parts/*.inc examples/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
 
 # What needs no compiler must not ask for one.
 NO_SETUP := help clean format format-check install uninstall setup
@@ -83,8 +83,8 @@ endef
 all: examples bench-programs test-programs ## build examples, benchmarks and test programs
 
 examples: $(EXAMPLES) ## build examples/ into build/examples
-test-programs: $(TEST_PROGRAMS)
-bench-programs: $(BENCHES)
+test-programs: $(TEST_PROGRAMS) ## build tests/ alone
+bench-programs: $(BENCHES) ## build bench/ alone
 
 build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
@@ -162,7 +162,7 @@ CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cud
 # Calls that must not happen inside a step are intercepted by the linker.
 CUDA_WRAPS  = $(addprefix -Xlinker --wrap=,$(shell grep -o '^SYMBOL.cuda[A-Za-z]*' tests/cuda/test_step.cu | cut -c8-))
 
-build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) $(wildcard parts/*) Makefile
+build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)
 	@echo "  NVCC  $@"
 	$(Q)nvcc -arch=$(CUDA_ARCH) -std=c++17 -O2 -g -I. $(if $(findstring test_step,$@),$(CUDA_WRAPS)) $< -o $@
@@ -223,7 +223,7 @@ coverage: ## line coverage of the headers by the tests (gcc and gcov)
 	@$(call need,gcov,gcc)
 	@rm -rf build/coverage
 	@$(MAKE) --no-print-directory VARIANT=coverage CC=gcc test
-	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h $(wildcard parts/*.inc)
+	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h
 
 format: ## put all C sources into the style of .clang-format
 	@$(call need,clang-format,clang-format)

@@ -4888,8 +4888,11 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         int64_t free_bytes = -1, total_bytes = 0;
         char free_name[32];
         arena->own_memory = NULL;
+        /* How much is free is worth saying where that is the reason; a device without a capacity of
+         * its own cannot know what the machine has. */
         if (!device->memory_info ||
-            device->memory_info(device->context, &free_bytes, &total_bytes, NULL))
+            device->memory_info(device->context, &free_bytes, &total_bytes, NULL) ||
+            free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
                                   memoi_bytes_name(name, (double)needed), (long long)needed,
                                   reason.message);

@@ -173,6 +173,13 @@ static memo_status read_text(const char* path, input* in, memo_error* error) {
         n = fread(in->text + in->n_bytes, 1, (size_t)(capacity - in->n_bytes - 1), file);
         in->n_bytes += (int64_t)n;
     }
+    if (ferror(file)) {
+        memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
+        if (file != stdin) fclose(file);
+        free(in->text);
+        in->text = NULL;
+        return MEMO_STATUS_IO;
+    }
     if (file != stdin) fclose(file);
     if (!in->text)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s: too large", path);
@@ -641,6 +648,8 @@ int main(int argc, char** argv) {
         printf("solve_seconds: %.6f\n", seconds);
     }
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
     if (!status && o.csv) status = write_csv(&in, o.csv, &error);
     if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
     if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);

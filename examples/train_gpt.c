@@ -47,6 +47,7 @@ typedef struct job {
     double* losses;           /* of the n_done steps done, nats per byte */
     int64_t n_done, n_losses; /* there is room for n_losses */
     FILE* loss_log;
+    size_t n_old_path; /* of --output: what follows was made, and goes where nothing was written */
 } job;
 
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
@@ -302,7 +303,8 @@ static void print_profile(const memo_profile* profile) {
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
-/* Removes the directories that make_directory made: path[0, *n_old) was there before. */
+/* Removes the directories that make_directory made, where they are empty: path[0, *n_old) was there
+ * before. */
 static void unmake_directory(const char* path, size_t n_old) {
     char part[1024];
     size_t n = strlen(path);
@@ -339,20 +341,17 @@ static memo_status make_directory(const char* path, size_t* n_old, memo_error* e
 /* Last before training, so that no mistake found earlier leaves anything behind. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    size_t n_old = 0;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first()) return status;
-    if (o->output) status = make_directory(o->output, &n_old, error);
+    if (o->output) status = make_directory(o->output, &j->n_old_path, error);
     if (!status && o->output && access(o->output, W_OK | X_OK))
         status = memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be written: %s",
                                 o->output, strerror(errno));
     if (status || !o->loss_log) return status;
     j->loss_log = fopen(o->loss_log, "wb");
     if (j->loss_log) return MEMO_STATUS_OK;
-    memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s", o->loss_log,
-                   strerror(errno));
-    if (o->output) unmake_directory(o->output, n_old);
-    return MEMO_STATUS_IO;
+    return memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s",
+                          o->loss_log, strerror(errno));
 }
 
 static void print_text(const job* j) {
@@ -483,23 +482,30 @@ static void print_loss(const job* j) {
 }
 
 /* Continues a place of the text, at the start of a line, with what the model makes of it. */
+/* In pieces, between which Ctrl-C is heeded. */
 static memo_status print_sample(const job* j, run* r, memo_error* error) {
+    enum { N_PIECE = 64 };
     const train_options* o = &j->options;
-    int64_t n_prompt = o->sequence < 64 ? o->sequence : 64;
+    int64_t n_prompt = o->sequence < 64 ? o->sequence : 64, n = n_prompt, n_all;
     int64_t begin =
         (int64_t)(train_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
-    uint8_t* bytes = (uint8_t*)malloc((size_t)o->sample);
-    memo_status status;
+    uint8_t* bytes = (uint8_t*)malloc((size_t)(n_prompt + o->sample));
+    memo_status status = MEMO_STATUS_OK;
     if (!bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --sample");
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
-    status = gpt_generate(r->model, j->text.bytes + begin, n_prompt, 0.8, (uint64_t)o->seed, bytes,
-                          o->sample, error);
+    memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
+    for (n_all = n_prompt + o->sample; n < n_all && !status && !interrupted;) {
+        int64_t n_new = gpt_min(N_PIECE, n_all - n);
+        status = gpt_generate(r->model, bytes, n, 0.8, train_mix((uint64_t)(o->seed + n)),
+                              bytes + n, n_new, error);
+        n += n_new;
+    }
     if (!status) {
         printf("\n%lld bytes of the text:\n", (long long)n_prompt);
-        print_bytes(j->text.bytes + begin, n_prompt);
-        printf("and %lld more, generated:\n", (long long)o->sample);
-        print_bytes(bytes, o->sample);
+        print_bytes(bytes, n_prompt);
+        printf("and %lld more, generated:\n", (long long)(n - n_prompt));
+        print_bytes(bytes + n_prompt, n - n_prompt);
     }
     free(bytes);
     return status;
@@ -579,7 +585,7 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
 
 typedef struct comparison {
     char alpha[16]; /* of the rows swapped */
-    char shortage[96];
+    char shortage[160];
     int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
     double step_s, stall_s;                                  /* medians over steps */
     double layers_s;    /* the same, of forward and backward alone */
@@ -863,6 +869,7 @@ static void job_destroy(job* j) {
     train_text_free(&j->text);
     free(j->losses);
     if (j->loss_log) fclose(j->loss_log);
+    if (j->n_old_path) unmake_directory(j->options.output, j->n_old_path);
 }
 
 int main(int argc, char** argv) {
@@ -893,8 +900,9 @@ int main(int argc, char** argv) {
         is_training = !status;
         if (!status && !interrupted) status = work(&j, &error);
     }
+    if ((fflush(stdout) || ferror(stdout)) && !status)
+        status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
     code = exit_code_of(status, is_training);
-    fflush(stdout);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);

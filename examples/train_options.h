@@ -360,12 +360,17 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
                    ? train_parse_arguments(N_DEMO_ARGUMENTS, demo_arguments, options, error)
                    : MEMO_STATUS_OK;
     }
-    if (o->kind == OPTION_FILES && !equals) {
+    if (o->kind == OPTION_FILES) {
         options->text_files = argv + *next;
         options->n_text_files = 0;
+        if (equals && equals[1]) { /* --text=FILE MORE... : the first one, without its name */
+            options->text_files = argv + *next - 1;
+            options->text_files[0] = equals + 1;
+            options->n_text_files = 1;
+        }
         while (*next < argc && strncmp(argv[*next], "--", 2)) (*next)++, options->n_text_files++;
         if (options->n_text_files) return MEMO_STATUS_OK;
-    } else if (equals && o->kind != OPTION_FILES) {
+    } else if (equals) {
         return option_set(options, o, equals + 1, error);
     } else if (*next < argc && strncmp(argv[*next], "--", 2)) {
         return option_set(options, o, argv[(*next)++], error);

@@ -148,14 +148,16 @@ static int64_t moved_bytes(const train_options* o, const candidate* c) {
     return 2 * o->accumulate * c->sizes.swapped_bytes;
 }
 
-/* "device: needs 163.0 MiB of 48.0 MiB"; empty where the candidate fits. */
+/* "device: needs 163.0 MiB of 48.0 MiB", and of the host where that is short; empty where the
+ * candidate fits. */
 static const char* shortage(const train_options* o, const candidate* c, char* text, size_t n_text) {
     *text = 0;
     if (!device_fits(o, c))
         snprintf(text, n_text, "device: needs %s of %s", bytes_name((double)c->device_bytes),
                  bytes_name((double)o->device_memory));
-    else if (!host_fits(o, c))
-        snprintf(text, n_text, "host: needs %s of %s", bytes_name((double)c->host_bytes),
+    if (!host_fits(o, c))
+        snprintf(text + strlen(text), n_text - strlen(text), "%shost: needs %s of %s",
+                 *text ? ", " : "", bytes_name((double)c->host_bytes),
                  bytes_name((double)o->host_memory));
     return text;
 }
@@ -343,6 +345,8 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
     double peak = (double)c->device_bytes, rounding = (double)c->sizes.device_bytes;
     double states = (double)gpt_state_bytes(&c->desc.config);
     refused_policy(o, c, policy, sizeof policy);
+    if (!device_fits(o, c) && !host_fits(o, c))
+        snprintf(others, sizeof others, " and --host-memory %s", bytes_option(c->host_bytes));
     append_fitting_policies(o, c->desc.policy, others, sizeof others);
     if (!device_fits(o, c))
         return memo_error_set(

@@ -22,6 +22,7 @@ fi
 sources=$PWD
 directory=$(mktemp -d) || exit 1
 trap 'rm -rf "$directory"' EXIT
+trap 'exit 130' INT TERM # dash runs the trap above on exit alone
 cd "$directory" || exit 1
 
 n_tests=0
