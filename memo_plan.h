@@ -695,6 +695,32 @@ MEMOI int memoi_keyed_compare(const void* left, const void* right) {
     return (a->index > b->index) - (a->index < b->index);
 }
 
+/* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
+MEMOI void memoi_keyed_sort(memoi_keyed* list, int64_t n) {
+    int64_t largest = 0, i, sum = 0;
+    memoi_keyed* sorted;
+    int64_t* place;
+    int is_sorted = 1;
+    for (i = 0; i < n; i++) {
+        largest = memoi_max(largest, list[i].key);
+        if (i > 0 && memoi_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+    }
+    if (is_sorted) return;
+    sorted = largest / 4 > n ? NULL : (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    place = sorted ? (int64_t*)memoi_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    if (!place) {
+        MEMO_FREE(sorted);
+        qsort(list, (size_t)n, sizeof *list, memoi_keyed_compare);
+        return;
+    }
+    for (i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    memcpy(list, sorted, (size_t)n * sizeof *list);
+    MEMO_FREE(sorted);
+    MEMO_FREE(place);
+}
+
 /* Turns the ranges from times into sections: sweep the end points; where a range ends and one has
  * begun since the last section was closed, the live set is a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
@@ -712,8 +738,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         ends[i].key = problem->ranges[i].end;
         begins[i].index = ends[i].index = i;
     }
-    qsort(begins, (size_t)n, sizeof *begins, memoi_keyed_compare);
-    qsort(ends, (size_t)n, sizeof *ends, memoi_keyed_compare);
+    memoi_keyed_sort(begins, n);
+    memoi_keyed_sort(ends, n);
     while (died < n) {
         if (born < n && begins[born].key < ends[died].key) {
             problem->ranges[begins[born++].index].begin = closed;
@@ -728,6 +754,35 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     MEMO_FREE(begins);
     MEMO_FREE(ends);
     return 1;
+}
+
+/* Orders items, with their ranges, by when they first live: a gap may come first.  0: no memory. */
+MEMOI int memoi_problem_sort(memoi_problem* problem) {
+    int64_t n = problem->n_items, n_ranges = 0, i;
+    memoi_keyed* order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memoi_item* items = (memoi_item*)memoi_calloc(n, sizeof(memoi_item));
+    memoi_range* ranges = (memoi_range*)memoi_calloc(problem->n_ranges, sizeof(memoi_range));
+    int ok = order && items && ranges;
+    for (i = 0; ok && i < n; i++) {
+        order[i].key = problem->ranges[problem->items[i].first_range].begin;
+        order[i].index = i;
+    }
+    if (ok) memoi_keyed_sort(order, n);
+    for (i = 0; ok && i < n; i++) {
+        items[i] = problem->items[order[i].index];
+        memcpy(ranges + n_ranges, problem->ranges + items[i].first_range,
+               (size_t)items[i].n_ranges * sizeof *ranges);
+        items[i].first_range = n_ranges;
+        n_ranges += items[i].n_ranges;
+    }
+    if (ok) {
+        memcpy(problem->items, items, (size_t)n * sizeof *items);
+        memcpy(problem->ranges, ranges, (size_t)n_ranges * sizeof *ranges);
+    }
+    MEMO_FREE(order);
+    MEMO_FREE(items);
+    MEMO_FREE(ranges);
+    return ok;
 }
 
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
@@ -790,6 +845,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
                               "sizes, alignments and fixed offsets together may pass 2^62");
     }
     problem->unit_bytes = unit ? unit : 1;
+    if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_sums = (int64_t*)memoi_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_sums) goto no_memory;

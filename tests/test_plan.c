@@ -46,7 +46,7 @@ static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
         memo_buffer* buffer = &plan->buffers[i];
         if (buffer->end - buffer->begin < 3) continue;
         plan->gaps[gap].buffer = i;
-        plan->gaps[gap].begin = memo_test_int(buffer->begin + 1, buffer->end - 2);
+        plan->gaps[gap].begin = memo_test_int(buffer->begin, buffer->end - 2);
         plan->gaps[gap].end = memo_test_int(plan->gaps[gap].begin + 1, buffer->end - 1);
         gap++;
     }
