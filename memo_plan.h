@@ -26,10 +26,12 @@ extern "C" {
 /* ---- memory: offsets ------------------------------------------------------------------------- */
 
 typedef enum memo_plan_engine {
-    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, the search */
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, bi-level, then the search */
     MEMO_PLAN_ENGINE_GREEDY,   /* a few orders, the best of them: milliseconds */
     MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then branch and bound */
-    MEMO_PLAN_ENGINE_MIP       /* greedy, then the paper's program; needs lp_solve; small cases */
+    MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program; needs lp_solve; small cases */
+    MEMO_PLAN_ENGINE_BILEVEL /* layers once, then what joins them; where it misses the bound, AUTO's
+                                  others */
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
@@ -39,6 +41,9 @@ typedef struct memo_plan_desc {
     int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
     uint64_t seed;      /* of the search's tie breaks */
     memo_log log;       /* progress of the search: a line for every attempt */
+    /* The plan's trace, whose marks say where layers begin and end.  NULL, or without such marks:
+     * bi-level finds by itself what repeats. */
+    const memo_trace* trace;
 } memo_plan_desc;
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
@@ -2059,6 +2064,16 @@ typedef struct memoi_effort {
     const memo_log* log;
 } memoi_effort;
 
+/* A share of what is left; what remains of its nodes is given back by adding them again. */
+MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
+    double now = memoi_plan_clock();
+    memoi_effort own = *effort;
+    own.deadline = now + share * (effort->deadline - now);
+    own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
+    effort->nodes_left -= own.nodes_left;
+    return own;
+}
+
 MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* problem,
                                const memoi_solution* best, int64_t bound, int64_t n_nodes) {
     char message[160];
@@ -2193,12 +2208,8 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
             if (!memoi_problem_extract(problem, first, last, begin, end, &part)) {
                 status = memoi_no_memory(error, "a part of the plan");
             } else {
-                double now = memoi_plan_clock();
-                double share = (double)(last - first) / (double)(problem->n_items - first);
-                memoi_effort own = *effort;
-                own.deadline = now + share * (effort->deadline - now);
-                own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
-                effort->nodes_left -= own.nodes_left;
+                memoi_effort own = memoi_effort_take(
+                    effort, (double)(last - first) / (double)(problem->n_items - first));
                 status = memoi_search_part_solve(plan, &part, goal, &own, best->offsets + first,
                                                  &part_peak, &bound, error);
                 effort->nodes_left += own.nodes_left;
@@ -2527,15 +2538,18 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #endif /* MEMO_LP_SOLVE */
 
-/* ---- memo_plan_solve ----------------------------------------------------------------------------
- * Knows: the
- * engines, and which of them to ask.  Does not plan. */
-
-memo_plan_desc memo_plan_desc_default(void) {
-    memo_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+/* ---- bi-level -----------------------------------------------------------------------------------
+ * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
+ * how one is solved.
+ *
+ * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so what a layer requests
+ * and frees by itself is placed once.  Time is cut into *windows*, a phase of a layer each, from
+ * marks or from what repeats.  The buffers that live inside a window are its locals; they fall into
+ * *groups* where none of them lives across.  Groups that are alike request by request are of one
+ * *kind*.  A kind is solved once, a group becomes a single block of the outer plan, beside the
+ * buffers that live longer.  A layer that differs is a kind of its own.  (The paper makes one block
+ * of all groups of a window; several leave room between them.)  A recomputation inside a backward
+ * belongs to it. */
 
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
@@ -2554,11 +2568,581 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
+/* Greedy, and where effort is given the search, on a plan of its own. */
+MEMOI memo_status memoi_level_solve(memo_plan* plan, memoi_effort* effort, memo_error* error) {
+    memoi_problem problem;
+    memoi_solution best;
+    memo_status status = memo_plan_prepare(plan, error);
+    if (!status) status = memoi_problem_create(plan, &problem, error);
+    if (status) return status;
+    best.peak = INT64_MAX;
+    best.is_optimal = 0;
+    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
+    if (!best.offsets) status = memoi_no_memory(error, "a level of the plan");
+    if (!status) status = memoi_greedy_solve(plan, &problem, problem.lower_bound, &best, error);
+    if (!status && effort && !best.is_optimal)
+        status = memoi_search_solve(plan, &problem, problem.lower_bound, effort, &best, error);
+    if (!status) memoi_plan_store(plan, &problem, &best, "level");
+    MEMO_FREE(best.offsets);
+    memoi_problem_free(&problem);
+    return status;
+}
+
+typedef struct memoi_member {
+    int64_t buffer, group;
+    int64_t begin, end;   /* its events, counted within the group */
+    int64_t offset_bytes; /* within the group; of a kind */
+} memoi_member;
+
+typedef struct memoi_group {
+    int64_t first, n; /* members */
+    int64_t begin, end;
+    int64_t alignment_bytes;
+    int64_t kind;                      /* the first group like this one; of a kind, itself */
+    int64_t next;                      /* of a kind: another one with the same hash, or -1 */
+    int64_t height_bytes, bound_bytes; /* of a kind */
+} memoi_group;
+
+typedef struct memoi_bilevel {
+    const memo_plan* plan;
+    int64_t n_events;     /* begins and ends in the order of time, ends first */
+    int64_t* events;      /* buffer i begins: i; it ends: -1 - i */
+    int64_t* ends;        /* of buffer i: the event */
+    memoi_range* windows; /* times; disjoint, ascending */
+    int64_t n_windows, window_capacity;
+    memoi_member* members;
+    memoi_group* groups;
+    int64_t* member_of; /* of buffer i; -1: it belongs to the outer plan */
+    int64_t n_members, n_groups, n_kinds;
+} memoi_bilevel;
+
+MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
+    MEMO_FREE(bilevel->events);
+    MEMO_FREE(bilevel->ends);
+    MEMO_FREE(bilevel->windows);
+    MEMO_FREE(bilevel->members);
+    MEMO_FREE(bilevel->groups);
+    MEMO_FREE(bilevel->member_of);
+}
+
+MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
+    int64_t n = plan->n_buffers, born = 0, died = 0, i;
+    memoi_keyed* ends = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memset(bilevel, 0, sizeof *bilevel);
+    bilevel->plan = plan;
+    bilevel->n_events = 2 * n;
+    bilevel->events = (int64_t*)memoi_calloc(2 * n, sizeof(int64_t));
+    bilevel->ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    bilevel->members = (memoi_member*)memoi_calloc(n, sizeof(memoi_member));
+    bilevel->groups = (memoi_group*)memoi_calloc(n + 1, sizeof(memoi_group));
+    bilevel->member_of = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    if (!ends || !bilevel->events || !bilevel->ends || !bilevel->members || !bilevel->groups ||
+        !bilevel->member_of) {
+        MEMO_FREE(ends);
+        memoi_bilevel_free(bilevel);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        ends[i].key = plan->buffers[i].end;
+        ends[i].index = i;
+    }
+    memoi_keyed_sort(ends, n);
+    while (died < n) {
+        if (born < n && plan->buffers[born].begin < ends[died].key) {
+            bilevel->events[born + died] = born;
+            born++;
+        } else {
+            bilevel->ends[ends[died].index] = born + died;
+            bilevel->events[born + died] = -1 - ends[died].index;
+            died++;
+        }
+    }
+    MEMO_FREE(ends);
+    return 1;
+}
+
+MEMOI int64_t memoi_event_time(const memoi_bilevel* bilevel, int64_t e) {
+    int64_t i = bilevel->events[e];
+    return i < 0 ? bilevel->plan->buffers[-1 - i].end : bilevel->plan->buffers[i].begin;
+}
+
+MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
+    void* windows = bilevel->windows;
+    int fits = memoi_reserve(&windows, &bilevel->window_capacity, bilevel->n_windows + 1,
+                             sizeof(memoi_range));
+    bilevel->windows = (memoi_range*)windows;
+    if (!fits) return 0;
+    bilevel->windows[bilevel->n_windows].begin = begin;
+    bilevel->windows[bilevel->n_windows++].end = end;
+    return 1;
+}
+
+/* --- windows from marks --- */
+
+/* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
+ * phase that another layer's interrupts is none. */
+MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
+    memo_mark open;
+    int64_t time = 0, begin = 0, i;
+    memset(&open, 0, sizeof open);
+    for (i = 0; i < trace->n_requests; i++) {
+        memo_request_kind kind = trace->requests[i].kind;
+        memo_mark mark;
+        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        if (kind != MEMO_REQUEST_MARK) continue;
+        mark = memoi_request_mark(trace, i);
+        if (mark.layer < 0) continue;
+        if (!mark.is_end && (open.phase == MEMO_PHASE_NONE || open.layer != mark.layer)) {
+            open = mark;
+            begin = time;
+        } else if (!mark.is_end && open.phase == MEMO_PHASE_RECOMPUTE) {
+            open.phase = mark.phase;
+        } else if (mark.is_end && open.phase == mark.phase && open.layer == mark.layer) {
+            open.phase = MEMO_PHASE_NONE;
+            if (time > begin && !memoi_window_add(bilevel, begin, time)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* --- windows from what repeats ---
+ *
+ * An event's symbol is what it does and to how many bytes.  Where events repeat with period p, the
+ * last place with the same few symbols lies p back: the commonest distances are the periods to try.
+ * What looks alike here is compared request by request later. */
+
+enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8 };
+
+MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
+    int64_t i = bilevel->events[e];
+    uint64_t bytes = (uint64_t)memoi_plan_bytes(bilevel->plan, i < 0 ? -1 - i : i);
+    return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
+}
+
+/* Where in the period to cut: where the fewest bytes live across that live for less than it. */
+MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, int64_t end,
+                                 int64_t period, int64_t* across) {
+    int64_t e, best = 0, here = 0;
+    memset(across, 0, (size_t)(period + 1) * sizeof *across);
+    for (e = begin; e < end; e++) {
+        int64_t i = bilevel->events[e], first, stop, bytes;
+        if (i < 0 || bilevel->ends[i] >= end || bilevel->ends[i] - e >= period) continue;
+        bytes = memoi_plan_bytes(bilevel->plan, i);
+        first = (e + 1 - begin) % period; /* cuts [first, stop), as differences */
+        stop = (bilevel->ends[i] + 1 - begin) % period;
+        across[first] += bytes;
+        across[stop] -= bytes;
+        if (stop < first) across[0] += bytes;
+    }
+    for (e = 0; e < period; e++) {
+        here += across[e];
+        across[e] = here;
+        if (across[e] < across[best]) best = e;
+    }
+    return best;
+}
+
+/* Adds the windows of every stretch that has at least two periods. */
+MEMOI int memoi_repeat_windows(memoi_bilevel* bilevel, const uint64_t* symbols, int64_t period,
+                               char* is_taken, int64_t* scratch) {
+    int64_t n = bilevel->n_events, begin = 0, e, cut;
+    for (e = 0; e + period <= n; e++) {
+        int64_t end = e + period; /* of the stretch that begins at `begin` */
+        if (end < n && !is_taken[e] && !is_taken[end] && symbols[e] == symbols[end]) continue;
+        if (e - begin >= period) {
+            cut = begin + memoi_repeat_phase(bilevel, begin, end, period, scratch);
+            for (; cut + period <= end; cut += period)
+                if (!memoi_window_add(bilevel, memoi_event_time(bilevel, cut),
+                                      memoi_event_time(bilevel, cut + period - 1) + 1))
+                    return 0;
+            memset(is_taken + begin, 1, (size_t)(end - begin));
+            e = end - 1;
+        }
+        begin = e + 1;
+    }
+    return 1;
+}
+
+MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
+    int64_t n = bilevel->n_events, e, k, round;
+    uint64_t* symbols = (uint64_t*)memoi_calloc(n, sizeof(uint64_t));
+    int64_t* count = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t)); /* of a distance */
+    int64_t* scratch = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    char* is_taken = (char*)memoi_calloc(n, 1);
+    int ok = symbols && count && scratch && is_taken;
+    memoi_map last;
+    memset(&last, 0, sizeof last);
+    for (e = 0; ok && e < n; e++) symbols[e] = memoi_event_symbol(bilevel, e);
+    for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
+        uint64_t gram = 0;
+        int64_t before;
+        for (k = 0; k < MEMOI_REPEAT_GRAM; k++) gram = gram * 0xbf58476d1ce4e5b9u + symbols[e + k];
+        before = memoi_map_get(&last, (int64_t)gram);
+        if (before >= 0) count[e - before]++;
+        ok = memoi_map_put(&last, (int64_t)gram, e);
+    }
+    for (round = 0; ok && round < MEMOI_REPEAT_PERIODS; round++) {
+        int64_t period = 0;
+        for (e = MEMOI_REPEAT_GRAM; e <= n / 2; e++)
+            if (count[e] > count[period]) period = e;
+        if (count[period] == 0) break;
+        count[period] = 0;
+        ok = memoi_repeat_windows(bilevel, symbols, period, is_taken, scratch);
+    }
+    for (k = 0; ok && k < bilevel->n_windows; k++) { /* by insertion: periods come in stretches */
+        memoi_range window = bilevel->windows[k];
+        for (e = k; e > 0 && bilevel->windows[e - 1].begin > window.begin; e--)
+            bilevel->windows[e] = bilevel->windows[e - 1];
+        bilevel->windows[e] = window;
+    }
+    memoi_map_free(&last);
+    MEMO_FREE(symbols);
+    MEMO_FREE(count);
+    MEMO_FREE(scratch);
+    MEMO_FREE(is_taken);
+    return ok;
+}
+
+/* --- groups and kinds --- */
+
+/* A group of one is no group. */
+MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
+    memoi_group* group = &bilevel->groups[bilevel->n_groups];
+    group->n = bilevel->n_members - group->first;
+    if (group->n > 1) {
+        bilevel->n_groups++;
+    } else if (group->n == 1) {
+        bilevel->member_of[bilevel->members[--bilevel->n_members].buffer] = -1;
+    }
+}
+
+MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t window = 0, gap = 0, e, i;
+    memoi_group* group = &bilevel->groups[0];
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t alignment =
+            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+        while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
+        while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
+            window++;
+        bilevel->member_of[i] = -1;
+        if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
+            buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
+            buffer->size_bytes == 0)
+            continue;
+        if (group->first == bilevel->n_members || buffer->begin >= group->end) {
+            memoi_group_close(bilevel);
+            group = &bilevel->groups[bilevel->n_groups];
+            memset(group, 0, sizeof *group);
+            group->first = bilevel->n_members;
+            group->begin = buffer->begin;
+        }
+        group->end = memoi_max(group->end, buffer->end);
+        group->alignment_bytes = memoi_max(group->alignment_bytes, alignment);
+        bilevel->member_of[i] = bilevel->n_members;
+        bilevel->members[bilevel->n_members].buffer = i;
+        bilevel->members[bilevel->n_members++].group = bilevel->n_groups;
+    }
+    memoi_group_close(bilevel);
+    for (i = 0; i < bilevel->n_groups; i++) bilevel->groups[i].kind = 0; /* counts events here */
+    for (e = 0; e < bilevel->n_events; e++) {
+        int64_t buffer = bilevel->events[e];
+        int64_t m = bilevel->member_of[buffer < 0 ? -1 - buffer : buffer];
+        if (m < 0) continue;
+        group = &bilevel->groups[bilevel->members[m].group];
+        if (buffer < 0)
+            bilevel->members[m].end = group->kind++;
+        else
+            bilevel->members[m].begin = group->kind++;
+    }
+}
+
+MEMOI uint64_t memoi_hash_add(uint64_t hash, int64_t value) {
+    return (hash ^ (uint64_t)value) * 0x9e3779b97f4a7c15u + (hash >> 29);
+}
+
+MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
+                             const memoi_group* b) {
+    const memo_buffer* buffers = bilevel->plan->buffers;
+    int64_t k;
+    if (a->n != b->n) return 0;
+    for (k = 0; k < a->n; k++) {
+        const memoi_member* x = &bilevel->members[a->first + k];
+        const memoi_member* y = &bilevel->members[b->first + k];
+        if (x->begin != y->begin || x->end != y->end ||
+            buffers[x->buffer].size_bytes != buffers[y->buffer].size_bytes ||
+            buffers[x->buffer].alignment_bytes != buffers[y->buffer].alignment_bytes)
+            return 0;
+    }
+    return 1;
+}
+
+MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
+    int64_t g, k;
+    int ok = 1;
+    memoi_map kinds; /* hash -> the latest kind that has it */
+    memset(&kinds, 0, sizeof kinds);
+    for (g = 0; g < bilevel->n_groups && ok; g++) {
+        memoi_group* group = &bilevel->groups[g];
+        uint64_t hash = 0;
+        int64_t first;
+        for (k = group->first; k < group->first + group->n; k++) {
+            const memoi_member* member = &bilevel->members[k];
+            hash = memoi_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
+            hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
+        }
+        first = memoi_map_get(&kinds, (int64_t)hash);
+        group->kind = first;
+        while (group->kind >= 0 &&
+               !memoi_groups_alike(bilevel, group, &bilevel->groups[group->kind]))
+            group->kind = bilevel->groups[group->kind].next;
+        if (group->kind >= 0) continue;
+        group->kind = g;
+        group->next = first;
+        bilevel->n_kinds++;
+        ok = memoi_map_put(&kinds, (int64_t)hash, g);
+    }
+    memoi_map_free(&kinds);
+    return ok;
+}
+
+/* --- the two levels --- */
+
+MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
+                                   memo_error* error) {
+    memo_plan* inner;
+    int64_t k;
+    memo_status status =
+        memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
+    if (status) return status;
+    for (k = 0; k < kind->n; k++) {
+        const memoi_member* member = &bilevel->members[kind->first + k];
+        inner->buffers[k] = bilevel->plan->buffers[member->buffer];
+        inner->buffers[k].begin = member->begin;
+        inner->buffers[k].end = member->end;
+    }
+    status = memoi_level_solve(inner, effort, error);
+    if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
+        kind->height_bytes = inner->peak_bytes;
+        kind->bound_bytes =
+            inner->proof == MEMO_PROOF_OPTIMAL ? inner->peak_bytes : inner->lower_bound_bytes;
+        for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
+            bilevel->members[kind->first + k].offset_bytes = inner->buffers[k].offset_bytes;
+    }
+    memo_plan_destroy(inner);
+    return status;
+}
+
+/* Each group a block with id n_buffers + group, each other buffer with its index as id. */
+MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
+                                     memo_error* error) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t n = plan->n_buffers, n_outer = n - bilevel->n_members + bilevel->n_groups, at = 0, i;
+    int64_t gap = 0;
+    memo_status status =
+        memo_plan_create(n_outer, plan->n_gaps, plan->alignment_bytes, outer, error);
+    if (status) return status;
+    for (i = 0; i < n; i++) {
+        int64_t m = bilevel->member_of[i];
+        const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
+        memo_buffer* buffer = &(*outer)->buffers[at];
+        if (group && group->first != m) continue;
+        *buffer = plan->buffers[i];
+        buffer->id = group ? n + bilevel->members[m].group : i;
+        if (group) {
+            buffer->size_bytes = bilevel->groups[group->kind].height_bytes;
+            buffer->end = group->end;
+            buffer->alignment_bytes = group->alignment_bytes;
+        }
+        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
+            (*outer)->gaps[gap] = plan->gaps[gap];
+            (*outer)->gaps[gap].buffer = at;
+        }
+        at++;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The outer plan's offsets and those within the blocks, as offsets of the flat problem's items. */
+MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* outer,
+                                 const memoi_problem* problem, const int64_t* item_of,
+                                 int64_t* offsets) {
+    int64_t n = bilevel->plan->n_buffers, i, k;
+    for (i = 0; i < outer->n_buffers; i++) {
+        int64_t id = outer->buffers[i].id, offset = outer->buffers[i].offset_bytes;
+        const memoi_group *group, *kind;
+        if (id < n) {
+            if (item_of[id] >= 0) offsets[item_of[id]] = offset / problem->unit_bytes;
+            continue;
+        }
+        group = &bilevel->groups[id - n];
+        kind = &bilevel->groups[group->kind];
+        for (k = 0; k < group->n; k++)
+            offsets[item_of[bilevel->members[group->first + k].buffer]] =
+                (offset + bilevel->members[kind->first + k].offset_bytes) / problem->unit_bytes;
+    }
+}
+
+/* Lowers items, lowest first, onto the tops of those below: blocks are rectangles only until here.
+ */
+MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
+    memoi_greedy greedy;
+    int64_t i, k;
+    if (!memoi_greedy_create(&greedy, problem)) return 0;
+    for (i = 0; i < problem->n_items; i++) {
+        greedy.heap[i].key = offsets[i];
+        greedy.heap[i].index = i;
+    }
+    qsort(greedy.heap, (size_t)problem->n_items, sizeof *greedy.heap, memoi_keyed_compare);
+    memoi_skyline_clear(&greedy.skyline);
+    for (k = 0; k < problem->n_items; k++) {
+        i = greedy.heap[k].index;
+        if (problem->items[i].fixed < 0)
+            offsets[i] = memoi_align_up(memoi_item_top(&greedy, i), problem->items[i].alignment);
+        memoi_item_place(&greedy, i, offsets[i]);
+    }
+    memoi_greedy_free(&greedy);
+    return 1;
+}
+
+/* Both levels and the plan that they make; with effort, kinds above their bound are searched. */
+MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
+                                      int64_t target, memoi_effort* effort, const int64_t* item_of,
+                                      int64_t* offsets, memoi_solution* best, memo_error* error) {
+    memo_plan* outer = NULL;
+    memoi_effort own;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t g, n_left = bilevel->n_kinds;
+    for (g = 0; g < bilevel->n_groups && !status; g++) {
+        memoi_group* kind = &bilevel->groups[g];
+        if (kind->kind != g) continue;
+        if (kind->height_bytes == 0) {
+            status = memoi_kind_solve(bilevel, kind, NULL, error);
+        } else if (effort && kind->height_bytes > kind->bound_bytes) {
+            own = memoi_effort_take(effort, 0.25 / (double)n_left);
+            status = memoi_kind_solve(bilevel, kind, &own, error);
+            effort->nodes_left += own.nodes_left;
+        }
+        n_left--;
+    }
+    if (!status) status = memoi_outer_create(bilevel, &outer, error);
+    if (!status && effort) own = memoi_effort_take(effort, 0.25);
+    if (!status) status = memoi_level_solve(outer, effort ? &own : NULL, error);
+    if (!status && effort) effort->nodes_left += own.nodes_left;
+    if (!status) {
+        memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
+        memoi_solution_offer(problem, offsets, best);
+        if (best->peak > target) {
+            if (memoi_justify(problem, offsets))
+                memoi_solution_offer(problem, offsets, best);
+            else
+                status = memoi_no_memory(error, "the plan of the layers");
+        }
+    }
+    memo_plan_destroy(outer);
+    return status;
+}
+
+/* Offers to best what the two levels make of plan: first greedy on both, then searched.  No
+ * repetition is no error, nor are sizes that only blocks make too large. */
+MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
+                                      const memoi_problem* problem, int64_t target,
+                                      memoi_effort* effort, memoi_solution* best,
+                                      memo_error* error) {
+    static const memo_log silent = {NULL, NULL};
+    memo_status status = MEMO_STATUS_OK;
+    memoi_bilevel bilevel;
+    memoi_effort quiet = *effort;
+    int64_t *item_of = NULL, *offsets = NULL, i;
+    int ok = memoi_bilevel_create(&bilevel, plan);
+    if (!ok) return memoi_no_memory(error, "the layers of the plan");
+    quiet.log = &silent;
+    if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
+    if (ok && bilevel.n_windows == 0) ok = memoi_windows_from_repeats(&bilevel);
+    if (ok) memoi_bilevel_group(&bilevel);
+    if (ok) ok = memoi_bilevel_sort_kinds(&bilevel);
+    if (ok && bilevel.n_groups > 0) {
+        item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
+        offsets = (int64_t*)memoi_calloc(problem->n_items, sizeof(int64_t));
+        ok = item_of && offsets;
+    }
+    if (!ok) status = memoi_no_memory(error, "the layers of the plan");
+    if (!status && bilevel.n_groups > 0) {
+        for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
+        for (i = 0; i < problem->n_items; i++) item_of[problem->items[i].buffer] = i;
+        status =
+            memoi_bilevel_round(&bilevel, problem, target, NULL, item_of, offsets, best, error);
+        if (!status && best->peak > target)
+            status = memoi_bilevel_round(&bilevel, problem, target, &quiet, item_of, offsets, best,
+                                         error);
+        effort->nodes_left = quiet.nodes_left;
+        if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
+    }
+    if (effort->log->write) {
+        char message[160];
+        snprintf(message, sizeof message, "bi-level: %lld windows, %lld groups of %lld kinds",
+                 (long long)bilevel.n_windows, (long long)bilevel.n_groups,
+                 (long long)bilevel.n_kinds);
+        effort->log->write(effort->log->user, message);
+    }
+    memoi_bilevel_free(&bilevel);
+    MEMO_FREE(item_of);
+    MEMO_FREE(offsets);
+    return status;
+}
+
+/* ---- memo_plan_solve ----------------------------------------------------------------------------
+ * Knows: the
+ * engines, and which of them to ask.  Does not plan. */
+
+memo_plan_desc memo_plan_desc_default(void) {
+    memo_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* Greedy, bi-level and the search as engine asks for them, each only where those before it have
+ * missed target; *name becomes the one whose plan it is. */
+MEMOI memo_status memoi_plan_run(const memo_plan* plan, const memo_plan_desc* settings,
+                                 const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                                 memoi_solution* best, const char** name, memo_error* error) {
+    static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "search"};
+    memo_plan_engine engine = settings->engine;
+    memo_status status = MEMO_STATUS_OK;
+    int stage;
+    for (stage = 0; stage < 5 && !status && best->peak > target; stage++) {
+        int64_t before = best->peak;
+        int was_optimal = best->is_optimal;
+        if ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
+            (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO))
+            status =
+                memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
+        if (stage == 1) status = memoi_greedy_solve(plan, problem, target, best, error);
+        if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
+            status = memoi_mip_solve(problem, effort->deadline, best, error);
+        if (stage == 4 && engine != MEMO_PLAN_ENGINE_MIP && engine != MEMO_PLAN_ENGINE_GREEDY)
+            status = memoi_search_solve(plan, problem, target, effort, best, error);
+        if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
+    }
+    return status;
+}
+
+/* 0 where trace is another plan's. */
+MEMOI int memoi_trace_fits(const memo_trace* trace, const memo_plan* plan) {
+    int64_t i, n_times = 0;
+    for (i = 0; i < trace->n_requests; i++)
+        n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
+                   trace->requests[i].kind == MEMO_REQUEST_FREE;
+    return trace->n_buffers == plan->n_buffers && n_times == plan->n_times;
+}
+
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
     const char* engine = "greedy";
-    double deadline;
-    int64_t target, greedy_peak;
+    int64_t target;
     memoi_effort effort;
     memoi_problem problem;
     memoi_solution best;
@@ -2568,9 +3152,16 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                               "capacity_bytes, node_limit and time_limit_s must not be negative");
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
+    effort.seed = settings.seed;
+    effort.log = &settings.log;
     status = memo_plan_prepare(plan, error);
     if (status) return status;
+    if (settings.trace && !memoi_trace_fits(settings.trace, plan))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "desc.trace is not the trace of this plan: its mallocs and frees are "
+                              "others in number");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
     status = memoi_problem_create(plan, &problem, error);
     if (status) return status;
@@ -2583,22 +3174,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     }
     target = settings.capacity_bytes / problem.unit_bytes;
     if (target < problem.lower_bound) target = problem.lower_bound;
-    status = memoi_greedy_solve(plan, &problem, target, &best, error);
-    greedy_peak = best.peak;
-    if (!status && best.peak > target) {
-        if (settings.engine == MEMO_PLAN_ENGINE_MIP) {
-            status = memoi_mip_solve(&problem, deadline, &best, error);
-        } else if (settings.engine != MEMO_PLAN_ENGINE_GREEDY) {
-            effort.deadline = deadline;
-            effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
-            effort.seed = settings.seed;
-            effort.log = &settings.log;
-            status = memoi_search_solve(plan, &problem, target, &effort, &best, error);
-        }
-    }
+    status = memoi_plan_run(plan, &settings, &problem, target, &effort, &best, &engine, error);
     if (!status) {
-        if (best.peak < greedy_peak || (best.is_optimal && best.peak > problem.lower_bound))
-            engine = settings.engine == MEMO_PLAN_ENGINE_MIP ? "mip" : "search";
         memoi_plan_store(plan, &problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
             status = memo_error_set(

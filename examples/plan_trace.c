@@ -30,25 +30,33 @@ static int refuse(const char* what, const char* value) {
 }
 
 static void print_help(void) {
-    puts("usage: plan_trace FILE [options]\n"
-         "\n"
-         "FILE: a memo trace, or a CSV id,lower,upper,size with optional columns alignment,\n"
-         "offset (a fixed one) and gaps (\"3-5 8-9\"); - is standard input.\n"
-         "\n"
-         "  --engine auto|greedy|search|mip   (default auto: greedy, then search where it helps)\n"
-         "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
-         "  --align BYTES       of every offset and size, a power of two (default 1)\n"
-         "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
-         "  --seed N            of the search (default 0)\n"
-         "  --threads N         the search uses one: 1\n"
-         "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
-         "  --plan OUT          the plan, for memo_plan_read\n"
-         "  --svg OUT           a picture: address over time\n"
-         "  --json OUT          a snapshot in the layout of PyTorch's memory viewer\n"
-         "  --compare-caching   replay the trace through a model of PyTorch's caching allocator\n"
-         "  --quiet             no progress on standard error\n"
-         "\n"
-         "exit: 0 solved, 1 the capacity is not met, 2 bad input");
+    puts(
+        "usage: plan_trace FILE [options]\n"
+        "\n"
+        "FILE: a memo trace, or a CSV id,lower,upper,size with optional columns alignment,\n"
+        "offset (a fixed one) and gaps (\"3-5 8-9\"); - is standard input.\n"
+        "\n"
+        "  --engine NAME       auto (default): greedy, then bi-level, then search, as far as it "
+        "helps\n"
+        "                      greedy: a few orders, the best of them\n"
+        "                      bilevel: repeated layers once, then what joins them; where it "
+        "misses\n"
+        "                      the bound, greedy and search too\n"
+        "                      search: greedy, then branch and bound\n"
+        "                      mip: greedy, then the mixed-integer program; small cases, lp_solve\n"
+        "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
+        "  --align BYTES       of every offset and size, a power of two (default 1)\n"
+        "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
+        "  --seed N            of the search (default 0)\n"
+        "  --threads N         the search uses one: 1\n"
+        "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
+        "  --plan OUT          the plan, for memo_plan_read\n"
+        "  --svg OUT           a picture: address over time\n"
+        "  --json OUT          a snapshot in the layout of PyTorch's memory viewer\n"
+        "  --compare-caching   replay the trace through a model of PyTorch's caching allocator\n"
+        "  --quiet             no progress on standard error\n"
+        "\n"
+        "exit: 0 solved, 1 the capacity is not met, 2 bad input");
 }
 
 static int parse_count(const char* text, int64_t* value) {
@@ -95,8 +103,10 @@ static int parse_options(int argc, char** argv, options* o) {
                 o->solve.engine = MEMO_PLAN_ENGINE_SEARCH;
             else if (!strcmp(value, "mip"))
                 o->solve.engine = MEMO_PLAN_ENGINE_MIP;
+            else if (!strcmp(value, "bilevel"))
+                o->solve.engine = MEMO_PLAN_ENGINE_BILEVEL;
             else
-                return refuse("--engine is auto, greedy, search or mip, not", value);
+                return refuse("--engine is auto, greedy, bilevel, search or mip, not", value);
         } else if (!strcmp(name, "--capacity")) {
             if (!parse_count(value, &o->solve.capacity_bytes) || o->solve.capacity_bytes == 0)
                 return refuse("--capacity is a number of bytes above 0, not", value);
@@ -558,6 +568,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     shown.begin = time(NULL);
+    o.solve.trace = in.trace;
     o.solve.log.user = &shown;
     if (!o.is_quiet && isatty(2)) o.solve.log.write = show_progress;
     clock_gettime(CLOCK_MONOTONIC, &begin);

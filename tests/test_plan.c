@@ -356,9 +356,9 @@ static void mip_meets_brute_force(void) {
 
 static void memory_that_runs_out_is_reported(void) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_SEARCH,
-                                               MEMO_PLAN_ENGINE_MIP};
+                                               MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
     size_t k;
-    for (k = 0; k < 3; k++) {
+    for (k = 0; k < 4; k++) {
         features with;
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
