@@ -40,6 +40,7 @@ typedef struct memo_plan_desc {
     double time_limit_s;    /* the best valid plan so far is kept; 0: 10, beyond 8,000 buffers 3 */
     int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
     uint64_t seed;      /* of the search's tie breaks */
+    int32_t n_threads;  /* of the search, side by side; 0: 1; without threads in memo.h always 1 */
     memo_log log;       /* progress of the search: a line for every attempt */
     /* The plan's trace, whose marks say where layers begin and end.  NULL, or without such marks:
      * bi-level finds by itself what repeats. */
@@ -50,8 +51,8 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
 /* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also
  * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
- * proven. Where a node limit ends the search, the same seed gives the same plan; the time limit may
- * not. Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of
+ * proven. Where a node limit (of each thread) ends the search, the same seed and number of threads
+ * give the same plan; the time limit may not. Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of
  * at most 8,000 that nothing separates in time; beyond, greedy's plan stands.
  * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
@@ -1501,6 +1502,13 @@ typedef struct memoi_search {
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
+
+    /* side by side with others: runs run, run + n_searches, ... are this one's */
+    int64_t run, n_searches;
+    int64_t* answered; /* the least run that has an answer; those beyond it stop */
+    int64_t budget;    /* nodes, for all its runs */
+    int32_t is_overtaken;
+    memoi_verdict verdict;
 } memoi_search;
 
 MEMOI uint64_t memoi_random(uint64_t* state) { /* splitmix64 */
@@ -1598,8 +1606,10 @@ MEMOI void memoi_search_list_neighbours(memoi_search* search) {
 }
 
 enum {
-    MEMOI_SEARCH_ITEMS = 8000,     /* the search is as deep as there are items */
-    MEMOI_SEARCH_ENTRIES = 1 << 26 /* neighbours and members together */
+    MEMOI_SEARCH_ITEMS = 8000,      /* the search is as deep as there are items */
+    MEMOI_SEARCH_ENTRIES = 1 << 26, /* neighbours and members together */
+    MEMOI_THREADS = 64,
+    MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
 /* 1, or 0 where there is no memory, or -1 where the problem is too large for a search. */
@@ -1937,9 +1947,12 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
-    if (++search->n_nodes % 64 == 0 && memoi_plan_clock() > search->deadline)
-        search->is_out_of_time = 1;
-    return search->is_out_of_time || search->is_out_of_memory ||
+    if (++search->n_nodes % 64 == 0) {
+        if (memoi_plan_clock() > search->deadline) search->is_out_of_time = 1;
+        if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < search->run)
+            search->is_overtaken = 1;
+    }
+    return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
            search->n_nodes >= search->node_stop;
 }
 
@@ -2029,17 +2042,16 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* Restarts within one capacity, until there is an answer or n_nodes are spent: every rank with
+/* Restarts within search->capacity, until there is an answer or the budget is spent: every rank with
  * every kind of tightness in turn, and after these one run that does not learn from the sections
  * that failed. */
-MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity, int64_t n_nodes) {
+MEMOI void memoi_search_runs(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    memoi_verdict verdict = MEMOI_STOPPED;
-    int64_t end = search->n_nodes + n_nodes, run, s;
+    int64_t end = search->n_nodes + search->budget, answered, s;
     double length = (double)memoi_search_shortest_run(search);
-    search->capacity = capacity;
-    for (run = 0; verdict == MEMOI_STOPPED && search->n_nodes < end; run++) {
-        int style = (int)(run % (N_LEARNING + 1));
+    search->verdict = MEMOI_STOPPED;
+    for (; search->n_nodes < end; search->run += search->n_searches) {
+        int style = (int)(search->run % (N_LEARNING + 1));
         search->use_weights = style < N_LEARNING;
         search->tightness =
             search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
@@ -2047,20 +2059,126 @@ MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity
         memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
         search->node_stop = search->n_nodes + (int64_t)length;
         if (search->node_stop > end) search->node_stop = end;
-        verdict = memoi_search_node(search, 0, search->problem->n_sections);
-        if (search->is_out_of_time || search->is_out_of_memory) break;
+        search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
+        if (search->verdict != MEMOI_STOPPED || search->is_out_of_time ||
+            search->is_out_of_memory || search->is_overtaken)
+            break;
         for (s = 0; s < search->problem->n_sections; s++)
             search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
         length *= 1.05;
     }
-    return verdict;
+    if (search->verdict == MEMOI_STOPPED) return;
+    answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
+    while (search->run < answered &&
+           !__atomic_compare_exchange_n(search->answered, &answered, search->run, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* --- side by side ---
+ *
+ * The runs within a capacity are dealt to searches, one a thread.  The answer is that of the
+ * first run that has one, in the order of runs and not of time: runs before it go on to their end,
+ * those behind it stop.  So it depends on seed, budget and number of threads alone. */
+
+typedef struct memoi_team {
+    memoi_search* searches;
+    int64_t n, n_capacities;
+    uint64_t seed;
+} memoi_team;
+
+MEMOI void memoi_team_free(memoi_team* team) {
+    int64_t k;
+    for (k = 0; k < team->n; k++) memoi_search_free(&team->searches[k]);
+    MEMO_FREE(team->searches);
+}
+
+/* As memoi_search_create. */
+MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int64_t n,
+                            uint64_t seed, double deadline) {
+    int created = 1;
+    memset(team, 0, sizeof *team);
+    team->seed = seed;
+    team->searches = (memoi_search*)memoi_calloc(n, sizeof(memoi_search));
+    if (!team->searches) return 0;
+    for (; team->n < n && created > 0; team->n++) {
+        memoi_search* search = &team->searches[team->n];
+        created = memoi_search_create(search, problem);
+        search->deadline = deadline;
+        search->random = seed;
+        search->n_searches = n;
+    }
+    if (created <= 0) memoi_team_free(team);
+    return created;
+}
+
+#ifndef MEMO_NO_HOST_DEVICE
+MEMOI void* memoi_team_work(void* search) {
+    memoi_search_runs((memoi_search*)search);
+    return NULL;
+}
+#endif
+
+/* All searches to their end; one without a thread of its own runs on this one, and last. */
+MEMOI void memoi_team_run(memoi_team* team) {
+    int64_t k;
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_THREADS];
+    pthread_attr_t attributes;
+    char is_started[MEMOI_THREADS] = {0};
+    int has_attributes = team->n > 1 && pthread_attr_init(&attributes) == 0;
+    if (has_attributes) pthread_attr_setstacksize(&attributes, (size_t)MEMOI_THREAD_STACK_BYTES);
+    for (k = 1; k < team->n && has_attributes; k++)
+        is_started[k] =
+            pthread_create(&threads[k], &attributes, memoi_team_work, &team->searches[k]) == 0;
+    if (has_attributes) pthread_attr_destroy(&attributes);
+    memoi_search_runs(&team->searches[0]);
+    for (k = 1; k < team->n; k++) {
+        if (is_started[k])
+            pthread_join(threads[k], NULL);
+        else
+            memoi_search_runs(&team->searches[k]);
+    }
+#else
+    for (k = 0; k < team->n; k++) memoi_search_runs(&team->searches[k]);
+#endif
+}
+
+/* The search that answered, or NULL; *n_nodes: spent, by the thread that spent most. */
+MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity, int64_t budget,
+                                              int64_t* n_nodes) {
+    const memoi_search* first = NULL;
+    int64_t answered = INT64_MAX, before[MEMOI_THREADS], k, s;
+    for (k = 0; k < team->n; k++) {
+        memoi_search* search = &team->searches[k];
+        before[k] = search->n_nodes;
+        search->capacity = capacity;
+        search->budget = budget;
+        search->answered = &answered;
+        search->run = k;
+        search->is_overtaken = 0;
+        /* What a search that was stopped has learned depends on when. */
+        if (team->n > 1) search->random = team->seed + (uint64_t)(team->n_capacities * team->n + k);
+        for (s = 0; s < search->problem->n_sections && team->n > 1; s++) search->weight[s] = 1;
+    }
+    team->n_capacities++;
+    memoi_team_run(team);
+    *n_nodes = 0;
+    for (k = 0; k < team->n; k++) {
+        const memoi_search* search = &team->searches[k];
+        if (search->verdict != MEMOI_STOPPED && search->run == answered) first = search;
+        *n_nodes = memoi_max(*n_nodes, search->n_nodes - before[k]);
+    }
+    if (first) *n_nodes = first->n_nodes - before[first - team->searches];
+    return first;
 }
 
 /* What a search may spend. */
 typedef struct memoi_effort {
     double deadline;
-    int64_t nodes_left;
+    int64_t nodes_left; /* of each thread */
     uint64_t seed;
+    int64_t n_threads;
     const memo_log* log;
 } memoi_effort;
 
@@ -2090,36 +2208,39 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
  * met, only every third round begins with it again.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
-    memoi_search search;
-    int64_t given_up = 0, budget, round = 0;
-    int created = memoi_search_create(&search, problem), ok = 1;
+    memoi_team team;
+    int64_t given_up = 0, budget, n_spent, n_nodes = 0, round = 0, k;
+    int created =
+        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
+    int ok = 1, is_over = 0;
     if (created <= 0) return created < 0;
-    budget = 10 * memoi_search_shortest_run(&search);
-    search.deadline = effort->deadline;
-    search.random = effort->seed;
-    while (best->peak > memoi_max(target, *bound) && effort->nodes_left > 0) {
-        int64_t goal = memoi_max(target, *bound), before = search.n_nodes, capacity;
-        memoi_verdict verdict;
+    budget = 10 * memoi_search_shortest_run(&team.searches[0]);
+    while (best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+        int64_t goal = memoi_max(target, *bound), capacity;
+        const memoi_search* answer;
         if (given_up >= best->peak - 1) {
             given_up = ++round % 3 ? goal : 0;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
         capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
-        verdict = memoi_search_capacity(&search, capacity,
-                                        budget < effort->nodes_left ? budget : effort->nodes_left);
-        effort->nodes_left -= search.n_nodes - before;
-        if (search.is_out_of_memory) ok = 0;
-        if (search.is_out_of_memory) break;
-        if (verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, search.minimum, best);
+        answer = memoi_team_capacity(
+            &team, capacity, budget < effort->nodes_left ? budget : effort->nodes_left, &n_spent);
+        effort->nodes_left -= n_spent;
+        n_nodes += n_spent;
+        for (k = 0; k < team.n; k++) {
+            if (team.searches[k].is_out_of_memory) ok = 0;
+            if (team.searches[k].is_out_of_time) is_over = 1;
+        }
+        if (!ok) break;
+        if (answer && answer->verdict == MEMOI_FOUND)
+            memoi_solution_offer(problem, answer->minimum, best);
         else
             given_up = capacity;
-        if (verdict == MEMOI_FAILED) *bound = capacity + 1;
-        memoi_search_report(effort, problem, best, *bound, search.n_nodes);
-        if (search.is_out_of_time) break;
+        if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
+        memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
-    memoi_search_free(&search);
+    memoi_team_free(&team);
     return ok;
 }
 
@@ -3150,11 +3271,19 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "capacity_bytes, node_limit and time_limit_s must not be negative");
+    if (settings.n_threads < 0 || settings.n_threads > MEMOI_THREADS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "n_threads %d is outside [0, %d]", (int)settings.n_threads,
+                              (int)MEMOI_THREADS);
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
     effort.deadline = memoi_plan_clock() + settings.time_limit_s;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
+    effort.n_threads = settings.n_threads ? settings.n_threads : 1;
+#ifdef MEMO_NO_HOST_DEVICE
+    effort.n_threads = 1;
+#endif
     effort.log = &settings.log;
     status = memo_plan_prepare(plan, error);
     if (status) return status;

@@ -30,33 +30,30 @@ static int refuse(const char* what, const char* value) {
 }
 
 static void print_help(void) {
-    puts(
-        "usage: plan_trace FILE [options]\n"
-        "\n"
-        "FILE: a memo trace, or a CSV id,lower,upper,size with optional columns alignment,\n"
-        "offset (a fixed one) and gaps (\"3-5 8-9\"); - is standard input.\n"
-        "\n"
-        "  --engine NAME       auto (default): greedy, then bi-level, then search, as far as it "
-        "helps\n"
-        "                      greedy: a few orders, the best of them\n"
-        "                      bilevel: repeated layers once, then what joins them; where it "
-        "misses\n"
-        "                      the bound, greedy and search too\n"
-        "                      search: greedy, then branch and bound\n"
-        "                      mip: greedy, then the mixed-integer program; small cases, lp_solve\n"
-        "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
-        "  --align BYTES       of every offset and size, a power of two (default 1)\n"
-        "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
-        "  --seed N            of the search (default 0)\n"
-        "  --threads N         the search uses one: 1\n"
-        "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
-        "  --plan OUT          the plan, for memo_plan_read\n"
-        "  --svg OUT           a picture: address over time\n"
-        "  --json OUT          a snapshot in the layout of PyTorch's memory viewer\n"
-        "  --compare-caching   replay the trace through a model of PyTorch's caching allocator\n"
-        "  --quiet             no progress on standard error\n"
-        "\n"
-        "exit: 0 solved, 1 the capacity is not met, 2 bad input");
+    puts("usage: plan_trace FILE [options]\n"
+         "\n"
+         "FILE: a memo trace, or a CSV id,lower,upper,size with optional columns alignment,\n"
+         "offset (a fixed one) and gaps (\"3-5 8-9\"); - is standard input.\n"
+         "\n"
+         "  --engine NAME       auto (default): greedy, bi-level, search, as far as each helps\n"
+         "                      greedy: a few orders, the best of them\n"
+         "                      bilevel: layers once, then what joins them; where that misses\n"
+         "                      the bound, greedy and search too\n"
+         "                      search: greedy, then branch and bound\n"
+         "                      mip: greedy, then the paper's program; small cases, lp_solve\n"
+         "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
+         "  --align BYTES       of every offset and size, a power of two (default 1)\n"
+         "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
+         "  --seed N            of the search (default 0)\n"
+         "  --threads N         of the search, side by side, up to 64 (default 1)\n"
+         "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
+         "  --plan OUT          the plan, for memo_plan_read\n"
+         "  --svg OUT           a picture: address over time\n"
+         "  --json OUT          a snapshot in the layout of PyTorch's memory viewer\n"
+         "  --compare-caching   replay the trace through a model of PyTorch's caching allocator\n"
+         "  --quiet             no progress on standard error\n"
+         "\n"
+         "exit: 0 solved, 1 the capacity is not met, 2 bad input");
 }
 
 static int parse_count(const char* text, int64_t* value) {
@@ -124,8 +121,9 @@ static int parse_options(int argc, char** argv, options* o) {
                 return refuse("--seed is a number from 0, not", value);
             o->solve.seed = (uint64_t)number;
         } else if (!strcmp(name, "--threads")) {
-            if (!parse_count(value, &number) || number != 1)
-                return refuse("--threads: the search uses one thread, not", value);
+            if (!parse_count(value, &number) || number < 1 || number > 64)
+                return refuse("--threads is a number from 1 to 64, not", value);
+            o->solve.n_threads = (int32_t)number;
         } else if (!strcmp(name, "--csv"))
             o->csv = value;
         else if (!strcmp(name, "--plan"))

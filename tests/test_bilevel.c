@@ -159,6 +159,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     memset(&effort, 0, sizeof effort);
     effort.deadline = memoi_plan_clock() + 1000;
     effort.nodes_left = nodes;
+    effort.n_threads = 1;
     effort.log = &silent;
     best.peak = INT64_MAX;
     best.is_optimal = 0;

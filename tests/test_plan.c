@@ -305,6 +305,43 @@ static void search_is_valid_and_deterministic(void) {
     }
 }
 
+/* Whatever the threads' order in time: a search of several gives the same offsets twice. */
+static void threads_give_the_same_plan_twice(void) {
+    int k;
+    for (k = 0; k < 60; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t i, n = memo_test_int(20, 60), offsets[60], peak, bound;
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(n, memo_test_int(1, 1000), with);
+        desc.node_limit = 4000;
+        desc.time_limit_s = 1000;
+        desc.n_threads = (int32_t)memo_test_int(2, 5);
+        desc.seed = (uint64_t)k;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        peak = plan->peak_bytes;
+        bound = plan->proof == MEMO_PROOF_OPTIMAL ? peak : plan->lower_bound_bytes;
+        for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++)
+            CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d", k);
+        desc.n_threads = 1;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(plan->peak_bytes >= bound, "case %d: %lld, several had %lld", k,
+                   (long long)plan->peak_bytes, (long long)peak);
+        CHECK_CASE(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes <= peak, "case %d", k);
+        desc.n_threads = 65;
+        CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        memo_plan_destroy(plan);
+    }
+}
+
 static void mip_meets_brute_force(void) {
 #ifdef MEMO_LP_SOLVE
     int k, n_proven = 0, n = 150;
@@ -558,6 +595,7 @@ int main(int argc, char** argv) {
     TEST(search_fills_cut_rectangles);
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
+    TEST(threads_give_the_same_plan_twice);
     TEST(mip_meets_brute_force);
     TEST(memory_that_runs_out_is_reported);
     TEST(odd_problems_are_answered);
