@@ -2735,6 +2735,8 @@ typedef struct memoi_bilevel {
     memoi_group* groups;
     int64_t* member_of; /* of buffer i; -1: it belongs to the outer plan */
     int64_t n_members, n_groups, n_kinds;
+    int64_t longest_life; /* of the members */
+    int64_t outer_bound_bytes;
 } memoi_bilevel;
 
 MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
@@ -2832,7 +2834,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
  * last place with the same few symbols lies p back: the commonest distances are the periods to try.
  * What looks alike here is compared request by request later. */
 
-enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8 };
+enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 6 };
 
 MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
@@ -2937,10 +2939,13 @@ MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
     }
 }
 
-MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel) {
+/* What lives for longer than life_limit is left to the outer plan. */
+MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
     int64_t window = 0, gap = 0, e, i;
     memoi_group* group = &bilevel->groups[0];
+    bilevel->n_groups = bilevel->n_members = bilevel->n_kinds = bilevel->longest_life = 0;
+    memset(group, 0, sizeof *group);
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t alignment =
@@ -2952,8 +2957,9 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel) {
         bilevel->member_of[i] = -1;
         if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
-            buffer->size_bytes == 0)
+            buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
+        bilevel->longest_life = memoi_max(bilevel->longest_life, buffer->end - buffer->begin);
         if (group->first == bilevel->n_members || buffer->begin >= group->end) {
             memoi_group_close(bilevel);
             group = &bilevel->groups[bilevel->n_groups];
@@ -3087,6 +3093,26 @@ MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** o
     return MEMO_STATUS_OK;
 }
 
+/* The largest sum of blocks and other buffers that live together, gaps aside. */
+MEMOI int64_t memoi_outer_bound(const memoi_bilevel* bilevel) {
+    int64_t live = 0, bound = 0, e;
+    for (e = 0; e < bilevel->n_events; e++) {
+        int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
+        int64_t m = bilevel->member_of[buffer], bytes;
+        if (m < 0) {
+            bytes = memoi_plan_bytes(bilevel->plan, buffer);
+        } else { /* a block begins with its first event and ends with its last */
+            const memoi_member* member = &bilevel->members[m];
+            const memoi_group* group = &bilevel->groups[member->group];
+            if (is_end ? member->end != 2 * group->n - 1 : member->begin != 0) continue;
+            bytes = bilevel->groups[group->kind].height_bytes;
+        }
+        live += is_end ? -bytes : bytes;
+        bound = memoi_max(bound, live);
+    }
+    return bilevel->plan->n_gaps > 0 ? 0 : bound;
+}
+
 /* The outer plan's offsets and those within the blocks, as offsets of the flat problem's items. */
 MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* outer,
                                  const memoi_problem* problem, const int64_t* item_of,
@@ -3129,11 +3155,14 @@ MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
     return 1;
 }
 
-/* Both levels and the plan that they make; with effort, kinds above their bound are searched. */
+/* Both levels and the plan that they make; with effort, kinds above their bound are searched.  An
+ * outer plan whose bound is above the target is solved in vain, and only the last time. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
-                                      int64_t target, memoi_effort* effort, const int64_t* item_of,
-                                      int64_t* offsets, memoi_solution* best, memo_error* error) {
+                                      int64_t target, int is_last, memoi_effort* effort,
+                                      const int64_t* item_of, int64_t* offsets,
+                                      memoi_solution* best, memo_error* error) {
     memo_plan* outer = NULL;
+    int is_vain;
     memoi_effort own;
     memo_status status = MEMO_STATUS_OK;
     int64_t g, n_left = bilevel->n_kinds;
@@ -3149,9 +3178,12 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         }
         n_left--;
     }
-    if (!status) status = memoi_outer_create(bilevel, &outer, error);
-    if (!status && effort) own = memoi_effort_take(effort, 0.25);
-    if (!status) status = memoi_level_solve(outer, effort ? &own : NULL, error);
+    bilevel->outer_bound_bytes = status ? 0 : memoi_outer_bound(bilevel);
+    is_vain = bilevel->outer_bound_bytes > target * problem->unit_bytes;
+    if (status || (is_vain && !is_last)) return status;
+    status = memoi_outer_create(bilevel, &outer, error);
+    if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
+    if (!status) status = memoi_level_solve(outer, effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
@@ -3167,8 +3199,17 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-/* Offers to best what the two levels make of plan: first greedy on both, then searched.  No
- * repetition is no error, nor are sizes that only blocks make too large. */
+MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
+    int64_t g;
+    for (g = 0; g < bilevel->n_groups; g++)
+        if (bilevel->groups[g].height_bytes > bilevel->groups[g].bound_bytes) return 0;
+    return 1;
+}
+
+/* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
+ * above its bound.  Where they miss the target, a block takes more room than its buffers: those
+ * that live longest in it are left to the outer plan, and so on.  No repetition is no error, nor
+ * are sizes that only blocks make too large. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -3176,39 +3217,43 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     static const memo_log silent = {NULL, NULL};
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
-    memoi_effort quiet = *effort;
-    int64_t *item_of = NULL, *offsets = NULL, i;
-    int ok = memoi_bilevel_create(&bilevel, plan);
+    memoi_effort own = memoi_effort_take(effort, 0.5);
+    int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
+    int ok = memoi_bilevel_create(&bilevel, plan), round;
     if (!ok) return memoi_no_memory(error, "the layers of the plan");
-    quiet.log = &silent;
+    own.log = &silent;
     if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
     if (ok && bilevel.n_windows == 0) ok = memoi_windows_from_repeats(&bilevel);
-    if (ok) memoi_bilevel_group(&bilevel);
-    if (ok) ok = memoi_bilevel_sort_kinds(&bilevel);
-    if (ok && bilevel.n_groups > 0) {
-        item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
-        offsets = (int64_t*)memoi_calloc(problem->n_items, sizeof(int64_t));
-        ok = item_of && offsets;
+    item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
+    offsets = (int64_t*)memoi_calloc(problem->n_items, sizeof(int64_t));
+    if (!ok || !item_of || !offsets) status = memoi_no_memory(error, "the layers of the plan");
+    for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
+    for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
+    for (round = 1; round <= MEMOI_BILEVEL_ROUNDS && !status && best->peak > target; round++) {
+        int is_last = round == MEMOI_BILEVEL_ROUNDS;
+        memoi_bilevel_group(&bilevel, life_limit);
+        if (bilevel.n_groups == 0) break;
+        if (!memoi_bilevel_sort_kinds(&bilevel))
+            status = memoi_no_memory(error, "the layers of the plan");
+        if (!status)
+            status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
+                                         best, error);
+        if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
+            status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
+                                         best, error);
+        if (effort->log->write) {
+            char message[160];
+            snprintf(message, sizeof message,
+                     "bi-level: %lld groups of %lld kinds, outer bound %lld, bound %lld",
+                     (long long)bilevel.n_groups, (long long)bilevel.n_kinds,
+                     (long long)bilevel.outer_bound_bytes,
+                     (long long)(problem->lower_bound * problem->unit_bytes));
+            effort->log->write(effort->log->user, message);
+        }
+        life_limit = bilevel.longest_life / 2;
     }
-    if (!ok) status = memoi_no_memory(error, "the layers of the plan");
-    if (!status && bilevel.n_groups > 0) {
-        for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
-        for (i = 0; i < problem->n_items; i++) item_of[problem->items[i].buffer] = i;
-        status =
-            memoi_bilevel_round(&bilevel, problem, target, NULL, item_of, offsets, best, error);
-        if (!status && best->peak > target)
-            status = memoi_bilevel_round(&bilevel, problem, target, &quiet, item_of, offsets, best,
-                                         error);
-        effort->nodes_left = quiet.nodes_left;
-        if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
-    }
-    if (effort->log->write) {
-        char message[160];
-        snprintf(message, sizeof message, "bi-level: %lld windows, %lld groups of %lld kinds",
-                 (long long)bilevel.n_windows, (long long)bilevel.n_groups,
-                 (long long)bilevel.n_kinds);
-        effort->log->write(effort->log->user, message);
-    }
+    if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
+    effort->nodes_left += own.nodes_left;
     memoi_bilevel_free(&bilevel);
     MEMO_FREE(item_of);
     MEMO_FREE(offsets);
