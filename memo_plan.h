@@ -53,7 +53,8 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
  * proven. Where a node limit (of each thread) ends the search, the same seed and number of threads
  * give the same plan; the time limit may not. Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of
- * at most 8,000 that nothing separates in time; beyond, greedy's plan stands.
+ * at most 8,000 that nothing separates in time; beyond, orders of the greedy planner are improved
+ * within the limits.
  * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
  * settle, or with more pairs of buffers than it can take). */
@@ -1324,6 +1325,15 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
     }
 }
 
+/* Lowest offset, in the order of greedy->ranked. */
+MEMOI void memoi_greedy_run(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    if (problem->n_fixed || problem->has_gaps || problem->has_alignment)
+        memoi_greedy_lowest(greedy);
+    else
+        memoi_greedy_plateaus(greedy);
+}
+
 /* --- first fit --- */
 
 MEMOI void memoi_greedy_first_fit(memoi_greedy* greedy) {
@@ -1368,10 +1378,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
     for (order = 0; order < MEMOI_N_ORDERS && best->peak > target; order++) {
         memoi_order_items(problem, (memoi_item_order)order, greedy.ranked);
-        if (problem->n_fixed || problem->has_gaps || problem->has_alignment)
-            memoi_greedy_lowest(&greedy);
-        else
-            memoi_greedy_plateaus(&greedy);
+        memoi_greedy_run(&greedy);
         memoi_solution_offer(problem, greedy.offsets, best);
         if (best->peak <= target || problem->n_items > MEMOI_FIRST_FIT_ITEMS) continue;
         memoi_greedy_first_fit(&greedy);
@@ -2202,6 +2209,91 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
+/* --- local search ---
+ *
+ * For problems too large for a search, and before it where it is slow: the lowest-offset greedy again and again, each time with some
+ * of the items that lie above the bound moved to an earlier place in the order.  An order is kept
+ * where its plan is not worse: in peak, then in what lies above the bound. */
+
+enum {
+    MEMOI_LOCAL_MOVES = 12,  /* at most, between two plans */
+    MEMOI_LOCAL_ITEMS = 1500 /* beyond, a search begins with some of it */
+};
+
+/* Bytes times sections above the bound; *peak is set. */
+MEMOI double memoi_overflow(const memoi_problem* problem, const int64_t* offsets, int64_t* peak) {
+    double above = 0;
+    int64_t i;
+    *peak = 0;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        int64_t top = offsets[i] + item->size, over = top - problem->lower_bound;
+        *peak = memoi_max(*peak, top);
+        if (over <= 0) continue;
+        above +=
+            (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
+    }
+    return above;
+}
+
+/* order with some items that end above the bound moved forward. */
+MEMOI void memoi_local_move(const memoi_problem* problem, memoi_ranked* order,
+                            const int64_t* offsets, int64_t* critical, uint64_t* random) {
+    int64_t n_critical = 0, n_moves, i;
+    for (i = 0; i < problem->n_items; i++) {
+        int64_t item = order[i].index;
+        if (offsets[item] + problem->items[item].size > problem->lower_bound)
+            critical[n_critical++] = i;
+    }
+    n_moves = 1 + (int64_t)(memoi_random(random) % MEMOI_LOCAL_MOVES);
+    for (; n_moves > 0 && n_critical > 0; n_moves--) {
+        int64_t from = critical[memoi_random(random) % (uint64_t)n_critical];
+        int64_t to = (int64_t)(memoi_random(random) % (uint64_t)(from + 1));
+        memoi_ranked moved = order[from];
+        memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof moved);
+        order[to] = moved;
+    }
+}
+
+/* Lowers best->peak towards target; a plan counts as a node for each item.  0: no memory. */
+MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                             memoi_solution* best) {
+    int64_t n = problem->n_items, peak, least = INT64_MAX, round;
+    double above, least_above = 0;
+    uint64_t random = effort->seed;
+    memoi_greedy greedy;
+    memoi_ranked* order = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
+    int64_t* offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    int64_t* critical = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    int ok = memoi_greedy_create(&greedy, problem);
+    int runs = ok && order && offsets && critical;
+    for (round = 0; runs && best->peak > target && effort->nodes_left >= n &&
+                    memoi_plan_clock() < effort->deadline;
+         round++) {
+        if (round < (int64_t)MEMOI_N_ORDERS) {
+            memoi_order_items(problem, (memoi_item_order)round, greedy.ranked);
+        } else {
+            memcpy(greedy.ranked, order, (size_t)n * sizeof *order);
+            memoi_local_move(problem, greedy.ranked, offsets, critical, &random);
+        }
+        memoi_greedy_run(&greedy);
+        effort->nodes_left -= n;
+        memoi_solution_offer(problem, greedy.offsets, best);
+        above = memoi_overflow(problem, greedy.offsets, &peak);
+        if (peak > least || (peak == least && above > least_above)) continue;
+        if (peak < least) memoi_search_report(effort, problem, best, problem->lower_bound, round);
+        least = peak;
+        least_above = above;
+        memcpy(order, greedy.ranked, (size_t)n * sizeof *order);
+        memcpy(offsets, greedy.offsets, (size_t)n * sizeof *offsets);
+    }
+    if (ok) memoi_greedy_free(&greedy);
+    MEMO_FREE(order);
+    MEMO_FREE(offsets);
+    MEMO_FREE(critical);
+    return runs;
+}
+
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
  * best peak, and so on. Each round spends more on an attempt; since a goal given up once is rarely
@@ -2213,9 +2305,15 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
     int ok = 1, is_over = 0;
-    if (created <= 0) return created < 0;
+    if (created < 0) return memoi_local_search(problem, target, effort, best);
+    if (created == 0) return 0;
+    if (problem->n_items > MEMOI_LOCAL_ITEMS) {
+        memoi_effort own = memoi_effort_take(effort, 0.1);
+        ok = memoi_local_search(problem, target, &own, best);
+        effort->nodes_left += own.nodes_left;
+    }
     budget = 10 * memoi_search_shortest_run(&team.searches[0]);
-    while (best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+    while (ok && best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memoi_max(target, *bound), capacity;
         const memoi_search* answer;
         if (given_up >= best->peak - 1) {
@@ -2834,7 +2932,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
  * last place with the same few symbols lies p back: the commonest distances are the periods to try.
  * What looks alike here is compared request by request later. */
 
-enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 6 };
+enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4 };
 
 MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
@@ -3208,7 +3306,8 @@ MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
 
 /* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
  * above its bound.  Where they miss the target, a block takes more room than its buffers: those
- * that live longest in it are left to the outer plan, and so on.  No repetition is no error, nor
+ * that live longest in it are left to the outer plan, and so on; first with windows from marks,
+ * then from what repeats.  No repetition is no error, nor
  * are sizes that only blocks make too large. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
@@ -3219,20 +3318,27 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     memoi_bilevel bilevel;
     memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
-    int ok = memoi_bilevel_create(&bilevel, plan), round;
+    int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
     if (!ok) return memoi_no_memory(error, "the layers of the plan");
     own.log = &silent;
     if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
-    if (ok && bilevel.n_windows == 0) ok = memoi_windows_from_repeats(&bilevel);
+    if (bilevel.n_windows == 0) round = MEMOI_BILEVEL_ROUNDS;
     item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
     offsets = (int64_t*)memoi_calloc(problem->n_items, sizeof(int64_t));
     if (!ok || !item_of || !offsets) status = memoi_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
-    for (round = 1; round <= MEMOI_BILEVEL_ROUNDS && !status && best->peak > target; round++) {
-        int is_last = round == MEMOI_BILEVEL_ROUNDS;
+    for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target; round++) {
+        int is_last = round == 2 * MEMOI_BILEVEL_ROUNDS - 1;
+        if (round == MEMOI_BILEVEL_ROUNDS) { /* no marks, or they cut in the wrong places */
+            bilevel.n_windows = 0;
+            life_limit = INT64_MAX;
+            if (!memoi_windows_from_repeats(&bilevel))
+                status = memoi_no_memory(error, "the layers of the plan");
+        }
         memoi_bilevel_group(&bilevel, life_limit);
-        if (bilevel.n_groups == 0) break;
+        if (status) break;
+        if (bilevel.n_groups == 0) continue;
         if (!memoi_bilevel_sort_kinds(&bilevel))
             status = memoi_no_memory(error, "the layers of the plan");
         if (!status)

@@ -198,7 +198,7 @@ static void search_fills_cut_rectangles(void) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         memo_error error;
-        int64_t made = 1, n = memo_test_int(20, 60), i;
+        int64_t made = 1, n = memo_test_int(20, 60), i, offsets[60];
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
         plan->buffers[0].end = 4 * n;
         plan->buffers[0].size_bytes = 1000;
@@ -218,9 +218,13 @@ static void search_fills_cut_rectangles(void) {
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 100000;
         desc.time_limit_s = 1000;
+        desc.n_threads = 1 + k % 3;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_OK(memo_plan_validate(plan, &error));
         n_met += plan->peak_bytes == 1000;
+        for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++) CHECK(plan->buffers[i].offset_bytes == offsets[i]);
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
@@ -303,6 +307,42 @@ static void search_is_valid_and_deterministic(void) {
         for (i = 0; i < n; i++) CHECK(plan->buffers[i].offset_bytes == offsets[i]);
         memo_plan_destroy(plan);
     }
+}
+
+/* Too large for the search: valid, no worse than greedy, better where there is something to gain,
+ * and the same for the same nodes. */
+static void large_plans_are_improved(void) {
+    int k, n_better = 0;
+    for (k = 0; k < 2; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t n = 8500, i, greedy, sum = 0;
+        memset(&with, 0, sizeof with);
+        plan = random_plan(n, 1000, with);
+        for (i = 0; i < n; i++) { /* short lives, which nothing separates */
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 200));
+        }
+        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        greedy = plan->peak_bytes;
+        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
+        desc.node_limit = 12 * n;
+        desc.time_limit_s = 1000;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        CHECK(plan->peak_bytes <= greedy);
+        n_better += plan->peak_bytes < greedy;
+        for (i = 0; i < n; i++) sum += (i + 1) * plan->buffers[i].offset_bytes;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++) sum -= (i + 1) * plan->buffers[i].offset_bytes;
+        CHECK_CASE(sum == 0, "case %d", k);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_better > 0, "none of %d", k);
 }
 
 /* Whatever the threads' order in time: a search of several gives the same offsets twice. */
@@ -595,6 +635,7 @@ int main(int argc, char** argv) {
     TEST(search_fills_cut_rectangles);
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
+    TEST(large_plans_are_improved);
     TEST(threads_give_the_same_plan_twice);
     TEST(mip_meets_brute_force);
     TEST(memory_that_runs_out_is_reported);
