@@ -1,7 +1,8 @@
 /* memo_plan.h - the planners: where every tensor goes, and how many rows travel.
  *
- *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, lp_solve's mixed-integer
- *   program memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
+ *   memo_plan_solve   offsets for a memo_plan: greedy, bi-level, exact search, lp_solve's
+ *                     mixed-integer program
+ *   memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
  *
  * Include memo.h's implementation first.  In exactly one translation unit:
  *
@@ -52,10 +53,11 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 /* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also
  * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
  * proven. Where a node limit (of each thread) ends the search, the same seed and number of threads
- * give the same plan; the time limit may not. Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of
- * at most 8,000 that nothing separates in time; beyond, orders of the greedy planner are improved
- * within the limits.
- * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
+ * give the same plan; the time limit may not.  Problem: MEMO paper, section 4.2.  The search takes
+ * some 300 bytes of stack a buffer, of at most 8,000 that nothing separates in time; beyond, orders
+ * of the greedy planner are improved within the limits.  Each further thread has its own copy.
+ * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap; a trace that is not the
+ * plan's; n_threads outside [0, 64]), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
  * settle, or with more pairs of buffers than it can take). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
