@@ -272,8 +272,8 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
     memo_status status = memo_trace_create(&trace, &error);
     memo_plan* cut[2];
     int64_t step, time, k;
-    cut[0] = cut_rectangle(n_pieces, 1000, 4);
-    cut[1] = cut_rectangle(n_pieces, 1500, 8);
+    cut[0] = cut_rectangle(n_pieces, 1000, 2);
+    cut[1] = cut_rectangle(n_pieces, 1000, 3);
     for (step = 0; step < 2 * n_layers && !status; step++) {
         int is_backward = step >= n_layers;
         int64_t layer = is_backward ? 2 * n_layers - 1 - step : step, base = step * n_pieces;
