@@ -1,7 +1,8 @@
 /* memo_plan.h - the planners: where every tensor goes, and how many rows travel.
  *
- *   memo_plan_solve   offsets for a memo_plan: greedy, exact search, lp_solve's mixed-integer
- *   program memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
+ *   memo_plan_solve   offsets for a memo_plan: greedy, bi-level, exact search, lp_solve's
+ *                     mixed-integer program
+ *   memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
  *
  * Include memo.h's implementation first.  In exactly one translation unit:
  *
@@ -26,10 +27,12 @@ extern "C" {
 /* ---- memory: offsets ------------------------------------------------------------------------- */
 
 typedef enum memo_plan_engine {
-    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, the search */
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, bi-level, then the search */
     MEMO_PLAN_ENGINE_GREEDY,   /* a few orders, the best of them: milliseconds */
     MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then branch and bound */
-    MEMO_PLAN_ENGINE_MIP       /* greedy, then the paper's program; needs lp_solve; small cases */
+    MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program; needs lp_solve; small cases */
+    MEMO_PLAN_ENGINE_BILEVEL /* layers once, then what joins them; where it misses the bound, AUTO's
+                                  others */
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
@@ -38,17 +41,23 @@ typedef struct memo_plan_desc {
     double time_limit_s;    /* the best valid plan so far is kept; 0: 10, beyond 8,000 buffers 3 */
     int64_t node_limit; /* of the search, which is deterministic where this ends it; 0: no limit */
     uint64_t seed;      /* of the search's tie breaks */
+    int32_t n_threads;  /* of the search, side by side; 0: 1; without threads in memo.h always 1 */
     memo_log log;       /* progress of the search: a line for every attempt */
+    /* The plan's trace, whose marks say where layers begin and end.  NULL, or without such marks:
+     * bi-level finds by itself what repeats. */
+    const memo_trace* trace;
 } memo_plan_desc;
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
 /* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also
  * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
- * proven. Where a node limit ends the search, the same seed gives the same plan; the time limit may
- * not. Problem: MEMO paper, section 4.2.1.  The search takes some 300 bytes of stack a buffer, of
- * at most 8,000 that nothing separates in time; beyond, greedy's plan stands.
- * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap), INFEASIBLE,
+ * proven. Where a node limit (of each thread) ends the search, the same seed and number of threads
+ * give the same plan; the time limit may not.  Problem: MEMO paper, section 4.2.  The search takes
+ * some 300 bytes of stack a buffer, of at most 8,000 that nothing separates in time; beyond, orders
+ * of the greedy planner are improved within the limits.  Each further thread has its own copy.
+ * Errors: INVALID_ARGUMENT (memo_plan_prepare; fixed buffers that overlap; a trace that is not the
+ * plan's; n_threads outside [0, 64]), INFEASIBLE,
  * OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with alignments that scaling does not
  * settle, or with more pairs of buffers than it can take). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
@@ -721,6 +730,32 @@ MEMOI int memoi_keyed_compare(const void* left, const void* right) {
     return (a->index > b->index) - (a->index < b->index);
 }
 
+/* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
+MEMOI void memoi_keyed_sort(memoi_keyed* list, int64_t n) {
+    int64_t largest = 0, i, sum = 0;
+    memoi_keyed* sorted;
+    int64_t* place;
+    int is_sorted = 1;
+    for (i = 0; i < n; i++) {
+        largest = memoi_max(largest, list[i].key);
+        if (i > 0 && memoi_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+    }
+    if (is_sorted) return;
+    sorted = largest / 4 > n ? NULL : (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    place = sorted ? (int64_t*)memoi_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    if (!place) {
+        MEMO_FREE(sorted);
+        qsort(list, (size_t)n, sizeof *list, memoi_keyed_compare);
+        return;
+    }
+    for (i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    memcpy(list, sorted, (size_t)n * sizeof *list);
+    MEMO_FREE(sorted);
+    MEMO_FREE(place);
+}
+
 /* Turns the ranges from times into sections: sweep the end points; where a range ends and one has
  * begun since the last section was closed, the live set is a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
@@ -738,8 +773,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         ends[i].key = problem->ranges[i].end;
         begins[i].index = ends[i].index = i;
     }
-    qsort(begins, (size_t)n, sizeof *begins, memoi_keyed_compare);
-    qsort(ends, (size_t)n, sizeof *ends, memoi_keyed_compare);
+    memoi_keyed_sort(begins, n);
+    memoi_keyed_sort(ends, n);
     while (died < n) {
         if (born < n && begins[born].key < ends[died].key) {
             problem->ranges[begins[born++].index].begin = closed;
@@ -756,34 +791,33 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
     return 1;
 }
 
-MEMOI int memoi_item_compare(const void* left, const void* right) {
-    const memoi_item* a = (const memoi_item*)left;
-    const memoi_item* b = (const memoi_item*)right;
-    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
-    return (a->buffer > b->buffer) - (a->buffer < b->buffer);
-}
-
-/* Puts items, and the ranges after them, in order of begin: buffers are so ordered, but a gap at the
- * begin of a life moves its item.  0: no memory. */
+/* Orders items, with their ranges, by when they first live: a gap may come first.  0: no memory. */
 MEMOI int memoi_problem_sort(memoi_problem* problem) {
-    memoi_range* ranges;
-    int64_t i, n = 0;
-    for (i = 1; i < problem->n_items; i++)
-        if (problem->items[i - 1].begin > problem->items[i].begin) break;
-    if (i >= problem->n_items) return 1;
-    ranges = (memoi_range*)memoi_calloc(problem->n_ranges, sizeof(memoi_range));
-    if (!ranges) return 0;
-    qsort(problem->items, (size_t)problem->n_items, sizeof(memoi_item), memoi_item_compare);
-    for (i = 0; i < problem->n_items; i++) {
-        memoi_item* item = &problem->items[i];
-        memcpy(ranges + n, problem->ranges + item->first_range,
-               (size_t)item->n_ranges * sizeof(memoi_range));
-        item->first_range = n;
-        n += item->n_ranges;
+    int64_t n = problem->n_items, n_ranges = 0, i;
+    memoi_keyed* order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memoi_item* items = (memoi_item*)memoi_calloc(n, sizeof(memoi_item));
+    memoi_range* ranges = (memoi_range*)memoi_calloc(problem->n_ranges, sizeof(memoi_range));
+    int ok = order && items && ranges;
+    for (i = 0; ok && i < n; i++) {
+        order[i].key = problem->ranges[problem->items[i].first_range].begin;
+        order[i].index = i;
     }
-    MEMO_FREE(problem->ranges);
-    problem->ranges = ranges;
-    return 1;
+    if (ok) memoi_keyed_sort(order, n);
+    for (i = 0; ok && i < n; i++) {
+        items[i] = problem->items[order[i].index];
+        memcpy(ranges + n_ranges, problem->ranges + items[i].first_range,
+               (size_t)items[i].n_ranges * sizeof *ranges);
+        items[i].first_range = n_ranges;
+        n_ranges += items[i].n_ranges;
+    }
+    if (ok) {
+        memcpy(problem->items, items, (size_t)n * sizeof *items);
+        memcpy(problem->ranges, ranges, (size_t)n_ranges * sizeof *ranges);
+    }
+    MEMO_FREE(order);
+    MEMO_FREE(items);
+    MEMO_FREE(ranges);
+    return ok;
 }
 
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
@@ -846,6 +880,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
                               "sizes, alignments and fixed offsets together may pass 2^62");
     }
     problem->unit_bytes = unit ? unit : 1;
+    if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
     problem->section_sums = (int64_t*)memoi_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_sums) goto no_memory;
@@ -866,7 +901,6 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
             problem->lower_bound = item->fixed + item->size;
     }
-    if (!memoi_problem_sort(problem)) goto no_memory;
     for (i = 0; i < problem->n_sections; i++) {
         if (i > 0) problem->section_sums[i] += problem->section_sums[i - 1];
         if (problem->section_sums[i] > problem->lower_bound)
@@ -1318,6 +1352,15 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
     }
 }
 
+/* Lowest offset, in the order of greedy->ranked. */
+MEMOI void memoi_greedy_run(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    if (problem->n_fixed || problem->has_gaps || problem->has_alignment)
+        memoi_greedy_lowest(greedy);
+    else
+        memoi_greedy_plateaus(greedy);
+}
+
 /* --- first fit --- */
 
 MEMOI void memoi_greedy_first_fit(memoi_greedy* greedy) {
@@ -1362,10 +1405,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
     for (order = 0; order < MEMOI_N_ORDERS && best->peak > target; order++) {
         memoi_order_items(problem, (memoi_item_order)order, greedy.ranked);
-        if (problem->n_fixed || problem->has_gaps || problem->has_alignment)
-            memoi_greedy_lowest(&greedy);
-        else
-            memoi_greedy_plateaus(&greedy);
+        memoi_greedy_run(&greedy);
         memoi_solution_offer(problem, greedy.offsets, best);
         if (best->peak <= target || problem->n_items > MEMOI_FIRST_FIT_ITEMS) continue;
         memoi_greedy_first_fit(&greedy);
@@ -1493,6 +1533,13 @@ typedef struct memoi_search {
     double deadline;
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
+
+    /* side by side with others: runs run, run + n_searches, ... are this one's */
+    int64_t run, n_searches;
+    int64_t* answered; /* the least run that has an answer; those beyond it stop */
+    int64_t budget;    /* nodes, for all its runs */
+    int32_t is_overtaken;
+    memoi_verdict verdict;
 } memoi_search;
 
 MEMOI uint64_t memoi_random(uint64_t* state) { /* splitmix64 */
@@ -1590,8 +1637,10 @@ MEMOI void memoi_search_list_neighbours(memoi_search* search) {
 }
 
 enum {
-    MEMOI_SEARCH_ITEMS = 8000,     /* the search is as deep as there are items */
-    MEMOI_SEARCH_ENTRIES = 1 << 26 /* neighbours and members together */
+    MEMOI_SEARCH_ITEMS = 8000,      /* the search is as deep as there are items */
+    MEMOI_SEARCH_ENTRIES = 1 << 26, /* neighbours and members together */
+    MEMOI_THREADS = 64,
+    MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
 /* 1, or 0 where there is no memory, or -1 where the problem is too large for a search. */
@@ -1929,9 +1978,12 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
-    if (++search->n_nodes % 64 == 0 && memoi_plan_clock() > search->deadline)
-        search->is_out_of_time = 1;
-    return search->is_out_of_time || search->is_out_of_memory ||
+    if (++search->n_nodes % 64 == 0) {
+        if (memoi_plan_clock() > search->deadline) search->is_out_of_time = 1;
+        if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < search->run)
+            search->is_overtaken = 1;
+    }
+    return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
            search->n_nodes >= search->node_stop;
 }
 
@@ -2020,17 +2072,16 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* Restarts within one capacity, until there is an answer or n_nodes are spent: every rank with
+/* Restarts within search->capacity, until there is an answer or the budget is spent: every rank with
  * every kind of tightness in turn, and after these one run that does not learn from the sections
  * that failed. */
-MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity, int64_t n_nodes) {
+MEMOI void memoi_search_runs(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    memoi_verdict verdict = MEMOI_STOPPED;
-    int64_t end = search->n_nodes + n_nodes, run, s;
+    int64_t end = search->n_nodes + search->budget, answered, s;
     double length = (double)memoi_search_shortest_run(search);
-    search->capacity = capacity;
-    for (run = 0; verdict == MEMOI_STOPPED && search->n_nodes < end; run++) {
-        int style = (int)(run % (N_LEARNING + 1));
+    search->verdict = MEMOI_STOPPED;
+    for (; search->n_nodes < end; search->run += search->n_searches) {
+        int style = (int)(search->run % (N_LEARNING + 1));
         search->use_weights = style < N_LEARNING;
         search->tightness =
             search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
@@ -2038,22 +2089,138 @@ MEMOI memoi_verdict memoi_search_capacity(memoi_search* search, int64_t capacity
         memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
         search->node_stop = search->n_nodes + (int64_t)length;
         if (search->node_stop > end) search->node_stop = end;
-        verdict = memoi_search_node(search, 0, search->problem->n_sections);
-        if (search->is_out_of_time || search->is_out_of_memory) break;
+        search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
+        if (search->verdict != MEMOI_STOPPED || search->is_out_of_time ||
+            search->is_out_of_memory || search->is_overtaken)
+            break;
         for (s = 0; s < search->problem->n_sections; s++)
             search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
         length *= 1.05;
     }
-    return verdict;
+    if (search->verdict == MEMOI_STOPPED) return;
+    answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
+    while (search->run < answered &&
+           !__atomic_compare_exchange_n(search->answered, &answered, search->run, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* --- side by side ---
+ *
+ * The runs within a capacity are dealt to searches, one a thread.  The answer is that of the
+ * first run that has one, in the order of runs and not of time: runs before it go on to their end,
+ * those behind it stop.  So it depends on seed, budget and number of threads alone. */
+
+typedef struct memoi_team {
+    memoi_search* searches;
+    int64_t n, n_capacities;
+    uint64_t seed;
+} memoi_team;
+
+MEMOI void memoi_team_free(memoi_team* team) {
+    int64_t k;
+    for (k = 0; k < team->n; k++) memoi_search_free(&team->searches[k]);
+    MEMO_FREE(team->searches);
+}
+
+/* As memoi_search_create. */
+MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int64_t n,
+                            uint64_t seed, double deadline) {
+    int created = 1;
+    memset(team, 0, sizeof *team);
+    team->seed = seed;
+    team->searches = (memoi_search*)memoi_calloc(n, sizeof(memoi_search));
+    if (!team->searches) return 0;
+    for (; team->n < n && created > 0; team->n++) {
+        memoi_search* search = &team->searches[team->n];
+        created = memoi_search_create(search, problem);
+        search->deadline = deadline;
+        search->random = seed;
+        search->n_searches = n;
+    }
+    if (created <= 0) memoi_team_free(team);
+    return created;
+}
+
+#ifndef MEMO_NO_HOST_DEVICE
+MEMOI void* memoi_team_work(void* search) {
+    memoi_search_runs((memoi_search*)search);
+    return NULL;
+}
+#endif
+
+/* All searches to their end; one without a thread of its own runs on this one, and last. */
+MEMOI void memoi_team_run(memoi_team* team) {
+    int64_t k;
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_THREADS];
+    pthread_attr_t attributes;
+    char is_started[MEMOI_THREADS] = {0};
+    int has_attributes = team->n > 1 && pthread_attr_init(&attributes) == 0;
+    if (has_attributes) pthread_attr_setstacksize(&attributes, (size_t)MEMOI_THREAD_STACK_BYTES);
+    for (k = 1; k < team->n && has_attributes; k++)
+        is_started[k] =
+            pthread_create(&threads[k], &attributes, memoi_team_work, &team->searches[k]) == 0;
+    if (has_attributes) pthread_attr_destroy(&attributes);
+    memoi_search_runs(&team->searches[0]);
+    for (k = 1; k < team->n; k++) {
+        if (is_started[k])
+            pthread_join(threads[k], NULL);
+        else
+            memoi_search_runs(&team->searches[k]);
+    }
+#else
+    for (k = 0; k < team->n; k++) memoi_search_runs(&team->searches[k]);
+#endif
+}
+
+/* The search that answered, or NULL; *n_nodes: spent, by the thread that spent most. */
+MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity, int64_t budget,
+                                              int64_t* n_nodes) {
+    const memoi_search* first = NULL;
+    int64_t answered = INT64_MAX, before[MEMOI_THREADS], k, s;
+    for (k = 0; k < team->n; k++) {
+        memoi_search* search = &team->searches[k];
+        before[k] = search->n_nodes;
+        search->capacity = capacity;
+        search->budget = budget;
+        search->answered = &answered;
+        search->run = k;
+        search->is_overtaken = 0;
+        /* What a search that was stopped has learned depends on when. */
+        if (team->n > 1) search->random = team->seed + (uint64_t)(team->n_capacities * team->n + k);
+        for (s = 0; s < search->problem->n_sections && team->n > 1; s++) search->weight[s] = 1;
+    }
+    team->n_capacities++;
+    memoi_team_run(team);
+    *n_nodes = 0;
+    for (k = 0; k < team->n; k++) {
+        const memoi_search* search = &team->searches[k];
+        if (search->verdict != MEMOI_STOPPED && search->run == answered) first = search;
+        *n_nodes = memoi_max(*n_nodes, search->n_nodes - before[k]);
+    }
+    if (first) *n_nodes = first->n_nodes - before[first - team->searches];
+    return first;
 }
 
 /* What a search may spend. */
 typedef struct memoi_effort {
     double deadline;
-    int64_t nodes_left;
+    int64_t nodes_left; /* of each thread */
     uint64_t seed;
+    int64_t n_threads;
     const memo_log* log;
 } memoi_effort;
+
+/* A share of what is left; what remains of its nodes is given back by adding them again. */
+MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
+    double now = memoi_plan_clock();
+    memoi_effort own = *effort;
+    own.deadline = now + share * (effort->deadline - now);
+    own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
+    effort->nodes_left -= own.nodes_left;
+    return own;
+}
 
 MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* problem,
                                const memoi_solution* best, int64_t bound, int64_t n_nodes) {
@@ -2065,42 +2232,136 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
+/* --- local search ---
+ *
+ * For problems too large for a search, and before it where it is slow: the lowest-offset greedy again and again, each time with some
+ * of the items that lie above the bound moved to an earlier place in the order.  An order is kept
+ * where its plan is not worse: in peak, then in what lies above the bound. */
+
+enum {
+    MEMOI_LOCAL_MOVES = 12,  /* at most, between two plans */
+    MEMOI_LOCAL_ITEMS = 1500 /* beyond, a search begins with some of it */
+};
+
+/* Bytes times sections above the bound; *peak is set. */
+MEMOI double memoi_overflow(const memoi_problem* problem, const int64_t* offsets, int64_t* peak) {
+    double above = 0;
+    int64_t i;
+    *peak = 0;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        int64_t top = offsets[i] + item->size, over = top - problem->lower_bound;
+        *peak = memoi_max(*peak, top);
+        if (over <= 0) continue;
+        above +=
+            (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
+    }
+    return above;
+}
+
+/* order with some items that end above the bound moved forward. */
+MEMOI void memoi_local_move(const memoi_problem* problem, memoi_ranked* order,
+                            const int64_t* offsets, int64_t* critical, uint64_t* random) {
+    int64_t n_critical = 0, n_moves, i;
+    for (i = 0; i < problem->n_items; i++) {
+        int64_t item = order[i].index;
+        if (offsets[item] + problem->items[item].size > problem->lower_bound)
+            critical[n_critical++] = i;
+    }
+    n_moves = 1 + (int64_t)(memoi_random(random) % MEMOI_LOCAL_MOVES);
+    for (; n_moves > 0 && n_critical > 0; n_moves--) {
+        int64_t from = critical[memoi_random(random) % (uint64_t)n_critical];
+        int64_t to = (int64_t)(memoi_random(random) % (uint64_t)(from + 1));
+        memoi_ranked moved = order[from];
+        memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof moved);
+        order[to] = moved;
+    }
+}
+
+/* Lowers best->peak towards target; a plan counts as a node for each item.  0: no memory. */
+MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                             memoi_solution* best) {
+    int64_t n = problem->n_items, peak, least = INT64_MAX, round;
+    double above, least_above = 0;
+    uint64_t random = effort->seed;
+    memoi_greedy greedy;
+    memoi_ranked* order = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
+    int64_t* offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    int64_t* critical = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    int ok = memoi_greedy_create(&greedy, problem);
+    int runs = ok && order && offsets && critical;
+    for (round = 0; runs && best->peak > target && effort->nodes_left >= n &&
+                    memoi_plan_clock() < effort->deadline;
+         round++) {
+        if (round < (int64_t)MEMOI_N_ORDERS) {
+            memoi_order_items(problem, (memoi_item_order)round, greedy.ranked);
+        } else {
+            memcpy(greedy.ranked, order, (size_t)n * sizeof *order);
+            memoi_local_move(problem, greedy.ranked, offsets, critical, &random);
+        }
+        memoi_greedy_run(&greedy);
+        effort->nodes_left -= n;
+        memoi_solution_offer(problem, greedy.offsets, best);
+        above = memoi_overflow(problem, greedy.offsets, &peak);
+        if (peak > least || (peak == least && above > least_above)) continue;
+        if (peak < least) memoi_search_report(effort, problem, best, problem->lower_bound, round);
+        least = peak;
+        least_above = above;
+        memcpy(order, greedy.ranked, (size_t)n * sizeof *order);
+        memcpy(offsets, greedy.offsets, (size_t)n * sizeof *offsets);
+    }
+    if (ok) memoi_greedy_free(&greedy);
+    MEMO_FREE(order);
+    MEMO_FREE(offsets);
+    MEMO_FREE(critical);
+    return runs;
+}
+
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
  * best peak, and so on. Each round spends more on an attempt; since a goal given up once is rarely
  * met, only every third round begins with it again.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
-    memoi_search search;
-    int64_t given_up = 0, budget, round = 0;
-    int created = memoi_search_create(&search, problem), ok = 1;
-    if (created <= 0) return created < 0;
-    budget = 10 * memoi_search_shortest_run(&search);
-    search.deadline = effort->deadline;
-    search.random = effort->seed;
-    while (best->peak > memoi_max(target, *bound) && effort->nodes_left > 0) {
-        int64_t goal = memoi_max(target, *bound), before = search.n_nodes, capacity;
-        memoi_verdict verdict;
+    memoi_team team;
+    int64_t given_up = 0, budget, n_spent, n_nodes = 0, round = 0, k;
+    int created =
+        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
+    int ok = 1, is_over = 0;
+    if (created < 0) return memoi_local_search(problem, target, effort, best);
+    if (created == 0) return 0;
+    if (problem->n_items > MEMOI_LOCAL_ITEMS) {
+        memoi_effort own = memoi_effort_take(effort, 0.1);
+        ok = memoi_local_search(problem, target, &own, best);
+        effort->nodes_left += own.nodes_left;
+    }
+    budget = 10 * memoi_search_shortest_run(&team.searches[0]);
+    while (ok && best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+        int64_t goal = memoi_max(target, *bound), capacity;
+        const memoi_search* answer;
         if (given_up >= best->peak - 1) {
             given_up = ++round % 3 ? goal : 0;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
         capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
-        verdict = memoi_search_capacity(&search, capacity,
-                                        budget < effort->nodes_left ? budget : effort->nodes_left);
-        effort->nodes_left -= search.n_nodes - before;
-        if (search.is_out_of_memory) ok = 0;
-        if (search.is_out_of_memory) break;
-        if (verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, search.minimum, best);
+        answer = memoi_team_capacity(
+            &team, capacity, budget < effort->nodes_left ? budget : effort->nodes_left, &n_spent);
+        effort->nodes_left -= n_spent;
+        n_nodes += n_spent;
+        for (k = 0; k < team.n; k++) {
+            if (team.searches[k].is_out_of_memory) ok = 0;
+            if (team.searches[k].is_out_of_time) is_over = 1;
+        }
+        if (!ok) break;
+        if (answer && answer->verdict == MEMOI_FOUND)
+            memoi_solution_offer(problem, answer->minimum, best);
         else
             given_up = capacity;
-        if (verdict == MEMOI_FAILED) *bound = capacity + 1;
-        memoi_search_report(effort, problem, best, *bound, search.n_nodes);
-        if (search.is_out_of_time) break;
+        if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
+        memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
-    memoi_search_free(&search);
+    memoi_team_free(&team);
     return ok;
 }
 
@@ -2189,12 +2450,8 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
             if (!memoi_problem_extract(problem, first, last, begin, end, &part)) {
                 status = memoi_no_memory(error, "a part of the plan");
             } else {
-                double now = memoi_plan_clock();
-                double share = (double)(last - first) / (double)(problem->n_items - first);
-                memoi_effort own = *effort;
-                own.deadline = now + share * (effort->deadline - now);
-                own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
-                effort->nodes_left -= own.nodes_left;
+                memoi_effort own = memoi_effort_take(
+                    effort, (double)(last - first) / (double)(problem->n_items - first));
                 status = memoi_search_part_solve(plan, &part, goal, &own, best->offsets + first,
                                                  &part_peak, &bound, error);
                 effort->nodes_left += own.nodes_left;
@@ -2522,14 +2779,18 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #endif /* MEMO_LP_SOLVE */
 
-/* ---- memo_plan_solve ----------------------------------------------------------------------------
- * Knows: the engines, and which of them to ask.  Does not plan. */
-
-memo_plan_desc memo_plan_desc_default(void) {
-    memo_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+/* ---- bi-level -----------------------------------------------------------------------------------
+ * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
+ * how one is solved.
+ *
+ * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so what a layer requests
+ * and frees by itself is placed once.  Time is cut into *windows*, a phase of a layer each, from
+ * marks or from what repeats.  The buffers that live inside a window are its locals; they fall into
+ * *groups* where none of them lives across.  Groups that are alike request by request are of one
+ * *kind*.  A kind is solved once, a group becomes a single block of the outer plan, beside the
+ * buffers that live longer.  A layer that differs is a kind of its own.  (The paper makes one block
+ * of all groups of a window; several leave room between them.)  A recomputation inside a backward
+ * belongs to it. */
 
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
@@ -2551,11 +2812,633 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
+/* Greedy, and where effort is given the search, on a plan of its own. */
+MEMOI memo_status memoi_level_solve(memo_plan* plan, memoi_effort* effort, memo_error* error) {
+    memoi_problem problem;
+    memoi_solution best;
+    memo_status status = memo_plan_prepare(plan, error);
+    if (!status) status = memoi_problem_create(plan, &problem, error);
+    if (status) return status;
+    best.peak = INT64_MAX;
+    best.is_optimal = 0;
+    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
+    if (!best.offsets) status = memoi_no_memory(error, "a level of the plan");
+    if (!status) status = memoi_greedy_solve(plan, &problem, problem.lower_bound, &best, error);
+    if (!status && effort && !best.is_optimal)
+        status = memoi_search_solve(plan, &problem, problem.lower_bound, effort, &best, error);
+    if (!status) memoi_plan_store(plan, &problem, &best, "level");
+    MEMO_FREE(best.offsets);
+    memoi_problem_free(&problem);
+    return status;
+}
+
+typedef struct memoi_member {
+    int64_t buffer, group;
+    int64_t begin, end;   /* its events, counted within the group */
+    int64_t offset_bytes; /* within the group; of a kind */
+} memoi_member;
+
+typedef struct memoi_group {
+    int64_t first, n; /* members */
+    int64_t begin, end;
+    int64_t alignment_bytes;
+    int64_t kind;                      /* the first group like this one; of a kind, itself */
+    int64_t next;                      /* of a kind: another one with the same hash, or -1 */
+    int64_t height_bytes, bound_bytes; /* of a kind */
+} memoi_group;
+
+typedef struct memoi_bilevel {
+    const memo_plan* plan;
+    int64_t n_events;     /* begins and ends in the order of time, ends first */
+    int64_t* events;      /* buffer i begins: i; it ends: -1 - i */
+    int64_t* ends;        /* of buffer i: the event */
+    memoi_range* windows; /* times; disjoint, ascending */
+    int64_t n_windows, window_capacity;
+    memoi_member* members;
+    memoi_group* groups;
+    int64_t* member_of; /* of buffer i; -1: it belongs to the outer plan */
+    int64_t n_members, n_groups, n_kinds;
+    int64_t longest_life; /* of the members */
+    int64_t outer_bound_bytes;
+} memoi_bilevel;
+
+MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
+    MEMO_FREE(bilevel->events);
+    MEMO_FREE(bilevel->ends);
+    MEMO_FREE(bilevel->windows);
+    MEMO_FREE(bilevel->members);
+    MEMO_FREE(bilevel->groups);
+    MEMO_FREE(bilevel->member_of);
+}
+
+MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
+    int64_t n = plan->n_buffers, born = 0, died = 0, i;
+    memoi_keyed* ends = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memset(bilevel, 0, sizeof *bilevel);
+    bilevel->plan = plan;
+    bilevel->n_events = 2 * n;
+    bilevel->events = (int64_t*)memoi_calloc(2 * n, sizeof(int64_t));
+    bilevel->ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    bilevel->members = (memoi_member*)memoi_calloc(n, sizeof(memoi_member));
+    bilevel->groups = (memoi_group*)memoi_calloc(n + 1, sizeof(memoi_group));
+    bilevel->member_of = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    if (!ends || !bilevel->events || !bilevel->ends || !bilevel->members || !bilevel->groups ||
+        !bilevel->member_of) {
+        MEMO_FREE(ends);
+        memoi_bilevel_free(bilevel);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        ends[i].key = plan->buffers[i].end;
+        ends[i].index = i;
+    }
+    memoi_keyed_sort(ends, n);
+    while (died < n) {
+        if (born < n && plan->buffers[born].begin < ends[died].key) {
+            bilevel->events[born + died] = born;
+            born++;
+        } else {
+            bilevel->ends[ends[died].index] = born + died;
+            bilevel->events[born + died] = -1 - ends[died].index;
+            died++;
+        }
+    }
+    MEMO_FREE(ends);
+    return 1;
+}
+
+MEMOI int64_t memoi_event_time(const memoi_bilevel* bilevel, int64_t e) {
+    int64_t i = bilevel->events[e];
+    return i < 0 ? bilevel->plan->buffers[-1 - i].end : bilevel->plan->buffers[i].begin;
+}
+
+MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
+    void* windows = bilevel->windows;
+    int fits = memoi_reserve(&windows, &bilevel->window_capacity, bilevel->n_windows + 1,
+                             sizeof(memoi_range));
+    bilevel->windows = (memoi_range*)windows;
+    if (!fits) return 0;
+    bilevel->windows[bilevel->n_windows].begin = begin;
+    bilevel->windows[bilevel->n_windows++].end = end;
+    return 1;
+}
+
+/* --- windows from marks --- */
+
+/* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
+ * phase that another layer's interrupts is none. */
+MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
+    memo_mark open;
+    int64_t time = 0, begin = 0, i;
+    memset(&open, 0, sizeof open);
+    for (i = 0; i < trace->n_requests; i++) {
+        memo_request_kind kind = trace->requests[i].kind;
+        memo_mark mark;
+        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        if (kind != MEMO_REQUEST_MARK) continue;
+        mark = memoi_request_mark(trace, i);
+        if (mark.layer < 0) continue;
+        if (!mark.is_end && (open.phase == MEMO_PHASE_NONE || open.layer != mark.layer)) {
+            open = mark;
+            begin = time;
+        } else if (!mark.is_end && open.phase == MEMO_PHASE_RECOMPUTE) {
+            open.phase = mark.phase;
+        } else if (mark.is_end && open.phase == mark.phase && open.layer == mark.layer) {
+            open.phase = MEMO_PHASE_NONE;
+            if (time > begin && !memoi_window_add(bilevel, begin, time)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* --- windows from what repeats ---
+ *
+ * An event's symbol is what it does and to how many bytes.  Where events repeat with period p, the
+ * last place with the same few symbols lies p back: the commonest distances are the periods to try.
+ * What looks alike here is compared request by request later. */
+
+enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4 };
+
+MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
+    int64_t i = bilevel->events[e];
+    uint64_t bytes = (uint64_t)memoi_plan_bytes(bilevel->plan, i < 0 ? -1 - i : i);
+    return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
+}
+
+/* Where in the period to cut: where the fewest bytes live across that live for less than it. */
+MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, int64_t end,
+                                 int64_t period, int64_t* across) {
+    int64_t e, best = 0, here = 0;
+    memset(across, 0, (size_t)(period + 1) * sizeof *across);
+    for (e = begin; e < end; e++) {
+        int64_t i = bilevel->events[e], first, stop, bytes;
+        if (i < 0 || bilevel->ends[i] >= end || bilevel->ends[i] - e >= period) continue;
+        bytes = memoi_plan_bytes(bilevel->plan, i);
+        first = (e + 1 - begin) % period; /* cuts [first, stop), as differences */
+        stop = (bilevel->ends[i] + 1 - begin) % period;
+        across[first] += bytes;
+        across[stop] -= bytes;
+        if (stop < first) across[0] += bytes;
+    }
+    for (e = 0; e < period; e++) {
+        here += across[e];
+        across[e] = here;
+        if (across[e] < across[best]) best = e;
+    }
+    return best;
+}
+
+/* Adds the windows of every stretch that has at least two periods. */
+MEMOI int memoi_repeat_windows(memoi_bilevel* bilevel, const uint64_t* symbols, int64_t period,
+                               char* is_taken, int64_t* scratch) {
+    int64_t n = bilevel->n_events, begin = 0, e, cut;
+    for (e = 0; e + period <= n; e++) {
+        int64_t end = e + period; /* of the stretch that begins at `begin` */
+        if (end < n && !is_taken[e] && !is_taken[end] && symbols[e] == symbols[end]) continue;
+        if (e - begin >= period) {
+            cut = begin + memoi_repeat_phase(bilevel, begin, end, period, scratch);
+            for (; cut + period <= end; cut += period)
+                if (!memoi_window_add(bilevel, memoi_event_time(bilevel, cut),
+                                      memoi_event_time(bilevel, cut + period - 1) + 1))
+                    return 0;
+            memset(is_taken + begin, 1, (size_t)(end - begin));
+            e = end - 1;
+        }
+        begin = e + 1;
+    }
+    return 1;
+}
+
+MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
+    int64_t n = bilevel->n_events, e, k, round;
+    uint64_t* symbols = (uint64_t*)memoi_calloc(n, sizeof(uint64_t));
+    int64_t* count = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t)); /* of a distance */
+    int64_t* scratch = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    char* is_taken = (char*)memoi_calloc(n, 1);
+    int ok = symbols && count && scratch && is_taken;
+    memoi_map last;
+    memset(&last, 0, sizeof last);
+    for (e = 0; ok && e < n; e++) symbols[e] = memoi_event_symbol(bilevel, e);
+    for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
+        uint64_t gram = 0;
+        int64_t before;
+        for (k = 0; k < MEMOI_REPEAT_GRAM; k++) gram = gram * 0xbf58476d1ce4e5b9u + symbols[e + k];
+        before = memoi_map_get(&last, (int64_t)gram);
+        if (before >= 0) count[e - before]++;
+        ok = memoi_map_put(&last, (int64_t)gram, e);
+    }
+    for (round = 0; ok && round < MEMOI_REPEAT_PERIODS; round++) {
+        int64_t period = 0;
+        for (e = MEMOI_REPEAT_GRAM; e <= n / 2; e++)
+            if (count[e] > count[period]) period = e;
+        if (count[period] == 0) break;
+        count[period] = 0;
+        ok = memoi_repeat_windows(bilevel, symbols, period, is_taken, scratch);
+    }
+    for (k = 0; ok && k < bilevel->n_windows; k++) { /* by insertion: periods come in stretches */
+        memoi_range window = bilevel->windows[k];
+        for (e = k; e > 0 && bilevel->windows[e - 1].begin > window.begin; e--)
+            bilevel->windows[e] = bilevel->windows[e - 1];
+        bilevel->windows[e] = window;
+    }
+    memoi_map_free(&last);
+    MEMO_FREE(symbols);
+    MEMO_FREE(count);
+    MEMO_FREE(scratch);
+    MEMO_FREE(is_taken);
+    return ok;
+}
+
+/* --- groups and kinds --- */
+
+/* A group of one is no group. */
+MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
+    memoi_group* group = &bilevel->groups[bilevel->n_groups];
+    group->n = bilevel->n_members - group->first;
+    if (group->n > 1) {
+        bilevel->n_groups++;
+    } else if (group->n == 1) {
+        bilevel->member_of[bilevel->members[--bilevel->n_members].buffer] = -1;
+    }
+}
+
+/* What lives for longer than life_limit is left to the outer plan. */
+MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t window = 0, gap = 0, e, i;
+    memoi_group* group = &bilevel->groups[0];
+    bilevel->n_groups = bilevel->n_members = bilevel->n_kinds = bilevel->longest_life = 0;
+    memset(group, 0, sizeof *group);
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t alignment =
+            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+        while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
+        while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
+            window++;
+        bilevel->member_of[i] = -1;
+        if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
+            buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
+            buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
+            continue;
+        bilevel->longest_life = memoi_max(bilevel->longest_life, buffer->end - buffer->begin);
+        if (group->first == bilevel->n_members || buffer->begin >= group->end) {
+            memoi_group_close(bilevel);
+            group = &bilevel->groups[bilevel->n_groups];
+            memset(group, 0, sizeof *group);
+            group->first = bilevel->n_members;
+            group->begin = buffer->begin;
+        }
+        group->end = memoi_max(group->end, buffer->end);
+        group->alignment_bytes = memoi_max(group->alignment_bytes, alignment);
+        bilevel->member_of[i] = bilevel->n_members;
+        bilevel->members[bilevel->n_members].buffer = i;
+        bilevel->members[bilevel->n_members++].group = bilevel->n_groups;
+    }
+    memoi_group_close(bilevel);
+    for (i = 0; i < bilevel->n_groups; i++) bilevel->groups[i].kind = 0; /* counts events here */
+    for (e = 0; e < bilevel->n_events; e++) {
+        int64_t buffer = bilevel->events[e];
+        int64_t m = bilevel->member_of[buffer < 0 ? -1 - buffer : buffer];
+        if (m < 0) continue;
+        group = &bilevel->groups[bilevel->members[m].group];
+        if (buffer < 0)
+            bilevel->members[m].end = group->kind++;
+        else
+            bilevel->members[m].begin = group->kind++;
+    }
+}
+
+MEMOI uint64_t memoi_hash_add(uint64_t hash, int64_t value) {
+    return (hash ^ (uint64_t)value) * 0x9e3779b97f4a7c15u + (hash >> 29);
+}
+
+MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
+                             const memoi_group* b) {
+    const memo_buffer* buffers = bilevel->plan->buffers;
+    int64_t k;
+    if (a->n != b->n) return 0;
+    for (k = 0; k < a->n; k++) {
+        const memoi_member* x = &bilevel->members[a->first + k];
+        const memoi_member* y = &bilevel->members[b->first + k];
+        if (x->begin != y->begin || x->end != y->end ||
+            buffers[x->buffer].size_bytes != buffers[y->buffer].size_bytes ||
+            buffers[x->buffer].alignment_bytes != buffers[y->buffer].alignment_bytes)
+            return 0;
+    }
+    return 1;
+}
+
+MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
+    int64_t g, k;
+    int ok = 1;
+    memoi_map kinds; /* hash -> the latest kind that has it */
+    memset(&kinds, 0, sizeof kinds);
+    for (g = 0; g < bilevel->n_groups && ok; g++) {
+        memoi_group* group = &bilevel->groups[g];
+        uint64_t hash = 0;
+        int64_t first;
+        for (k = group->first; k < group->first + group->n; k++) {
+            const memoi_member* member = &bilevel->members[k];
+            hash = memoi_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
+            hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
+        }
+        first = memoi_map_get(&kinds, (int64_t)hash);
+        group->kind = first;
+        while (group->kind >= 0 &&
+               !memoi_groups_alike(bilevel, group, &bilevel->groups[group->kind]))
+            group->kind = bilevel->groups[group->kind].next;
+        if (group->kind >= 0) continue;
+        group->kind = g;
+        group->next = first;
+        bilevel->n_kinds++;
+        ok = memoi_map_put(&kinds, (int64_t)hash, g);
+    }
+    memoi_map_free(&kinds);
+    return ok;
+}
+
+/* --- the two levels --- */
+
+MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
+                                   memo_error* error) {
+    memo_plan* inner;
+    int64_t k;
+    memo_status status =
+        memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
+    if (status) return status;
+    for (k = 0; k < kind->n; k++) {
+        const memoi_member* member = &bilevel->members[kind->first + k];
+        inner->buffers[k] = bilevel->plan->buffers[member->buffer];
+        inner->buffers[k].begin = member->begin;
+        inner->buffers[k].end = member->end;
+    }
+    status = memoi_level_solve(inner, effort, error);
+    if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
+        kind->height_bytes = inner->peak_bytes;
+        kind->bound_bytes =
+            inner->proof == MEMO_PROOF_OPTIMAL ? inner->peak_bytes : inner->lower_bound_bytes;
+        for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
+            bilevel->members[kind->first + k].offset_bytes = inner->buffers[k].offset_bytes;
+    }
+    memo_plan_destroy(inner);
+    return status;
+}
+
+/* Each group a block with id n_buffers + group, each other buffer with its index as id. */
+MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
+                                     memo_error* error) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t n = plan->n_buffers, n_outer = n - bilevel->n_members + bilevel->n_groups, at = 0, i;
+    int64_t gap = 0;
+    memo_status status =
+        memo_plan_create(n_outer, plan->n_gaps, plan->alignment_bytes, outer, error);
+    if (status) return status;
+    for (i = 0; i < n; i++) {
+        int64_t m = bilevel->member_of[i];
+        const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
+        memo_buffer* buffer = &(*outer)->buffers[at];
+        if (group && group->first != m) continue;
+        *buffer = plan->buffers[i];
+        buffer->id = group ? n + bilevel->members[m].group : i;
+        if (group) {
+            buffer->size_bytes = bilevel->groups[group->kind].height_bytes;
+            buffer->end = group->end;
+            buffer->alignment_bytes = group->alignment_bytes;
+        }
+        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
+            (*outer)->gaps[gap] = plan->gaps[gap];
+            (*outer)->gaps[gap].buffer = at;
+        }
+        at++;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The largest sum of blocks and other buffers that live together, gaps aside. */
+MEMOI int64_t memoi_outer_bound(const memoi_bilevel* bilevel) {
+    int64_t live = 0, bound = 0, e;
+    for (e = 0; e < bilevel->n_events; e++) {
+        int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
+        int64_t m = bilevel->member_of[buffer], bytes;
+        if (m < 0) {
+            bytes = memoi_plan_bytes(bilevel->plan, buffer);
+        } else { /* a block begins with its first event and ends with its last */
+            const memoi_member* member = &bilevel->members[m];
+            const memoi_group* group = &bilevel->groups[member->group];
+            if (is_end ? member->end != 2 * group->n - 1 : member->begin != 0) continue;
+            bytes = bilevel->groups[group->kind].height_bytes;
+        }
+        live += is_end ? -bytes : bytes;
+        bound = memoi_max(bound, live);
+    }
+    return bilevel->plan->n_gaps > 0 ? 0 : bound;
+}
+
+/* The outer plan's offsets and those within the blocks, as offsets of the flat problem's items. */
+MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* outer,
+                                 const memoi_problem* problem, const int64_t* item_of,
+                                 int64_t* offsets) {
+    int64_t n = bilevel->plan->n_buffers, i, k;
+    for (i = 0; i < outer->n_buffers; i++) {
+        int64_t id = outer->buffers[i].id, offset = outer->buffers[i].offset_bytes;
+        const memoi_group *group, *kind;
+        if (id < n) {
+            if (item_of[id] >= 0) offsets[item_of[id]] = offset / problem->unit_bytes;
+            continue;
+        }
+        group = &bilevel->groups[id - n];
+        kind = &bilevel->groups[group->kind];
+        for (k = 0; k < group->n; k++)
+            offsets[item_of[bilevel->members[group->first + k].buffer]] =
+                (offset + bilevel->members[kind->first + k].offset_bytes) / problem->unit_bytes;
+    }
+}
+
+/* Lowers items, lowest first, onto the tops of those below: blocks are rectangles only until here.
+ */
+MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
+    memoi_greedy greedy;
+    int64_t i, k;
+    if (!memoi_greedy_create(&greedy, problem)) return 0;
+    for (i = 0; i < problem->n_items; i++) {
+        greedy.heap[i].key = offsets[i];
+        greedy.heap[i].index = i;
+    }
+    qsort(greedy.heap, (size_t)problem->n_items, sizeof *greedy.heap, memoi_keyed_compare);
+    memoi_skyline_clear(&greedy.skyline);
+    for (k = 0; k < problem->n_items; k++) {
+        i = greedy.heap[k].index;
+        if (problem->items[i].fixed < 0)
+            offsets[i] = memoi_align_up(memoi_item_top(&greedy, i), problem->items[i].alignment);
+        memoi_item_place(&greedy, i, offsets[i]);
+    }
+    memoi_greedy_free(&greedy);
+    return 1;
+}
+
+/* Both levels and the plan that they make; with effort, kinds above their bound are searched.  An
+ * outer plan whose bound is above the target is solved in vain, and only the last time. */
+MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
+                                      int64_t target, int is_last, memoi_effort* effort,
+                                      const int64_t* item_of, int64_t* offsets,
+                                      memoi_solution* best, memo_error* error) {
+    memo_plan* outer = NULL;
+    int is_vain;
+    memoi_effort own;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t g, n_left = bilevel->n_kinds;
+    for (g = 0; g < bilevel->n_groups && !status; g++) {
+        memoi_group* kind = &bilevel->groups[g];
+        if (kind->kind != g) continue;
+        if (kind->height_bytes == 0) {
+            status = memoi_kind_solve(bilevel, kind, NULL, error);
+        } else if (effort && kind->height_bytes > kind->bound_bytes) {
+            own = memoi_effort_take(effort, 0.25 / (double)n_left);
+            status = memoi_kind_solve(bilevel, kind, &own, error);
+            effort->nodes_left += own.nodes_left;
+        }
+        n_left--;
+    }
+    bilevel->outer_bound_bytes = status ? 0 : memoi_outer_bound(bilevel);
+    is_vain = bilevel->outer_bound_bytes > target * problem->unit_bytes;
+    if (status || (is_vain && !is_last)) return status;
+    status = memoi_outer_create(bilevel, &outer, error);
+    if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
+    if (!status) status = memoi_level_solve(outer, effort && !is_vain ? &own : NULL, error);
+    if (!status && effort) effort->nodes_left += own.nodes_left;
+    if (!status) {
+        memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
+        memoi_solution_offer(problem, offsets, best);
+        if (best->peak > target) {
+            if (memoi_justify(problem, offsets))
+                memoi_solution_offer(problem, offsets, best);
+            else
+                status = memoi_no_memory(error, "the plan of the layers");
+        }
+    }
+    memo_plan_destroy(outer);
+    return status;
+}
+
+MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
+    int64_t g;
+    for (g = 0; g < bilevel->n_groups; g++)
+        if (bilevel->groups[g].height_bytes > bilevel->groups[g].bound_bytes) return 0;
+    return 1;
+}
+
+/* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
+ * above its bound.  Where they miss the target, a block takes more room than its buffers: those
+ * that live longest in it are left to the outer plan, and so on; first with windows from marks,
+ * then from what repeats.  No repetition is no error, nor
+ * are sizes that only blocks make too large. */
+MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
+                                      const memoi_problem* problem, int64_t target,
+                                      memoi_effort* effort, memoi_solution* best,
+                                      memo_error* error) {
+    static const memo_log silent = {NULL, NULL};
+    memo_status status = MEMO_STATUS_OK;
+    memoi_bilevel bilevel;
+    memoi_effort own = memoi_effort_take(effort, 0.5);
+    int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
+    int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
+    if (!ok) return memoi_no_memory(error, "the layers of the plan");
+    own.log = &silent;
+    if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
+    if (bilevel.n_windows == 0) round = MEMOI_BILEVEL_ROUNDS;
+    item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
+    offsets = (int64_t*)memoi_calloc(problem->n_items, sizeof(int64_t));
+    if (!ok || !item_of || !offsets) status = memoi_no_memory(error, "the layers of the plan");
+    for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
+    for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
+    for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target; round++) {
+        int is_last = round == 2 * MEMOI_BILEVEL_ROUNDS - 1;
+        if (round == MEMOI_BILEVEL_ROUNDS) { /* no marks, or they cut in the wrong places */
+            bilevel.n_windows = 0;
+            life_limit = INT64_MAX;
+            if (!memoi_windows_from_repeats(&bilevel))
+                status = memoi_no_memory(error, "the layers of the plan");
+        }
+        memoi_bilevel_group(&bilevel, life_limit);
+        if (status) break;
+        if (bilevel.n_groups == 0) continue;
+        if (!memoi_bilevel_sort_kinds(&bilevel))
+            status = memoi_no_memory(error, "the layers of the plan");
+        if (!status)
+            status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
+                                         best, error);
+        if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
+            status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
+                                         best, error);
+        if (effort->log->write) {
+            char message[160];
+            snprintf(message, sizeof message,
+                     "bi-level: %lld groups of %lld kinds, outer bound %lld, bound %lld",
+                     (long long)bilevel.n_groups, (long long)bilevel.n_kinds,
+                     (long long)bilevel.outer_bound_bytes,
+                     (long long)(problem->lower_bound * problem->unit_bytes));
+            effort->log->write(effort->log->user, message);
+        }
+        life_limit = bilevel.longest_life / 2;
+    }
+    if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
+    effort->nodes_left += own.nodes_left;
+    memoi_bilevel_free(&bilevel);
+    MEMO_FREE(item_of);
+    MEMO_FREE(offsets);
+    return status;
+}
+
+/* ---- memo_plan_solve ----------------------------------------------------------------------------
+ * Knows: the engines, and which of them to ask.  Does not plan. */
+
+memo_plan_desc memo_plan_desc_default(void) {
+    memo_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+/* Greedy, bi-level and the search as engine asks for them, each only where those before it have
+ * missed target; *name becomes the one whose plan it is. */
+MEMOI memo_status memoi_plan_run(const memo_plan* plan, const memo_plan_desc* settings,
+                                 const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                                 memoi_solution* best, const char** name, memo_error* error) {
+    static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "search"};
+    memo_plan_engine engine = settings->engine;
+    memo_status status = MEMO_STATUS_OK;
+    int stage;
+    for (stage = 0; stage < 5 && !status && best->peak > target; stage++) {
+        int64_t before = best->peak;
+        int was_optimal = best->is_optimal;
+        if ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
+            (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO))
+            status =
+                memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
+        if (stage == 1) status = memoi_greedy_solve(plan, problem, target, best, error);
+        if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
+            status = memoi_mip_solve(problem, effort->deadline, best, error);
+        if (stage == 4 && engine != MEMO_PLAN_ENGINE_MIP && engine != MEMO_PLAN_ENGINE_GREEDY)
+            status = memoi_search_solve(plan, problem, target, effort, best, error);
+        if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
+    }
+    return status;
+}
+
+/* 0 where trace is another plan's. */
+MEMOI int memoi_trace_fits(const memo_trace* trace, const memo_plan* plan) {
+    int64_t i, n_times = 0;
+    for (i = 0; i < trace->n_requests; i++)
+        n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
+                   trace->requests[i].kind == MEMO_REQUEST_FREE;
+    return trace->n_buffers == plan->n_buffers && n_times == plan->n_times;
+}
+
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
     const char* engine = "greedy";
-    double deadline;
-    int64_t target, greedy_peak;
+    int64_t target;
     memoi_effort effort;
     memoi_problem problem;
     memoi_solution best;
@@ -2563,11 +3446,26 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "capacity_bytes, node_limit and time_limit_s must not be negative");
+    if (settings.n_threads < 0 || settings.n_threads > MEMOI_THREADS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "n_threads %d is outside [0, %d]", (int)settings.n_threads,
+                              (int)MEMOI_THREADS);
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
-    deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
+    effort.seed = settings.seed;
+    effort.n_threads = settings.n_threads ? settings.n_threads : 1;
+#ifdef MEMO_NO_HOST_DEVICE
+    effort.n_threads = 1;
+#endif
+    effort.log = &settings.log;
     status = memo_plan_prepare(plan, error);
     if (status) return status;
+    if (settings.trace && !memoi_trace_fits(settings.trace, plan))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "desc.trace is not the trace of this plan: its mallocs and frees are "
+                              "others in number");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
     status = memoi_problem_create(plan, &problem, error);
     if (status) return status;
@@ -2580,22 +3478,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     }
     target = settings.capacity_bytes / problem.unit_bytes;
     if (target < problem.lower_bound) target = problem.lower_bound;
-    status = memoi_greedy_solve(plan, &problem, target, &best, error);
-    greedy_peak = best.peak;
-    if (!status && best.peak > target) {
-        if (settings.engine == MEMO_PLAN_ENGINE_MIP) {
-            status = memoi_mip_solve(&problem, deadline, &best, error);
-        } else if (settings.engine != MEMO_PLAN_ENGINE_GREEDY) {
-            effort.deadline = deadline;
-            effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
-            effort.seed = settings.seed;
-            effort.log = &settings.log;
-            status = memoi_search_solve(plan, &problem, target, &effort, &best, error);
-        }
-    }
+    status = memoi_plan_run(plan, &settings, &problem, target, &effort, &best, &engine, error);
     if (!status) {
-        if (best.peak < greedy_peak || (best.is_optimal && best.peak > problem.lower_bound))
-            engine = settings.engine == MEMO_PLAN_ENGINE_MIP ? "mip" : "search";
         memoi_plan_store(plan, &problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
             status = memo_error_set(

@@ -1,7 +1,7 @@
 /* The memory planner, measured: every table prints the machine's answer and what it is held against.
  *
- *   plan [traces] [minimalloc] [minimise] [tight] [growth] [caching] [streams] [--seeds N] [--limit S]
- *                                                                                      default: all tables
+ *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [layers] [caching] [streams]
+ *        [--seeds N] [--limit S] [--threads N]     default: all tables; threads are the search's
  *
  * Run at the root of the repository.  ../shared holds the traces and the public instances; a table whose data
  * is missing says so.  MINIMALLOC=path names the public solver's program, which is then run beside. */
@@ -167,8 +167,10 @@ typedef struct outcome {
     char engine[16];
 } outcome;
 
-static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capacity, double limit,
-                          uint64_t seed) {
+static int32_t n_threads = 1;
+
+static outcome run_traced(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
+                          int64_t capacity, double limit, uint64_t seed) {
     memo_plan_desc desc = memo_plan_desc_default();
     memo_error error;
     outcome result;
@@ -177,6 +179,8 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
     desc.capacity_bytes = capacity;
     desc.time_limit_s = limit;
     desc.seed = seed;
+    desc.n_threads = n_threads;
+    desc.trace = trace;
     result.seconds = now_s();
     status = memo_plan_solve(plan, &desc, &error);
     result.seconds = now_s() - result.seconds;
@@ -188,6 +192,11 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
     result.proof = plan->proof;
     memcpy(result.engine, plan->engine, sizeof result.engine);
     return result;
+}
+
+static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capacity, double limit,
+                          uint64_t seed) {
+    return run_traced(plan, NULL, engine, capacity, limit, seed);
 }
 
 /* Seconds that the public solver takes for a CSV, as a process; below 0 where it finds nothing in time. */
@@ -253,6 +262,120 @@ static void print_traces(int repeats) {
         }
         memo_trace_destroy(body);
         memo_trace_destroy(trace);
+    }
+}
+
+/* A trainer's step whose layers are full to the brim: in a phase n_pieces locals, a rectangle cut
+ * up; three buffers live from a layer's forward to its backward. */
+static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
+    memo_trace* trace;
+    memo_error error;
+    memo_status status = memo_trace_create(&trace, &error);
+    memo_plan* cut[2];
+    int64_t step, time, k;
+    cut[0] = cut_rectangle(n_pieces, 1000, 2);
+    cut[1] = cut_rectangle(n_pieces, 1000, 3);
+    for (step = 0; step < 2 * n_layers && !status; step++) {
+        int is_backward = step >= n_layers;
+        int64_t layer = is_backward ? 2 * n_layers - 1 - step : step, base = step * n_pieces;
+        const memo_buffer* pieces = cut[is_backward]->buffers;
+        char mark[64];
+        snprintf(mark, sizeof mark, "layer %lld %s begin", (long long)layer,
+                 is_backward ? "backward" : "forward");
+        status = memo_trace_mark(trace, mark, &error);
+        for (time = 0; time <= 4 * n_pieces && !status; time++) {
+            for (k = 0; k < n_pieces && !status; k++)
+                if (pieces[k].end == time) status = memo_trace_free(trace, base + k, &error);
+            for (k = 0; k < n_pieces && !status; k++)
+                if (pieces[k].begin == time)
+                    status = memo_trace_malloc(trace, base + k, 512 * pieces[k].size_bytes,
+                                               MEMO_CLASS_TRANSIENT, 0, &error);
+            if (time >= 3 || status) continue;
+            if (is_backward)
+                status = memo_trace_free(trace, -1 - (3 * layer + time), &error);
+            else
+                status = memo_trace_malloc(trace, -1 - (3 * layer + time), 512 * 100 * (time + 1),
+                                           MEMO_CLASS_SKELETAL, 0, &error);
+        }
+        snprintf(mark, sizeof mark, "layer %lld %s end", (long long)layer,
+                 is_backward ? "backward" : "forward");
+        if (!status) status = memo_trace_mark(trace, mark, &error);
+    }
+    if (status) fail("layered trace", &error);
+    memo_plan_destroy(cut[0]);
+    memo_plan_destroy(cut[1]);
+    return trace;
+}
+
+static void print_engine_row(const char* name, memo_plan* plan, const memo_trace* trace,
+                             double limit) {
+    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY,
+                                               MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_SEARCH,
+                                               MEMO_PLAN_ENGINE_MIP};
+    int k;
+    for (k = 0; k < 5; k++) {
+        outcome result;
+        if (engines[k] == MEMO_PLAN_ENGINE_MIP && plan->n_buffers > 30) {
+            printf(" - |");
+            continue;
+        }
+        result = run_traced(plan, trace, engines[k], 0, limit, 0);
+        if (k == 0)
+            printf("| %s | %lld | %lld | %lld | %s | %s |", name, (long long)plan->n_buffers,
+                   (long long)result.bound_bytes, (long long)result.peak_bytes,
+                   proof_name(result.proof), result.engine);
+        printf(" %.2f (%.2f) |", 1e3 * result.seconds,
+               100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1));
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+static void print_engines(double limit) {
+    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                        "llama-1b-s8k-store"};
+    const char* letter;
+    char text[256];
+    size_t k;
+    int64_t n;
+    memo_trace* trace;
+    memo_error error;
+    memo_plan* plan;
+    printf("\n## Engines: milliseconds (gap %%) of each, limit %.0f s; bound and peak of auto\n\n",
+           limit);
+    printf(
+        "| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | search | mip "
+        "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < sizeof names / sizeof *names; k++) {
+        snprintf(text, sizeof text, "../shared/traces/%s.trace", names[k]);
+        if (memo_trace_read(text, &trace, &error)) continue;
+        if (memo_plan_from_trace(trace, 512, &plan, &error)) fail(text, &error);
+        print_engine_row(names[k], plan, trace, limit);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    for (n = 8; n <= 512; n *= 4) {
+        trace = layered_trace(n, 60);
+        if (memo_plan_from_trace(trace, 512, &plan, &error)) fail("layered", &error);
+        snprintf(text, sizeof text, "%lld tight layers", (long long)n);
+        print_engine_row(text, plan, trace, limit);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    for (letter = "ABCEFHJ"; *letter; letter++) {
+        snprintf(text, sizeof text, "../shared/minimalloc/%c.1048576.csv", *letter);
+        plan = read_csv(text);
+        if (!plan) continue;
+        snprintf(text, sizeof text, "minimalloc %c", *letter);
+        print_engine_row(text, plan, NULL, limit);
+        memo_plan_destroy(plan);
+    }
+    for (n = 10; n <= 30; n += 10) {
+        plan = cut_rectangle(n, 100, (uint64_t)n);
+        snprintf(text, sizeof text, "rectangle in %lld", (long long)n);
+        print_engine_row(text, plan, NULL, limit);
+        memo_plan_destroy(plan);
     }
 }
 
@@ -666,6 +789,71 @@ static void print_streams(void) {
     }
 }
 
+/* Medians of five.  Reading is of a trace's file, planning begins with the plan that it poses. */
+static void print_layers(double limit) {
+    const char* path = "../shared/traces/llama-1b-s8k-recompute.trace";
+    double first[2] = {0, 0};
+    int64_t n;
+    int shape, k;
+    memo_trace *few = NULL, *trace;
+    memo_error error;
+    if (memo_trace_read(path, &few, &error)) few = NULL;
+    printf("\n## Layers: bi-level planning beside reading the trace, limit %.0f s\n\n", limit);
+    printf("| trace | layers | buffers | bound | gap %% | proof | by | reading ms | bi-level ms | "
+           "without marks ms | auto ms | greedy gap %% "
+           "|\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (shape = few ? 0 : 1; shape < 2; shape++) {
+        for (n = 8; n <= 512; n *= 2) {
+            char file[] = "/tmp/memo_bench_XXXXXX";
+            double read_s[5], marks_s[5], bare_s[5], auto_s[5];
+            outcome result, greedy;
+            memo_plan* plan;
+            int descriptor = mkstemp(file);
+            memset(&result, 0, sizeof result);
+            if (descriptor < 0) return;
+            close(descriptor);
+            if (shape)
+                trace = layered_trace(n, 40);
+            else if (memo_trace_apply_layers(few, n, &trace, &error))
+                fail(path, &error);
+            if (memo_trace_write(trace, file, &error)) fail(file, &error);
+            for (k = 0; k < 5; k++) {
+                memo_trace_destroy(trace);
+                read_s[k] = now_s();
+                if (memo_trace_read(file, &trace, &error)) fail(file, &error);
+                read_s[k] = now_s() - read_s[k];
+                if (memo_plan_from_trace(trace, 512, &plan, &error)) fail(file, &error);
+                auto_s[k] = run_traced(plan, trace, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).seconds;
+                bare_s[k] = run_traced(plan, NULL, MEMO_PLAN_ENGINE_BILEVEL, 0, limit, 0).seconds;
+                result = run_traced(plan, trace, MEMO_PLAN_ENGINE_BILEVEL, 0, limit, 0);
+                marks_s[k] = result.seconds;
+                if (k < 4) memo_plan_destroy(plan);
+            }
+            greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
+            printf(
+                "| %s | %lld | %lld | %lld | %.3f | %s | %s | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
+                shape ? "tight" : "llama-1b recompute", (long long)n, (long long)plan->n_buffers,
+                (long long)result.bound_bytes,
+                100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
+                proof_name(result.proof), result.engine, 1e3 * median(read_s, 5),
+                1e3 * median(marks_s, 5), 1e3 * median(bare_s, 5), 1e3 * median(auto_s, 5),
+                100 * ((double)greedy.peak_bytes / (double)greedy.bound_bytes - 1));
+            if (n == 8) {
+                first[0] = median(read_s, 5);
+                first[1] = median(marks_s, 5);
+            }
+            if (n == 512)
+                printf("| from 8 to 512 | | | | | | | x %.0f | x %.0f | | | |\n",
+                       median(read_s, 5) / first[0], median(marks_s, 5) / first[1]);
+            fflush(stdout);
+            unlink(file);
+            memo_plan_destroy(plan);
+            memo_trace_destroy(trace);
+        }
+    }
+    memo_trace_destroy(few);
+}
+
 int main(int argc, char** argv) {
     int seeds = 5, i, all = 1;
     double limit = 10;
@@ -674,21 +862,25 @@ int main(int argc, char** argv) {
             seeds = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--limit") && i + 1 < argc)
             limit = atof(argv[++i]);
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+            n_threads = atoi(argv[++i]);
         else
             all = 0;
     }
-    if (seeds < 1 || seeds > 64 || !(limit > 0)) {
-        fprintf(stderr, "plan: --seeds is 1 to 64, --limit above 0\n");
+    if (seeds < 1 || seeds > 64 || !(limit > 0) || n_threads < 1 || n_threads > 64) {
+        fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");
         return 2;
     }
     for (i = all ? 0 : 1; i < (all ? 1 : argc); i++) {
         if (all || !strcmp(argv[i], "traces")) print_traces(seeds);
+        if (all || !strcmp(argv[i], "engines")) print_engines(limit);
         if (all || !strcmp(argv[i], "minimalloc")) print_minimalloc(seeds, limit);
         if (all || !strcmp(argv[i], "minimise")) print_minimise(limit);
         if (all || !strcmp(argv[i], "tight")) print_tight(seeds, limit);
         if (all || !strcmp(argv[i], "growth")) print_growth(limit);
         if (all || !strcmp(argv[i], "caching")) print_caching();
         if (all || !strcmp(argv[i], "streams")) print_streams();
+        if (all || !strcmp(argv[i], "layers")) print_layers(limit);
     }
     return 0;
 }

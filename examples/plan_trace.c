@@ -36,12 +36,17 @@ static void print_help(void) {
          "FILE: a memo trace, or a CSV id,lower,upper,size with optional columns alignment,\n"
          "offset (a fixed one) and gaps (\"3-5 8-9\"); - is standard input.\n"
          "\n"
-         "  --engine auto|greedy|search|mip   (default auto: greedy, then search where it helps)\n"
+         "  --engine NAME       auto (default): greedy, bi-level, search, as far as each helps\n"
+         "                      greedy: a few orders, the best of them\n"
+         "                      bilevel: layers once, then what joins them; where that misses\n"
+         "                      the bound, greedy and search too\n"
+         "                      search: greedy, then branch and bound\n"
+         "                      mip: greedy, then the paper's program; small cases, lp_solve\n"
          "  --capacity BYTES    stop at a plan this small; exit 1 where none is found\n"
          "  --align BYTES       of every offset and size, a power of two (default 1)\n"
          "  --time-limit S      (default 10, beyond 8000 buffers 3)\n"
          "  --seed N            of the search (default 0)\n"
-         "  --threads N         the search uses one: 1\n"
+         "  --threads N         of the search, side by side, up to 64 (default 1)\n"
          "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
          "  --plan OUT          the plan, for memo_plan_read\n"
          "  --svg OUT           a picture: address over time\n"
@@ -100,8 +105,10 @@ static int parse_options(int argc, char** argv, options* o) {
                 o->solve.engine = MEMO_PLAN_ENGINE_SEARCH;
             else if (!strcmp(value, "mip"))
                 o->solve.engine = MEMO_PLAN_ENGINE_MIP;
+            else if (!strcmp(value, "bilevel"))
+                o->solve.engine = MEMO_PLAN_ENGINE_BILEVEL;
             else
-                return refuse("--engine is auto, greedy, search or mip, not", value);
+                return refuse("--engine is auto, greedy, bilevel, search or mip, not", value);
         } else if (!strcmp(name, "--capacity")) {
             if (!parse_count(value, &o->solve.capacity_bytes) || o->solve.capacity_bytes == 0)
                 return refuse("--capacity is a number of bytes above 0, not", value);
@@ -119,8 +126,9 @@ static int parse_options(int argc, char** argv, options* o) {
                 return refuse("--seed is a number from 0, not", value);
             o->solve.seed = (uint64_t)number;
         } else if (!strcmp(name, "--threads")) {
-            if (!parse_count(value, &number) || number != 1)
-                return refuse("--threads: the search uses one thread, not", value);
+            if (!parse_count(value, &number) || number < 1 || number > 64)
+                return refuse("--threads is a number from 1 to 64, not", value);
+            o->solve.n_threads = (int32_t)number;
         } else if (!strcmp(name, "--csv"))
             o->csv = value;
         else if (!strcmp(name, "--plan"))
@@ -622,6 +630,7 @@ int main(int argc, char** argv) {
         return 2;
     }
     shown.begin = time(NULL);
+    o.solve.trace = in.trace;
     o.solve.log.user = &shown;
     if (!o.is_quiet && isatty(2)) o.solve.log.write = show_progress;
     clock_gettime(CLOCK_MONOTONIC, &begin);

@@ -47,7 +47,7 @@ static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
         memo_buffer* buffer = &plan->buffers[i];
         if (buffer->end - buffer->begin < 3) continue;
         plan->gaps[gap].buffer = i;
-        plan->gaps[gap].begin = memo_test_int(buffer->begin + 1, buffer->end - 2);
+        plan->gaps[gap].begin = memo_test_int(buffer->begin, buffer->end - 2);
         plan->gaps[gap].end = memo_test_int(plan->gaps[gap].begin + 1, buffer->end - 1);
         gap++;
     }
@@ -199,7 +199,7 @@ static void search_fills_cut_rectangles(void) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         memo_error error;
-        int64_t made = 1, n = memo_test_int(20, 60), i;
+        int64_t made = 1, n = memo_test_int(20, 60), i, offsets[60];
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
         plan->buffers[0].end = 4 * n;
         plan->buffers[0].size_bytes = 1000;
@@ -219,9 +219,13 @@ static void search_fills_cut_rectangles(void) {
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 100000;
         desc.time_limit_s = 1000;
+        desc.n_threads = 1 + k % 3;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_OK(memo_plan_validate(plan, &error));
         n_met += plan->peak_bytes == 1000;
+        for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++) CHECK(plan->buffers[i].offset_bytes == offsets[i]);
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
@@ -307,6 +311,79 @@ static void search_is_valid_and_deterministic(void) {
     }
 }
 
+/* Too large for the search: valid, no worse than greedy, better where there is something to gain,
+ * and the same for the same nodes. */
+static void large_plans_are_improved(void) {
+    int k, n_better = 0;
+    for (k = 0; k < 2; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t n = 8500, i, greedy, sum = 0;
+        memset(&with, 0, sizeof with);
+        plan = random_plan(n, 1000, with);
+        for (i = 0; i < n; i++) { /* short lives, which nothing separates */
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 200));
+        }
+        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        greedy = plan->peak_bytes;
+        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
+        desc.node_limit = 12 * n;
+        desc.time_limit_s = 1000;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        CHECK(plan->peak_bytes <= greedy);
+        n_better += plan->peak_bytes < greedy;
+        for (i = 0; i < n; i++) sum += (i + 1) * plan->buffers[i].offset_bytes;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++) sum -= (i + 1) * plan->buffers[i].offset_bytes;
+        CHECK_CASE(sum == 0, "case %d", k);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_better > 0, "none of %d", k);
+}
+
+/* Whatever the threads' order in time: a search of several gives the same offsets twice. */
+static void threads_give_the_same_plan_twice(void) {
+    int k;
+    for (k = 0; k < 60; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t i, n = memo_test_int(20, 60), offsets[60], peak, bound;
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(n, memo_test_int(1, 1000), with);
+        desc.node_limit = 4000;
+        desc.time_limit_s = 1000;
+        desc.n_threads = (int32_t)memo_test_int(2, 5);
+        desc.seed = (uint64_t)k;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
+        peak = plan->peak_bytes;
+        bound = plan->proof == MEMO_PROOF_OPTIMAL ? peak : plan->lower_bound_bytes;
+        for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n; i++)
+            CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d", k);
+        desc.n_threads = 1;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(plan->peak_bytes >= bound, "case %d: %lld, several had %lld", k,
+                   (long long)plan->peak_bytes, (long long)peak);
+        CHECK_CASE(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes <= peak, "case %d", k);
+        desc.n_threads = 65;
+        CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        memo_plan_destroy(plan);
+    }
+}
+
 static void mip_meets_brute_force(void) {
 #ifdef MEMO_LP_SOLVE
     int k, n_proven = 0, n = 150;
@@ -358,9 +435,9 @@ static void mip_meets_brute_force(void) {
 
 static void memory_that_runs_out_is_reported(void) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_SEARCH,
-                                               MEMO_PLAN_ENGINE_MIP};
+                                               MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
     size_t k;
-    for (k = 0; k < 3; k++) {
+    for (k = 0; k < 4; k++) {
         features with;
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
@@ -560,6 +637,8 @@ int main(int argc, char** argv) {
     TEST(search_fills_cut_rectangles);
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
+    TEST(large_plans_are_improved);
+    TEST(threads_give_the_same_plan_twice);
     TEST(mip_meets_brute_force);
     TEST(memory_that_runs_out_is_reported);
     TEST(odd_problems_are_answered);

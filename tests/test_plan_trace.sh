@@ -154,6 +154,7 @@ shared_traces() {
         [ "$(value proof "$folder/out")" = optimal ] || return 1
         [ "$(value peak_bytes "$folder/out")" = "$(value lower_bound_bytes "$folder/out")" ] || return 1
         rows_do_not_overlap "$folder/c.csv" "$(value peak_bytes "$folder/out")" || return 1
+        run 0 "$trace" --engine bilevel && [ "$(value proof "$folder/out")" = optimal ] || return 1
     done
 }
 

@@ -1,0 +1,609 @@
+/* The bi-level planner: layers found and compared against a slow reference, plans valid whatever
+ * the trace, and equal to the search's where layers are alike. */
+#include <stddef.h>
+static void* scarce_malloc(size_t size_bytes);
+#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
+#define MEMO_FREE(address)      free(address)
+
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_test.h"
+
+/* Memory that runs out: after so many allocations there is none; below 0: it never does. */
+static int64_t mallocs_left = -1;
+static void* scarce_malloc(size_t size_bytes) {
+    if (mallocs_left == 0) return NULL;
+    if (mallocs_left > 0) mallocs_left--;
+    return malloc(size_bytes);
+}
+
+/* ---- layered traces --------------------------------------------------------------------------- */
+
+typedef struct shape {
+    int n_layers;
+    int n_pieces;   /* local buffers of a phase: a full rectangle, cut */
+    int n_kept;     /* from a layer's forward to its backward */
+    int has_marks;  /* 2: a recomputation too, inside the backward, its end not marked */
+    int odd_layer;  /* has other sizes; -1: none */
+    int n_zero;     /* requests of no bytes in each phase */
+    uint64_t style; /* of the layers */
+} shape;
+
+typedef struct piece {
+    int64_t begin, end, size_bytes;
+} piece;
+
+static int64_t pattern_int(uint64_t* state, int64_t low, int64_t high) {
+    return low + (int64_t)(memoi_random(state) % (uint64_t)(high - low + 1));
+}
+
+/* A full rectangle, 4 n long and height high, cut into n pieces. */
+static void cut(piece* pieces, int n, int64_t height, uint64_t state) {
+    int made = 1;
+    pieces[0].begin = 0;
+    pieces[0].end = 4 * n;
+    pieces[0].size_bytes = height;
+    while (made < n) {
+        piece* from = &pieces[pattern_int(&state, 0, made - 1)];
+        piece* rest = &pieces[made];
+        *rest = *from;
+        if (pattern_int(&state, 0, 1) && from->end - from->begin > 1) {
+            from->end = rest->begin = pattern_int(&state, from->begin + 1, from->end - 1);
+            made++;
+        } else if (from->size_bytes > 1) {
+            from->size_bytes = pattern_int(&state, 1, from->size_bytes - 1);
+            rest->size_bytes -= from->size_bytes;
+            made++;
+        }
+    }
+}
+
+static void mark(memo_trace* trace, const shape* s, int layer, const char* what) {
+    char text[64];
+    memo_error error;
+    if (!s->has_marks) return;
+    snprintf(text, sizeof text, "layer %d %s", layer, what);
+    CHECK_OK(memo_trace_mark(trace, text, &error));
+}
+
+static void request(memo_trace* trace, int64_t id, int64_t size_bytes) {
+    memo_error error;
+    CHECK_OK(memo_trace_malloc(trace, id, size_bytes, MEMO_CLASS_TRANSIENT, 0, &error));
+}
+static void release(memo_trace* trace, int64_t id) {
+    memo_error error;
+    CHECK_OK(memo_trace_free(trace, id, &error));
+}
+
+enum { KEPT = 1000000 }; /* ids of what a layer keeps */
+
+/* One phase: its pieces, and in between what is kept begins (forward) or ends (backward). */
+static void phase(memo_trace* trace, const shape* s, int layer, int is_backward) {
+    piece pieces[64];
+    int64_t time, base = trace->n_requests, k;
+    uint64_t state = s->style + (uint64_t)is_backward + (layer == s->odd_layer ? 77 : 0);
+    cut(pieces, s->n_pieces, 1000, state);
+    mark(trace, s, layer, is_backward ? "backward begin" : "forward begin");
+    if (is_backward && s->has_marks == 2) mark(trace, s, layer, "recompute begin");
+    for (time = 0; time <= 4 * s->n_pieces; time++) {
+        for (k = 0; k < s->n_pieces; k++)
+            if (pieces[k].end == time) release(trace, base + k);
+        for (k = 0; k < s->n_pieces; k++)
+            if (pieces[k].begin == time) request(trace, base + k, 512 * pieces[k].size_bytes);
+        if (time < s->n_kept && !is_backward)
+            request(trace, KEPT + 100 * layer + time, 512 * (100 + 10 * time + layer * 0));
+        if (time < s->n_kept && is_backward) release(trace, KEPT + 100 * layer + time);
+    }
+    for (k = 0; k < s->n_zero; k++) {
+        request(trace, base + 100 + k, 0);
+        release(trace, base + 100 + k);
+    }
+    mark(trace, s, layer, is_backward ? "backward end" : "forward end");
+}
+
+static memo_trace* layered(shape s) {
+    memo_trace* trace = NULL;
+    memo_error error;
+    int layer;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    request(trace, -1, 512 * 300); /* the embedding */
+    for (layer = 0; layer < s.n_layers; layer++) phase(trace, &s, layer, 0);
+    request(trace, -2, 512 * 700); /* the loss */
+    release(trace, -2);
+    for (layer = s.n_layers - 1; layer >= 0; layer--) phase(trace, &s, layer, 1);
+    release(trace, -1);
+    return trace;
+}
+
+static shape random_shape(void) {
+    shape s;
+    s.n_layers = (int)memo_test_int(1, 12);
+    s.n_pieces = (int)memo_test_int(1, 20);
+    s.n_kept = (int)memo_test_int(0, 4);
+    s.has_marks = (int)memo_test_int(0, 2);
+    s.odd_layer = (int)memo_test_int(-s.n_layers, s.n_layers - 1);
+    s.n_zero = (int)memo_test_int(0, 3);
+    s.style = memo_test_random();
+    return s;
+}
+
+/* ---- helpers ---------------------------------------------------------------------------------- */
+
+static memo_plan* plan_of(const memo_trace* trace, int64_t alignment) {
+    memo_plan* plan = NULL;
+    memo_error error;
+    CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
+    return plan;
+}
+
+/* Windows, groups and kinds alone. */
+static void find_layers(memoi_bilevel* bilevel, const memo_plan* plan, const memo_trace* trace) {
+    CHECK(memoi_bilevel_create(bilevel, plan));
+    if (trace) CHECK(memoi_windows_from_marks(bilevel, trace));
+    if (bilevel->n_windows == 0) CHECK(memoi_windows_from_repeats(bilevel));
+    memoi_bilevel_group(bilevel, INT64_MAX);
+    CHECK(memoi_bilevel_sort_kinds(bilevel));
+}
+
+/* What the two levels alone make of it, no flat plan asked; -1 where nothing repeats. */
+static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t nodes) {
+    static const memo_log silent = {NULL, NULL};
+    memo_error error;
+    memoi_problem problem;
+    memoi_solution best;
+    memoi_effort effort;
+    int64_t peak = -1, i;
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK_OK(memoi_problem_create(plan, &problem, &error));
+    memset(&effort, 0, sizeof effort);
+    effort.deadline = memoi_plan_clock() + 1000;
+    effort.nodes_left = nodes;
+    effort.n_threads = 1;
+    effort.log = &silent;
+    best.peak = INT64_MAX;
+    best.is_optimal = 0;
+    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
+    CHECK_OK(
+        memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, &effort, &best, &error));
+    if (best.peak < INT64_MAX) {
+        peak = best.peak * problem.unit_bytes;
+        memoi_plan_store(plan, &problem, &best, "bilevel");
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK(plan->peak_bytes >= peak && plan->peak_bytes >= plan->lower_bound_bytes);
+        for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
+    }
+    MEMO_FREE(best.offsets);
+    memoi_problem_free(&problem);
+    return peak;
+}
+
+static void plan_with(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
+                      int64_t nodes) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_error error;
+    desc.engine = engine;
+    desc.trace = trace;
+    desc.node_limit = nodes;
+    desc.time_limit_s = 1000;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "%s: %s", plan->engine,
+               error.message);
+}
+
+/* ---- what is found ---------------------------------------------------------------------------- */
+
+static int meet(const memo_buffer* a, const memo_buffer* b) {
+    return a->begin < b->end && b->begin < a->end;
+}
+
+/* Every pair of members meets in both groups or in neither, and sizes are the same. */
+static int alike_by_pairs(const memoi_bilevel* bilevel, const memoi_group* a,
+                          const memoi_group* b) {
+    const memo_buffer* buffers = bilevel->plan->buffers;
+    int64_t k, l;
+    if (a->n != b->n) return 0;
+    for (k = 0; k < a->n; k++) {
+        const memo_buffer* x = &buffers[bilevel->members[a->first + k].buffer];
+        const memo_buffer* y = &buffers[bilevel->members[b->first + k].buffer];
+        if (x->size_bytes != y->size_bytes || x->alignment_bytes != y->alignment_bytes) return 0;
+        for (l = 0; l < a->n; l++)
+            if (meet(x, &buffers[bilevel->members[a->first + l].buffer]) !=
+                meet(y, &buffers[bilevel->members[b->first + l].buffer]))
+                return 0;
+    }
+    return 1;
+}
+
+/* Members lie in a window; what is local and meets a local belongs to its group. */
+static void check_groups(const memoi_bilevel* bilevel) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t i, j, g, w;
+    for (w = 1; w < bilevel->n_windows; w++)
+        CHECK(bilevel->windows[w - 1].end <= bilevel->windows[w].begin);
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* a = &plan->buffers[i];
+        int64_t group = -1, local = -1, meets = 0;
+        if (bilevel->member_of[i] >= 0) group = bilevel->members[bilevel->member_of[i]].group;
+        for (w = 0; w < bilevel->n_windows && a->size_bytes && !a->is_fixed; w++)
+            if (bilevel->windows[w].begin <= a->begin && a->end <= bilevel->windows[w].end)
+                local = w;
+        for (j = 0; j < plan->n_buffers && local >= 0; j++) {
+            const memo_buffer* b = &plan->buffers[j];
+            if (i == j || !b->size_bytes || b->is_fixed || !meet(a, b) ||
+                b->begin < bilevel->windows[local].begin || b->end > bilevel->windows[local].end)
+                continue;
+            meets = 1;
+            CHECK(group >= 0 && bilevel->member_of[j] >= 0 &&
+                  bilevel->members[bilevel->member_of[j]].group == group);
+        }
+        CHECK(meets == (group >= 0));
+    }
+    for (g = 0; g < bilevel->n_groups; g++)
+        CHECK(alike_by_pairs(bilevel, &bilevel->groups[g],
+                             &bilevel->groups[bilevel->groups[g].kind]));
+}
+
+static void groups_are_what_a_slow_search_finds(void) {
+    int round;
+    for (round = 0; round < 60; round++) {
+        memo_trace* trace = layered(random_shape());
+        memo_plan* plan = plan_of(trace, 1);
+        memoi_bilevel bilevel;
+        find_layers(&bilevel, plan, round % 2 ? trace : NULL);
+        check_groups(&bilevel);
+        memoi_bilevel_free(&bilevel);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void kinds_do_not_grow_with_layers(void) {
+    int n_layers, marks;
+    for (marks = 0; marks <= 2; marks++) {
+        int64_t n_kinds = 0, n_groups = 0;
+        for (n_layers = 8; n_layers <= 256; n_layers *= 2) {
+            shape s = {0, 12, 3, 0, -1, 1, 5};
+            memo_trace* trace;
+            memo_plan* plan;
+            memoi_bilevel bilevel;
+            s.n_layers = n_layers;
+            s.has_marks = marks;
+            trace = layered(s);
+            plan = plan_of(trace, 1);
+            find_layers(&bilevel, plan, trace);
+            if (n_kinds == 0) n_kinds = bilevel.n_kinds;
+            CHECK_CASE(bilevel.n_kinds == n_kinds && n_kinds > 1, "%d layers, marks %d: %lld kinds",
+                       n_layers, marks, (long long)bilevel.n_kinds);
+            CHECK(n_groups == 0 || bilevel.n_groups > 2 * n_groups - 8);
+            n_groups = bilevel.n_groups;
+            memoi_bilevel_free(&bilevel);
+            memo_plan_destroy(plan);
+            memo_trace_destroy(trace);
+        }
+    }
+}
+
+/* The first and the last layer may differ too: their neighbours do not matter. */
+static void a_differing_layer_is_a_kind_of_its_own(void) {
+    int64_t n_kinds = 0;
+    int odd;
+    for (odd = -1; odd < 6; odd++) {
+        shape s = {6, 14, 2, 1, 0, 0, 11};
+        memo_trace* trace;
+        memo_plan* plan;
+        memoi_bilevel bilevel;
+        int64_t g, n_firsts = 0;
+        s.odd_layer = odd;
+        trace = layered(s);
+        plan = plan_of(trace, 1);
+        find_layers(&bilevel, plan, trace);
+        if (odd < 0) n_kinds = bilevel.n_kinds;
+        for (g = 0; g < bilevel.n_groups; g++) n_firsts += bilevel.groups[g].kind == g;
+        CHECK(n_firsts == bilevel.n_kinds && bilevel.n_windows == 12);
+        CHECK_CASE(odd < 0 ? n_kinds == bilevel.n_groups / 6 : bilevel.n_kinds > n_kinds,
+                   "odd layer %d: %lld groups of %lld kinds", odd, (long long)bilevel.n_groups,
+                   (long long)bilevel.n_kinds);
+        memoi_bilevel_free(&bilevel);
+        CHECK(bilevel_peak(plan, trace, 1 << 20) == plan->lower_bound_bytes);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* Marks in every arrangement: what they cut is disjoint and is what is meant. */
+static void marks_may_nest_and_lack_ends(void) {
+    static const struct {
+        const char* marks[8];
+        int64_t windows[4][2]; /* a request behind each mark */
+        int64_t n;
+    } cases[] = {
+        {{"layer 0 forward begin", "layer 0 forward end"}, {{0, 1}}, 1},
+        {{"layer 0 forward begin", "layer 0 recompute begin", "layer 0 forward end"}, {{0, 2}}, 1},
+        {{"layer 3 backward begin", "layer 3 recompute begin", "layer 3 recompute end",
+          "layer 3 backward end"},
+         {{0, 3}},
+         1},
+        {{"layer 3 recompute begin", "layer 3 recompute end", "layer 3 backward begin",
+          "layer 3 backward end"},
+         {{0, 1}, {2, 3}},
+         2},
+        {{"layer 3 recompute begin", "layer 3 backward begin", "layer 3 backward end"},
+         {{0, 2}},
+         1},
+        {{"layer 0 forward begin", "layer 1 forward begin", "layer 1 forward end",
+          "layer 0 forward end"},
+         {{1, 2}},
+         1},
+        {{"layer 0 forward begin", "layer 0 forward begin", "layer 0 forward end",
+          "layer 0 forward end"},
+         {{0, 2}},
+         1},
+        {{"layer 0 forward end", "layer 1 forward begin"}, {{0, 0}}, 0},
+        {{"iteration begin", "layer 0 forward begin", "odd words", "layer 0 forward end"},
+         {{1, 3}},
+         1},
+    };
+    size_t k;
+    for (k = 0; k < sizeof cases / sizeof *cases; k++) {
+        memo_trace* trace;
+        memo_error error;
+        memo_plan* plan;
+        memoi_bilevel bilevel;
+        int64_t i, w;
+        CHECK_OK(memo_trace_create(&trace, &error));
+        for (i = 0; i < 8 && cases[k].marks[i]; i++) {
+            CHECK_OK(memo_trace_mark(trace, cases[k].marks[i], &error));
+            request(trace, i, 8);
+        }
+        plan = plan_of(trace, 1);
+        CHECK(memoi_bilevel_create(&bilevel, plan));
+        CHECK(memoi_windows_from_marks(&bilevel, trace));
+        CHECK_CASE(bilevel.n_windows == cases[k].n, "case %d: %lld windows", (int)k,
+                   (long long)bilevel.n_windows);
+        for (w = 0; w < cases[k].n && w < bilevel.n_windows; w++)
+            CHECK_CASE(bilevel.windows[w].begin == cases[k].windows[w][0] &&
+                           bilevel.windows[w].end == cases[k].windows[w][1],
+                       "case %d", (int)k);
+        memoi_bilevel_free(&bilevel);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* Without marks all inner layers, at least, are found again, each of the kinds of one. */
+static void repetition_is_found_without_marks(void) {
+    int round;
+    for (round = 0; round < 40; round++) {
+        shape s = random_shape();
+        memo_trace* trace;
+        memo_plan* plan;
+        memoi_bilevel bilevel;
+        s.n_layers = (int)memo_test_int(6, 30);
+        s.n_pieces = (int)memo_test_int(8, 20);
+        s.has_marks = 0;
+        s.odd_layer = -1;
+        trace = layered(s);
+        plan = plan_of(trace, 1);
+        find_layers(&bilevel, plan, NULL);
+        check_groups(&bilevel);
+        CHECK_CASE(bilevel.n_windows >= 2 * (s.n_layers - 2) &&
+                       bilevel.n_groups - bilevel.n_kinds >= s.n_layers - 3,
+                   "case %d: %d layers, %lld windows, %lld groups of %lld kinds", round, s.n_layers,
+                   (long long)bilevel.n_windows, (long long)bilevel.n_groups,
+                   (long long)bilevel.n_kinds);
+        memoi_bilevel_free(&bilevel);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* ---- what is planned -------------------------------------------------------------------------- */
+
+static void the_traces_meet_their_bound(void) {
+    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                        "llama-1b-s8k-store"};
+    size_t k;
+    int marks;
+    for (k = 0; k < sizeof names / sizeof *names; k++) {
+        char path[128];
+        memo_trace* trace;
+        memo_plan* plan;
+        memo_error error;
+        int64_t searched, levels;
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[k]);
+        if (memo_trace_read(path, &trace, &error)) SKIP("../shared/traces is not there");
+        plan = plan_of(trace, 512);
+        plan_with(plan, NULL, MEMO_PLAN_ENGINE_SEARCH, 0);
+        searched = plan->peak_bytes;
+        for (marks = 0; marks < 2; marks++) {
+            plan_with(plan, marks ? trace : NULL, MEMO_PLAN_ENGINE_BILEVEL, 1 << 20);
+            CHECK(plan->peak_bytes == searched && plan->proof == MEMO_PROOF_OPTIMAL);
+            levels = bilevel_peak(plan, marks ? trace : NULL, 1 << 20);
+            CHECK_CASE(levels == searched, "%s: levels %lld, search %lld", names[k],
+                       (long long)levels, (long long)searched);
+        }
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* Layers full to the brim: the two levels meet the bound, which greedy misses, and AUTO takes them. */
+static void tight_layers_meet_the_bound(void) {
+    int n_layers, marks, round, n_missed = 0, n_better = 0;
+    for (n_layers = 2; n_layers <= 300; n_layers *= 5) {
+        for (round = 0; round < 12; round++) {
+            shape s = {0, 40, 3, 0, -1, 0, 0};
+            memo_trace* trace;
+            memo_plan* plan;
+            s.n_layers = n_layers;
+            s.has_marks = marks = round % 3;
+            s.style = memo_test_random();
+            trace = layered(s);
+            plan = plan_of(trace, 1);
+            plan_with(plan, trace, MEMO_PLAN_ENGINE_GREEDY, 0);
+            n_missed += plan->peak_bytes > plan->lower_bound_bytes;
+            plan_with(plan, marks ? trace : NULL, MEMO_PLAN_ENGINE_AUTO, 1 << 22);
+            CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "%d layers, marks %d: %s", n_layers,
+                       marks, plan->engine);
+            n_better += !strcmp(plan->engine, "bilevel");
+            plan_with(plan, marks ? trace : NULL, MEMO_PLAN_ENGINE_BILEVEL, 1 << 22);
+            CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "%d layers, marks %d: %s", n_layers,
+                       marks, plan->engine);
+            memo_plan_destroy(plan);
+            memo_trace_destroy(trace);
+        }
+    }
+    CHECK_CASE(n_missed > 0 && n_better > 0, "missed %d, better %d", n_missed, n_better);
+}
+
+/* Requests dropped, resized, put off or fixed at random: still valid, and AUTO no worse for it. */
+static void mutated_layers_stay_valid(void) {
+    int round;
+    for (round = 0; round < 150; round++) {
+        memo_trace* trace = layered(random_shape());
+        memo_plan* plan = plan_of(trace, round % 3 ? 1 : 64);
+        int64_t n = memo_test_int(0, 6), peak;
+        while (n-- > 0) {
+            memo_buffer* buffer = &plan->buffers[memo_test_int(0, plan->n_buffers - 1)];
+            switch (memo_test_int(0, 4)) {
+            case 0: buffer->size_bytes = memo_test_int(0, 400000); break;
+            case 1: buffer->end = memo_test_int(buffer->begin + 1, plan->n_times); break;
+            case 2: buffer->alignment_bytes = (int64_t)64 << memo_test_int(0, 6); break;
+            case 3:
+                buffer->is_fixed = 1;
+                buffer->offset_bytes = ((int64_t)1 << 30) + memo_test_int(0, 3) * 4096;
+                buffer->offset_bytes += n << 20;
+                break;
+            default: buffer->size_bytes = 0; break;
+            }
+        }
+        for (n = 0; n < 2; n++) {
+            const memo_trace* marks = n ? trace : NULL;
+            bilevel_peak(plan, marks, 20000);
+            plan_with(plan, marks, MEMO_PLAN_ENGINE_BILEVEL, 20000);
+            CHECK(plan->peak_bytes >= plan->lower_bound_bytes);
+            plan_with(plan, marks, MEMO_PLAN_ENGINE_GREEDY, 0);
+            peak = plan->peak_bytes;
+            plan_with(plan, marks, MEMO_PLAN_ENGINE_AUTO, 20000);
+            CHECK(plan->peak_bytes <= peak);
+        }
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+/* Swapped out for a while, a buffer of the layer belongs to the outer plan. */
+static void gaps_go_to_the_outer_plan(void) {
+    int round;
+    for (round = 0; round < 60; round++) {
+        shape s = random_shape();
+        memo_trace* trace = layered(s);
+        memo_plan *flat = plan_of(trace, 1), *plan;
+        memo_error error;
+        int64_t i, n_gaps = 0;
+        CHECK_OK(memo_plan_create(flat->n_buffers, flat->n_buffers, 1, &plan, &error));
+        plan->n_times = flat->n_times;
+        for (i = 0; i < flat->n_buffers; i++) {
+            const memo_buffer* buffer = &flat->buffers[i];
+            plan->buffers[i] = *buffer;
+            if (buffer->end - buffer->begin < 3 || memo_test_int(0, 3)) continue;
+            plan->gaps[n_gaps].buffer = i;
+            plan->gaps[n_gaps].begin = memo_test_int(buffer->begin, buffer->end - 2);
+            plan->gaps[n_gaps].end = memo_test_int(plan->gaps[n_gaps].begin + 1, buffer->end - 1);
+            n_gaps++;
+        }
+        plan->n_gaps = n_gaps;
+        plan_with(plan, trace, MEMO_PLAN_ENGINE_BILEVEL, 5000);
+        bilevel_peak(plan, trace, 5000);
+        memo_plan_destroy(flat);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void the_same_nodes_give_the_same_plan(void) {
+    int round;
+    for (round = 0; round < 20; round++) {
+        shape s = random_shape();
+        memo_trace* trace;
+        memo_plan *a, *b;
+        int64_t i;
+        s.n_layers = 5;
+        trace = layered(s);
+        a = plan_of(trace, 1);
+        b = plan_of(trace, 1);
+        plan_with(a, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
+        plan_with(b, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
+        for (i = 0; i < a->n_buffers; i++)
+            CHECK(a->buffers[i].offset_bytes == b->buffers[i].offset_bytes);
+        memo_plan_destroy(a);
+        memo_plan_destroy(b);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void memory_that_runs_out_is_reported(void) {
+    int marks;
+    for (marks = 0; marks < 2; marks++) {
+        shape s = {4, 12, 2, 1, -1, 1, 9};
+        memo_trace* trace = layered(s);
+        memo_plan* plan = plan_of(trace, 1);
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+        int64_t n;
+        desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
+        desc.trace = marks ? trace : NULL;
+        desc.node_limit = 2000;
+        desc.time_limit_s = 1000;
+        for (n = 0; n < 2000 && status == MEMO_STATUS_OUT_OF_HOST_MEMORY; n++) {
+            mallocs_left = n;
+            status = memo_plan_solve(plan, &desc, &error);
+            mallocs_left = -1;
+        }
+        CHECK_CASE(n > 40 && status == MEMO_STATUS_OK, "after %lld allocations: %s", (long long)n,
+                   memo_status_name(status));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
+static void another_trace_is_refused(void) {
+    shape s = {4, 5, 1, 1, -1, 0, 1};
+    memo_trace *trace = layered(s), *other;
+    memo_plan* plan = plan_of(trace, 1);
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_error error;
+    s.n_layers = 5;
+    other = layered(s);
+    desc.trace = other;
+    CHECK(memo_plan_solve(plan, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "desc.trace") != NULL, "%s", error.message);
+    memo_plan_destroy(plan);
+    CHECK_OK(memo_plan_create(0, 0, 1, &plan, &error));
+    plan_with(plan, NULL, MEMO_PLAN_ENGINE_BILEVEL, 10);
+    CHECK(plan->peak_bytes == 0);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+    memo_trace_destroy(other);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(groups_are_what_a_slow_search_finds);
+    TEST(kinds_do_not_grow_with_layers);
+    TEST(a_differing_layer_is_a_kind_of_its_own);
+    TEST(marks_may_nest_and_lack_ends);
+    TEST(repetition_is_found_without_marks);
+    TEST(the_traces_meet_their_bound);
+    TEST(tight_layers_meet_the_bound);
+    TEST(mutated_layers_stay_valid);
+    TEST(gaps_go_to_the_outer_plan);
+    TEST(the_same_nodes_give_the_same_plan);
+    TEST(memory_that_runs_out_is_reported);
+    TEST(another_trace_is_refused);
+    return memo_test_end();
+}
