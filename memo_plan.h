@@ -5692,7 +5692,8 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     memo_status status;
     int is_read;
     if (!p->desc->spill_directory) return MEMO_STATUS_OK;
-    if (d->struct_bytes < (int64_t)sizeof(memo_device) || !d->launch_host)
+    if (d->struct_bytes < (int64_t)(offsetof(memo_device, launch_host) + sizeof d->launch_host) ||
+        !d->launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_profile_desc.spill_directory: the device has no launch_host");
     status = memoi_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
