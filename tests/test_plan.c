@@ -1,5 +1,4 @@
 /* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
-#include <unistd.h>
 #include <stddef.h>
 static void* scarce_malloc(size_t size_bytes);
 #define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
@@ -9,6 +8,7 @@ static void* scarce_malloc(size_t size_bytes);
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+#include <unistd.h>
 
 /* Memory that runs out: after so many allocations there is none; below 0: it never does. */
 static int64_t mallocs_left = -1;
