@@ -61,6 +61,9 @@ typedef struct gpt_desc {
     /* GPT_POLICY_MEMO: as in memo_swap_desc, (n_layers, GPT_N_TENSORS), copied; NULL: by alpha.
      * No row of a layer's input may be left to recomputation. */
     const memo_swap_rows* rows;
+    /* The third tier, as in memo_swap_desc. */
+    int32_t n_host_layers;
+    const char* spill_directory;
     memo_device* host_device; /* where functions are launched; NULL: dry run */
     /* The table that copies, events and announcements go to: host_device itself, or a recorder's or
      * a test's table around it; NULL: host_device. */
@@ -401,6 +404,8 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     swap.alpha = desc->policy >= GPT_POLICY_ALPHA ? desc->alpha : 1;
     swap.rows = desc->policy == GPT_POLICY_MEMO ? desc->rows : NULL;
     swap.n_resident_layers = desc->n_resident_layers;
+    swap.n_host_layers = desc->n_host_layers;
+    swap.spill_directory = desc->spill_directory;
     swap.is_timed = desc->is_timed;
     return swap;
 }

@@ -268,6 +268,7 @@ static memo_status profile_on_rank(run* r, const job* j, void* result, memo_erro
     desc.n_tensors = GPT_N_TENSORS;
     desc.n_rows = train_rows(o);
     desc.largest_copy_bytes = profile_copy_bytes(o);
+    desc.spill_directory = o->host_memory ? o->spill : NULL;
     /* A whole micro-batch first: it fills all memory with numbers of the usual size. */
     status = run_gradients(r, j, 0, error);
     if (!status) status = memo_profile_measure(&desc, &profile, error);
@@ -375,9 +376,12 @@ static void print_model(const train_options* o) {
            o->device_memory ? bytes_name((double)o->device_memory) : "unlimited",
            o->host_memory ? bytes_name((double)o->host_memory) : "unlimited");
     if (o->link_bandwidth)
-        printf("%.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+        printf("%.4g GB/s each way", 1e-9 * (double)o->link_bandwidth);
     else
-        printf("as fast as memory\n");
+        printf("as fast as memory");
+    if (o->spill && o->host_memory)
+        printf(", a file in %s for what the host cannot hold", o->spill);
+    printf("\n");
 }
 
 static memo_status print_keep(const train_options* o, memo_error* error) {
@@ -404,10 +408,17 @@ static void print_run(const train_options* o) {
 }
 
 /* Text, profile and plan; nothing is trained or written yet. */
+static memo_status check_spill(const train_options* o, memo_error* error) {
+    if (!o->spill || access(o->spill, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "--spill %.300s: no file can be made there: %s",
+                          o->spill, strerror(errno));
+}
+
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status =
         train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
+    if (!status) status = check_spill(o, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && has_choice(o, &j->plan)) {
         status = measure_profile(j, error);

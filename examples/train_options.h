@@ -25,7 +25,7 @@ typedef struct train_options {
     double dropout;
     int64_t steps, seed;
     double learning_rate;
-    const char *loss_log, *output; /* NULL: none */
+    const char *loss_log, *output, *spill; /* NULL: none */
     int64_t compare, sample;
     int64_t is_dry_run, is_demo, is_help;
 } train_options;
@@ -67,6 +67,8 @@ static const option option_table[] = {
      "capacity for swapped rows (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
      "bytes per second of each direction of the copies (default: as fast as memory is)"},
+    {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, "DIR",
+     "rows that --host-memory has no room for go on to a file there, unseen and gone afterwards"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, "N", "width of a token"},
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, "N", "attention heads"},

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "memo.h"
 #include "memo_plan.h"
@@ -64,6 +65,26 @@ static void candidate_destroy(candidate* c) {
     memset(c, 0, sizeof *c);
 }
 
+/* Host memory for swapped rows, beside the way in for tokens. */
+static int64_t host_bytes_for_rows(const train_options* o, const candidate* c) {
+    const int64_t staging = counted_bytes(gpt_staging_bytes(&c->desc.config));
+    return o->host_memory > staging ? o->host_memory - staging : 1;
+}
+
+/* With --spill: as many layers in host memory as it has room for, the others in the file. */
+static memo_status candidate_fit_host(const train_options* o, candidate* c, memo_error* error) {
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status;
+    c->desc.spill_directory = o->spill;
+    if (!o->spill || !o->host_memory) return MEMO_STATUS_OK;
+    if ((status = gpt_swap_sizes(&c->desc, &c->sizes, error))) return status;
+    swap = gpt_swap_desc(&c->desc, tensors);
+    status = memo_swap_fit_host(&swap, host_bytes_for_rows(o, c), error);
+    c->desc.n_host_layers = swap.n_host_layers;
+    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? MEMO_STATUS_OK : status; /* it does not fit */
+}
+
 /* Records one micro-batch without computing, and plans it. */
 static memo_status candidate_plan(candidate* c, memo_error* error) {
     gpt_model* model = NULL;
@@ -93,9 +114,20 @@ static memo_status candidate_create(const train_options* o, gpt_policy policy, d
     c->desc.policy = policy;
     c->desc.alpha = alpha;
     c->desc.n_resident_layers = n_resident_layers;
-    status = candidate_plan(c, error);
+    status = candidate_fit_host(o, c, error);
+    if (!status) status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
     return status;
+}
+
+/* What a rank may have of what is free in --spill; 1 where that cannot be known: the engine reserves
+ * the file before the first step, and says what is wrong. */
+static int64_t spill_bytes_free(const train_options* o) {
+    struct statvfs info;
+    double n_bytes;
+    if (statvfs(o->spill, &info)) return 1;
+    n_bytes = (double)info.f_bavail * (double)info.f_frsize / (double)o->ranks;
+    return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
 }
 
 /* ---- does it fit ---------------------------------------------------------------------------- */
@@ -129,7 +161,8 @@ static memo_status candidate_create_least(const train_options* o, int is_kept, c
         memo_swap_rows* input = &c->rows[layer * GPT_N_TENSORS + GPT_INPUT];
         *(is_kept ? &input->kept : &input->swapped) = n_rows;
     }
-    status = candidate_plan(c, error);
+    status = candidate_fit_host(o, c, error);
+    if (!status) status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
     return status;
 }
@@ -215,6 +248,7 @@ static memo_status candidate_create_planned(const candidate* like, memo_swap_pla
     c->desc.rows = swap.rows;
     c->desc.alpha = swap.alpha;
     c->desc.n_resident_layers = swap.n_resident_layers;
+    c->desc.n_host_layers = swap.n_host_layers;
     c->swap_plan = plan;
     status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
@@ -228,7 +262,6 @@ static memo_status candidate_create_planned(const candidate* like, memo_swap_pla
  * the dry run of the planned rows says otherwise, the planner gets that much less. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
                                          candidate* c, memo_error* error) {
-    const int64_t staging = counted_bytes(gpt_staging_bytes(&c->desc.config));
     gpt_desc by_alpha = c->desc;
     memo_swap_tensor tensors[GPT_N_TENSORS];
     memo_swap_cost costs[GPT_N_TENSORS];
@@ -245,7 +278,8 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
     status = memo_swap_plan_use_profile(&desc, costs, profile, error);
     if (o->device_memory)
         desc.device_bytes = o->device_memory - c->device_bytes + c->sizes.device_bytes;
-    if (o->host_memory) desc.host_bytes = o->host_memory > staging ? o->host_memory - staging : 1;
+    if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o, c);
+    if (o->spill && o->host_memory) desc.spill_bytes = spill_bytes_free(o);
     for (round = 0; round < PLAN_ROUNDS && !status; round++) {
         memo_swap_plan* plan;
         candidate planned;
@@ -476,6 +510,9 @@ static void print_plan(const train_options* o, const candidate* c) {
     printf(", host %s%s%s, %s moved in a step", bytes_name((double)c->host_bytes),
            o->host_memory ? " of " : "", o->host_memory ? bytes_name((double)o->host_memory) : "",
            bytes_name((double)moved_bytes(o, c)));
+    if (c->sizes.n_spilled_layers)
+        printf(", the first %d layers' through a file of %s", (int)c->sizes.n_spilled_layers,
+               bytes_name((double)c->sizes.spill_bytes));
     if (c->desc.policy != GPT_POLICY_KEEP && !c->desc.rows)
         printf(", last %s resident", c->desc.n_resident_layers > 1 ? "two layers" : "layer");
     printf("\n");

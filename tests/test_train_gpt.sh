@@ -223,6 +223,32 @@ losses_equal_over_policies_and_alphas() {
     cmp -s keep.log seed.log && fail 'another seed makes the same losses'
 }
 
+spilled_rows_come_back() {
+    mkdir spilled
+    for layers in 4 7; do
+        run $tiny --layers $layers --policy keep --loss-log kept.log
+        for policy in swap alpha memo; do
+            alpha=
+            [ $policy = swap ] || alpha="--alpha 1"
+            run $tiny --layers $layers --policy $policy $alpha --host-memory 128KiB --spill spilled --loss-log file.log
+            expect_code 0
+            expect_out 'through a file of'
+            expect_same kept.log file.log
+        done
+    done
+    # The planner's own choice, where the device holds little and the host less.
+    run $tiny --layers 8 --policy memo --device-memory 680KiB --host-memory 16KiB --spill spilled --loss-log file.log
+    expect_code 0
+    expect_out 'through a file of'
+    run $tiny --layers 8 --policy keep --loss-log kept.log
+    expect_same kept.log file.log
+    [ -z "$(ls -A spilled)" ] || fail 'a file is left in the directory'
+    run $tiny --policy swap --host-memory 128KiB --spill nowhere --loss-log left.log
+    expect_code 2
+    expect_err '--spill nowhere: no file can be made there'
+    [ ! -e left.log ] || fail 'left.log is left behind'
+}
+
 losses_equal_with_accumulation_and_few_layers() {
     run $tiny --accumulate 3 --layers 5 --policy keep --loss-log keep3.log
     for policy in recompute swap alpha memo; do
@@ -451,6 +477,7 @@ for name in help_lists_every_option \
     suggested_budget_is_exact \
     dry_run \
     losses_equal_over_policies_and_alphas \
+    spilled_rows_come_back \
     losses_equal_with_accumulation_and_few_layers \
     ranks_have_the_losses_of_one \
     ranks_compare_and_draw \
