@@ -4564,6 +4564,52 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     return memoi_text_write(&picture.text, path, error);
 }
 
+/* ---- 4 device: taking a table --------------------------------------------------------------------
+ * Knows: the table.  Knows nothing of what is run on it. */
+
+/* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
+ * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
+MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
+                                    memo_error* error) {
+    size_t i, known_bytes = sizeof *taken;
+    memset(taken, 0, sizeof *taken);
+    if (!device) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s is not set", what);
+    if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: a table of %lld bytes, %lld are needed; set struct_bytes to "
+                              "sizeof(memo_device) and fill the table",
+                              what, (long long)device->struct_bytes,
+                              (long long)offsetof(memo_device, annotate));
+    if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
+    memcpy(taken, device, known_bytes);
+    taken->struct_bytes = (int64_t)sizeof *taken;
+    {
+        const struct {
+            const char* name;
+            int is_there;
+        } needed[] = {{"device_alloc", taken->device_alloc != NULL},
+                      {"device_free", taken->device_free != NULL},
+                      {"host_alloc", taken->host_alloc != NULL},
+                      {"host_free", taken->host_free != NULL},
+                      {"stream_create", taken->stream_create != NULL},
+                      {"stream_destroy", taken->stream_destroy != NULL},
+                      {"stream_synchronize", taken->stream_synchronize != NULL},
+                      {"event_create", taken->event_create != NULL},
+                      {"event_destroy", taken->event_destroy != NULL},
+                      {"event_record", taken->event_record != NULL},
+                      {"event_wait", taken->event_wait != NULL},
+                      {"event_elapsed", taken->event_elapsed != NULL},
+                      {"copy", taken->copy != NULL}};
+        for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
+            if (!needed[i].is_there)
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "%s: the table has no %s; fill it, or start from a copy of "
+                                      "another device's",
+                                      what, needed[i].name);
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* ---- 5 arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and of the device only how to take and give back memory.  Knows nothing of
  * how a plan was found, nor of streams beyond writing them down. */
@@ -8359,24 +8405,16 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
                                  memo_error* error) {
     memo_recorder* r;
     memo_device* device;
-    size_t known_bytes;
     memo_status status;
     *recorder = NULL;
-    if (!desc->device || desc->device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "desc.device: a device whose struct_bytes is set is needed");
     r = (memo_recorder*)memoi_calloc(1, sizeof(memo_recorder));
     if (!r) return memoi_no_memory(error, "a recorder");
-    status = memo_schedule_create(&r->schedule, error);
+    status = memoi_device_take(&r->inner, desc->device, "memo_recorder_desc.device", error);
+    if (!status) status = memo_schedule_create(&r->schedule, error);
     if (status) {
         MEMO_FREE(r);
         return status;
     }
-    /* A table from older code is shorter: what it lacks stays NULL. */
-    known_bytes = desc->device->struct_bytes < (int64_t)sizeof(memo_device)
-                      ? (size_t)desc->device->struct_bytes
-                      : sizeof(memo_device);
-    memcpy(&r->inner, desc->device, known_bytes);
     r->is_timed = desc->is_timed;
     device = &r->device;
     device->struct_bytes = sizeof(memo_device);
@@ -9382,23 +9420,13 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
 memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, memo_error* error) {
     memo_status status;
     memo_swap* swap;
-    size_t known_bytes;
+    memo_device device;
     *result = NULL;
-    if (!desc->device)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.device is not set");
-    if (desc->device->struct_bytes < (int64_t)offsetof(memo_device, gather_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.device: a table of %lld bytes, %lld are needed; "
-                              "set struct_bytes to sizeof(memo_device) and fill the table",
-                              (long long)desc->device->struct_bytes,
-                              (long long)offsetof(memo_device, gather_rows));
+    if ((status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error)))
+        return status;
     swap = (memo_swap*)memoi_calloc(1, sizeof *swap);
     if (!swap) return memoi_no_memory(error, "a swap engine");
-    known_bytes = desc->device->struct_bytes < (int64_t)sizeof(memo_device)
-                      ? (size_t)desc->device->struct_bytes
-                      : sizeof(memo_device);
-    memcpy(&swap->device, desc->device, known_bytes);
+    swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
     swap->n_tensors = desc->n_tensors;
