@@ -18,6 +18,10 @@
  * zigzag); all that knows of it is which tokens a row of this rank is (gpt_share), attention, and
  * what is summed at the end of a step.  The optimizer is split as config.zero says.
  *
+ * A layer is two blocks, attention and MLP, each a function on a range of rows.  The plain model calls
+ * them one after the other; split by columns (tensor), and into sub-batches that overlap with sums
+ * over ranks, they are called by memo_blocks: gpt_tensor.h.
+ *
  * Single translation unit: everything is static.  GPT_DOUBLE computes in double precision. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
@@ -41,6 +45,12 @@ typedef struct gpt_config {
     /* Ranks that train together: batch and sequence above are those of all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
     int32_t ring, ulysses; /* ranks that split each sequence; 0: 1 */
+    /* Ranks that split each layer by heads and columns; 0: 1.  Heads of either kind are a multiple. */
+    int32_t tensor;
+    /* Parts of a rank's micro-batch whose sums over tensor ranks run behind each other's
+     * computation; 0: 1.  Whole sequences each, or ranges of a single one. */
+    int32_t sub_batches;
+    memo_blocks_order schedule; /* of these; the losses are the same under all */
     int32_t zero; /* what data x ring x ulysses ranks split (ZeRO): 0 nothing, 1 Adam's moments, 2
                      also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
@@ -101,11 +111,15 @@ GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config);
 /* The tensors in that array: 0 is the embedding, then 8 a layer, final norm, classifier. */
 typedef struct gpt_parameter {
     const char* name;
-    int64_t offset, n;
+    int64_t offset, n; /* of this rank */
+    /* Element i is gpt_element_of_whole of the unsplit tensor. */
+    int64_t n_columns, stride; /* columns of a row, here and of the whole */
+    int64_t step;       /* from a tensor rank's first element to the next one's; 0: not split */
     double initial_std; /* 0: starts as ones and does not decay (the weight of a norm) */
 } gpt_parameter;
 GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config);
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
+GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i);
 
 /* Enqueues forward and backward of one micro-batch; gradients and loss add up over the
  * micro-batches of a step.  tokens, targets: batch * sequence bytes each, of all ranks, copied
@@ -147,7 +161,8 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
 
 /* Waits for all that was enqueued. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copies to and from caller's memory, gpt_n_parameters reals each; they wait for what was enqueued.
+/* Copies to and from caller's memory, gpt_n_parameters reals each, of this tensor rank; they wait
+ * for what was enqueued.
  * Gradients are gpt_reduced first; where config.zero splits them, those of other ranks are 0. */
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
                                            memo_error* error);
@@ -157,7 +172,8 @@ GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* pa
                                             memo_error* error);
 
 /* Continues `text` (n_text bytes, of which the last `sequence` count; at least 1) by n_new sampled
- * bytes, on the host with a key-value cache, from a copy of the parameters.  Each byte sees the
+ * bytes, on the host with a key-value cache, from a copy of the parameters; all tensor ranks call it.
+ * Each byte sees the
  * `sequence` bytes before it.  temperature 0: always the likeliest. */
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
                                       double temperature, uint64_t seed, uint8_t* result,
@@ -174,16 +190,16 @@ GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
 
 /* Offsets in reals; those of a layer count from the layer's begin. */
 typedef struct gpt_layout {
-    int64_t kv_hidden; /* columns of k and v */
-    int64_t embedding; /* (vocabulary, hidden) */
+    int64_t q_hidden, kv_hidden, wide; /* columns of q, of k and of v, and of the MLP, of a rank */
+    int64_t embedding;                 /* (vocabulary, hidden) */
     int64_t layers, layer_stride;
     int64_t norm1;      /* (hidden) */
-    int64_t query;      /* (hidden, hidden) */
+    int64_t query;      /* (q_hidden, hidden) */
     int64_t key, value; /* (kv_hidden, hidden) */
-    int64_t projection; /* (hidden, hidden) */
+    int64_t projection; /* (hidden, q_hidden) */
     int64_t norm2;      /* (hidden) */
-    int64_t up;         /* (4 hidden, hidden) */
-    int64_t down;       /* (hidden, 4 hidden) */
+    int64_t up;         /* (wide, hidden) */
+    int64_t down;       /* (hidden, wide) */
     int64_t final_norm; /* (hidden) */
     int64_t classifier; /* (vocabulary, hidden) */
     int64_t n;
@@ -197,23 +213,29 @@ static int64_t gpt_append(int64_t* n, int64_t n_reals) {
 
 static int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 static int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
+/* Those that train copies of a parameter: gradients are summed, and ZeRO splits, over them. */
 static int32_t gpt_n_ranks(const gpt_config* config) {
     return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+}
+static int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
+    return config->tensor > 1 || config->sub_batches > 1;
 }
 
 static gpt_layout gpt_layout_make(const gpt_config* config) {
     const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
     gpt_layout l;
-    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads;
+    l.q_hidden = hidden / gpt_degree(config->tensor);
+    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / gpt_degree(config->tensor);
+    l.wide = 4 * hidden / gpt_degree(config->tensor);
     l.layer_stride = 0;
     l.norm1 = gpt_append(&l.layer_stride, hidden);
-    l.query = gpt_append(&l.layer_stride, hidden * hidden);
+    l.query = gpt_append(&l.layer_stride, l.q_hidden * hidden);
     l.key = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
     l.value = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
-    l.projection = gpt_append(&l.layer_stride, hidden * hidden);
+    l.projection = gpt_append(&l.layer_stride, hidden * l.q_hidden);
     l.norm2 = gpt_append(&l.layer_stride, hidden);
-    l.up = gpt_append(&l.layer_stride, 4 * hidden * hidden);
-    l.down = gpt_append(&l.layer_stride, 4 * hidden * hidden);
+    l.up = gpt_append(&l.layer_stride, l.wide * hidden);
+    l.down = gpt_append(&l.layer_stride, hidden * l.wide);
     l.layer_stride = gpt_round_up(l.layer_stride, unit);
     l.embedding = 0;
     l.layers = gpt_round_up(GPT_VOCABULARY * hidden, unit);
@@ -244,24 +266,27 @@ GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
 
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
     const gpt_layout l = gpt_layout_make(config);
-    const int64_t hidden = config->hidden, kv_hidden = l.kv_hidden;
+    const int64_t hidden = config->hidden, q = l.q_hidden, kv = l.kv_hidden, wide = l.wide;
+    const int64_t vocabulary = GPT_VOCABULARY * hidden;
     /* The two matrices that add to the residual stream start smaller: the sum over all layers then
      * has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
     const gpt_parameter of_model[3] = {
-        {"embedding", l.embedding, GPT_VOCABULARY * hidden, std},
-        {"final norm", l.final_norm, hidden, 0},
-        {"classifier", l.classifier, GPT_VOCABULARY * hidden, std},
+        {"embedding", l.embedding, vocabulary, hidden, hidden, 0, std},
+        {"final norm", l.final_norm, hidden, hidden, hidden, 0, 0},
+        {"classifier", l.classifier, vocabulary, hidden, hidden, 0, std},
     };
+    /* Tensor ranks have some of the outputs of what reads the whole stream, and some of the inputs
+     * of what adds to it. */
     const gpt_parameter of_layer[8] = {
-        {"norm1", l.norm1, hidden, 0},
-        {"query", l.query, hidden * hidden, std},
-        {"key", l.key, kv_hidden * hidden, std},
-        {"value", l.value, kv_hidden * hidden, std},
-        {"projection", l.projection, hidden * hidden, residual_std},
-        {"norm2", l.norm2, hidden, 0},
-        {"up", l.up, 4 * hidden * hidden, std},
-        {"down", l.down, 4 * hidden * hidden, residual_std},
+        {"norm1", l.norm1, hidden, hidden, hidden, 0, 0},
+        {"query", l.query, q * hidden, hidden, hidden, q * hidden, std},
+        {"key", l.key, kv * hidden, hidden, hidden, kv * hidden, std},
+        {"value", l.value, kv * hidden, hidden, hidden, kv * hidden, std},
+        {"projection", l.projection, hidden * q, q, hidden, q, residual_std},
+        {"norm2", l.norm2, hidden, hidden, hidden, 0, 0},
+        {"up", l.up, wide * hidden, hidden, hidden, wide * hidden, std},
+        {"down", l.down, hidden * wide, wide, 4 * hidden, wide, residual_std},
     };
     gpt_parameter parameter;
     if (index == 0) return of_model[0];
@@ -272,7 +297,13 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
     return parameter;
 }
 
-static void gpt_initial_parameters(const gpt_config* config, gpt_real* parameters) {
+GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i) {
+    return tensor_rank * p->step + i / p->n_columns * p->stride + i % p->n_columns;
+}
+
+/* A rank's share of those of one. */
+static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank,
+                                   gpt_real* parameters) {
     int64_t t, i;
     memset(parameters, 0, (size_t)gpt_n_parameters(config) * sizeof *parameters);
     for (t = 0; t < gpt_n_parameter_tensors(config); t++) {
@@ -280,8 +311,10 @@ static void gpt_initial_parameters(const gpt_config* config, gpt_real* parameter
         const uint64_t key = gpt_mix(config->seed) ^ (uint64_t)t;
         for (i = 0; i < p.n; i++)
             parameters[p.offset + i] =
-                p.initial_std > 0 ? (gpt_real)(p.initial_std * gpt_normal(key, (uint64_t)i))
-                                  : (gpt_real)1;
+                p.initial_std > 0
+                    ? (gpt_real)(p.initial_std * gpt_normal(key, (uint64_t)gpt_element_of_whole(
+                                                                     &p, tensor_rank, i)))
+                    : (gpt_real)1;
     }
 }
 
@@ -293,6 +326,7 @@ typedef struct gpt_share {
     int64_t n_rows;     /* batch * layout.local_tokens */
     int32_t n_ranks;
     int32_t data_rank, sequence_rank, rank; /* 0 in a dry run */
+    int32_t tensor_rank;
 } gpt_share;
 
 /* The config has been checked. */
@@ -312,6 +346,7 @@ static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh)
         share.data_rank = mesh->data_rank;
         share.sequence_rank = mesh->sequence_rank;
         share.rank = mesh->gradient_rank;
+        share.tensor_rank = mesh->tensor_rank;
     }
     return share;
 }
@@ -346,34 +381,56 @@ enum {
     GPT_INPUT,     /* (rows, hidden) */
     GPT_RSTD1,     /* (rows) */
     GPT_NORM1,     /* (rows, hidden) */
-    GPT_Q,         /* (rows, hidden), turned by RoPE */
+    GPT_Q,         /* (rows, q_hidden), turned by RoPE */
     GPT_K,         /* (rows, kv_hidden), turned by RoPE */
     GPT_V,         /* (rows, kv_hidden) */
-    GPT_ATTENTION, /* (rows, hidden) */
+    GPT_ATTENTION, /* (rows, q_hidden) */
     GPT_LSE,       /* (rows, heads); split by heads: as memo_sp_attention_tensors says */
     GPT_MIDDLE,    /* (rows, hidden) */
     GPT_RSTD2,     /* (rows) */
     GPT_NORM2,     /* (rows, hidden) */
-    GPT_UP,        /* (rows, 4 hidden) */
-    GPT_GELU,      /* (rows, 4 hidden) */
+    GPT_UP,        /* (rows, wide) */
+    GPT_GELU,      /* (rows, wide) */
     GPT_N_TENSORS
 };
 
+/* The order `fine` recomputes without a sum over ranks, from the input of every block; the others
+ * recompute a layer from its input, and repeat the sum that ends attention for the rows of middle
+ * that are recomputed. */
+static int gpt_has_middle(const gpt_config* config) {
+    return gpt_is_split(config) && config->schedule == MEMO_BLOCKS_FINE;
+}
+/* Of these no row can be recomputed: what it would be made from is gone. */
+static int gpt_is_dead_end(const gpt_config* config, int tensor) {
+    return tensor == GPT_INPUT || (tensor == GPT_MIDDLE && gpt_has_middle(config));
+}
+
 static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
     const gpt_config* config = &desc->config;
-    const int64_t hidden = config->hidden, kv_hidden = gpt_layout_make(config).kv_hidden;
-    const int64_t lse_columns = gpt_round_up(config->n_heads, gpt_degree(config->ulysses));
+    const gpt_layout at = gpt_layout_make(config);
+    const int64_t hidden = config->hidden, q = at.q_hidden, kv = at.kv_hidden, wide = at.wide;
+    const int64_t lse_columns =
+        gpt_round_up(config->n_heads / gpt_degree(config->tensor), gpt_degree(config->ulysses));
+    const int has_middle = gpt_has_middle(config);
     const struct {
         const char* name;
         int64_t n_columns;
         int32_t is_dear; /* dear to recompute, or small: swapped whole whatever alpha */
         int32_t is_contiguous;
     } table[GPT_N_TENSORS] = {
-        {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},         {"norm1", hidden, 0, 0},
-        {"q", hidden, 0, 1},         {"k", kv_hidden, 0, 1},     {"v", kv_hidden, 0, 1},
-        {"attention", hidden, 1, 1}, {"lse", lse_columns, 1, 1}, {"middle", hidden, 0, 0},
-        {"rstd2", 1, 1, 0},          {"norm2", hidden, 0, 0},    {"up", 4 * hidden, 0, 0},
-        {"gelu", 4 * hidden, 0, 0},
+        {"input", hidden, 1, 0},
+        {"rstd1", 1, 1, 0},
+        {"norm1", hidden, 0, 0},
+        {"q", q, 0, 1},
+        {"k", kv, 0, 1},
+        {"v", kv, 0, 1},
+        {"attention", q, 1, 1},
+        {"lse", lse_columns, 1, 1},
+        {"middle", hidden, has_middle, 0},
+        {"rstd2", 1, 1, 0},
+        {"norm2", hidden, 0, 0},
+        {"up", wide, 0, 0},
+        {"gelu", wide, 0, 0},
     };
     memo_swap_desc swap = memo_swap_desc_default();
     int t;
@@ -384,7 +441,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
         switch (desc->policy) {
         case GPT_POLICY_KEEP: tensors[t].mode = MEMO_SWAP_KEEP; break;
         case GPT_POLICY_RECOMPUTE:
-            tensors[t].mode = t == GPT_INPUT ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
+            tensors[t].mode = gpt_is_dead_end(config, t) ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
             break;
         case GPT_POLICY_SWAP: tensors[t].mode = MEMO_SWAP_WHOLE; break;
         case GPT_POLICY_ALPHA:
@@ -432,6 +489,21 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
                               "%lld a multiple of data",
                               config->data, config->ring, config->ulysses,
                               (long long)config->batch);
+    if (config->tensor < 0 || config->tensor > 1 << 16 || heads % gpt_degree(config->tensor) ||
+        kv_heads % gpt_degree(config->tensor))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "tensor %d: must divide heads %d and key-value heads %d",
+                              config->tensor, config->n_heads, config->n_kv_heads);
+    if (config->sub_batches < 0 || config->sub_batches > 1000 ||
+        (config->batch / gpt_degree(config->data) % gpt_degree(config->sub_batches) &&
+         (config->batch != gpt_degree(config->data) ||
+          gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 ||
+          config->sub_batches > config->sequence)))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sub-batches %d: must divide the %lld sequences of a rank, or be parts of a single one "
+            "that is on one rank",
+            config->sub_batches, (long long)(config->batch / gpt_degree(config->data)));
     if (config->zero < 0 || config->zero > 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
                               config->zero);
@@ -450,16 +522,19 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
-/* What a layer's input was computed from is gone. */
-static memo_status gpt_check_rows(const memo_swap_desc* swap, memo_error* error) {
-    int32_t layer;
-    for (layer = 0; layer < swap->n_layers; layer++) {
-        const memo_swap_rows* input = &swap->rows[layer * GPT_N_TENSORS + GPT_INPUT];
-        if (input->kept + input->swapped < swap->n_rows)
+static memo_status gpt_check_rows(const gpt_config* config, const memo_swap_desc* swap,
+                                  memo_error* error) {
+    int64_t i;
+    for (i = 0; i < (int64_t)swap->n_layers * GPT_N_TENSORS; i++) {
+        const memo_swap_rows* rows = &swap->rows[i];
+        const int tensor = (int)(i % GPT_N_TENSORS);
+        if (gpt_is_dead_end(config, tensor) && rows->kept + rows->swapped < swap->n_rows)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "gpt_desc.rows: layer %d: %lld rows of its input would be "
+                                  "gpt_desc.rows: layer %d: %lld rows of its %s would be "
                                   "recomputed, but nothing is there to do it from",
-                                  layer, (long long)(swap->n_rows - input->kept - input->swapped));
+                                  (int)(i / GPT_N_TENSORS),
+                                  (long long)(swap->n_rows - rows->kept - rows->swapped),
+                                  tensor == GPT_INPUT ? "input" : "middle");
     }
     return MEMO_STATUS_OK;
 }
@@ -472,18 +547,44 @@ GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* s
     if (status) return status;
     swap = gpt_swap_desc(desc, tensors);
     status = memo_swap_get_sizes(&swap, sizes, error);
-    return status || !swap.rows ? status : gpt_check_rows(&swap, error);
+    return status || !swap.rows ? status : gpt_check_rows(&desc->config, &swap, error);
 }
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
 typedef memo_swap_view gpt_rows; /* where the rows of a tensor lie, skeletal or not */
 
+/* Rows of a tensor that a pass computes, or of a part. */
+typedef struct gpt_need {
+    int64_t begin, end;
+} gpt_need;
+
+/* What a backward function does: both, or first what the sum over tensor ranks waits for. */
+typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
+
+/* Of a model that memo_blocks runs: gpt_tensor.h. */
+typedef struct gpt_tensor_state {
+    memo_blocks* blocks;
+    memo_comm* ranks; /* memo_mesh.tensor */
+    memo_comm sums;   /* the same, but with sums of the rows that are read */
+    int32_t n_parts;
+    int32_t splits_sequence;
+    gpt_rows partial, gradient;   /* y and g of memo_blocks (rows, hidden); persistent */
+    gpt_rows x, dx;               /* the residual stream and its gradient, of this micro-batch */
+    gpt_rows d_key, d_value;      /* (rows, kv_hidden), where parts add to each other's */
+    gpt_need need[GPT_N_TENSORS]; /* what the layer at hand recomputes */
+    int64_t sum_begin, sum_end;   /* what the next sum is of: reals of the part's buffer */
+    /* Memory for what a block needs while it runs; a block's requests begin anew. */
+    char* work;
+    int64_t work_bytes, work_used;
+    int is_in_block;
+} gpt_tensor_state;
+
 struct gpt_model {
     gpt_config config;
     gpt_layout layout;
     gpt_share share;
-    memo_comm* gradient;          /* all ranks; NULL: one */
+    memo_comm* gradient;          /* those of gpt_n_ranks; NULL: one */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one */
     memo_host_attention attention_state;
@@ -499,7 +600,9 @@ struct gpt_model {
     memo_arena* arena;
     memo_swap* swap;
     int32_t n_recomputed_layers; /* the first ones */
-    int32_t parts, is_skipped;   /* which parts are enqueued; whether the one at hand is not */
+    gpt_tensor_state tensor;
+    gpt_pass pass;
+    int32_t parts, is_skipped; /* which parts are enqueued; whether the one at hand is not */
     gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
 
     /* On the device. */
@@ -536,12 +639,26 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     return model->status;
 }
 
+/* In a block whose parts take turns in the schedule's order: the arena knows one order alone. */
+static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
+    gpt_tensor_state* t = &model->tensor;
+    void* address = t->work + t->work_used;
+    t->work_used += gpt_round_up(size_bytes, 64);
+    if (t->work_used > t->work_bytes && !model->status)
+        model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE,
+                                       "a block needs %lld bytes of the %lld set aside",
+                                       (long long)t->work_used, (long long)t->work_bytes);
+    return address;
+}
+
 /* Rows [begin, end) of a tensor that lives until gpt_give. */
 static gpt_rows gpt_take(gpt_model* model, int64_t begin, int64_t end, int64_t n_columns) {
     gpt_rows rows;
     void* address = NULL;
     rows.row_bytes = n_columns * (int64_t)sizeof(gpt_real);
-    if (!model->status)
+    if (model->tensor.is_in_block)
+        address = gpt_take_work(model, (end - begin) * rows.row_bytes);
+    else if (!model->status)
         model->status = memo_arena_alloc(model->arena, (end - begin) * rows.row_bytes, 0, &address,
                                          &model->error);
     rows.first = NULL; /* there are no rows before begin */
@@ -551,7 +668,18 @@ static gpt_rows gpt_take(gpt_model* model, int64_t begin, int64_t end, int64_t n
 }
 
 static void gpt_give(gpt_model* model, gpt_rows rows) {
+    if (model->tensor.is_in_block) return;
     if (!model->status) model->status = memo_arena_free(model->arena, rows.rest, &model->error);
+}
+
+/* Device memory that lives as long as the model: the same requests in a dry run and a real one.
+ * The mark gives it its name in the picture of the plan. */
+static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
+    void* address = NULL;
+    if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
+    if (!model->status)
+        model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
+    return address;
 }
 
 /* phase: forward, recompute or backward. */
@@ -632,8 +760,8 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
         model->device.annotate(model->device.context, model->compute, &announced, &model->error);
 }
 
-static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
-                       const void* args, size_t args_bytes) {
+static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function function,
+                        const void* args, size_t args_bytes) {
     if (gpt_is_silent(model)) return;
     gpt_announce(model, op);
     if (!model->status)
@@ -641,8 +769,14 @@ static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function fu
                                                 (int64_t)args_bytes, &model->error);
 }
 
-/* Rows [begin, end), taken a tile at a time; begin lies at a tile's border.  A tile lies in one
- * piece. */
+/* All but the gradients of weights has been done when their turn comes alone. */
+static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
+                       const void* args, size_t args_bytes) {
+    if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
+}
+
+/* Rows [begin, end), taken a tile at a time.  A tile lies in one piece.  (A part may begin inside a
+ * tile; it then has the rest of it, whoever computes it and when.) */
 typedef struct gpt_span {
     int64_t begin, end, tile_rows;
 } gpt_span;
@@ -654,13 +788,11 @@ static gpt_span gpt_span_make(const gpt_model* model, int64_t begin, int64_t end
     span.tile_rows = model->config.tile_rows;
     return span;
 }
-static int64_t gpt_tile(const gpt_span* span, int64_t row) {
-    return gpt_min(span->tile_rows, span->end - row);
-}
 /* Of the tile that `row` lies in. */
 static int64_t gpt_tile_end(const gpt_span* span, int64_t row) {
     return gpt_min((row / span->tile_rows + 1) * span->tile_rows, span->end);
 }
+static int64_t gpt_tile(const gpt_span* span, int64_t row) { return gpt_tile_end(span, row) - row; }
 static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
     return (gpt_real*)memo_swap_row(rows, row);
 }
@@ -680,13 +812,14 @@ typedef struct gpt_linear_args {
     gpt_real* dweight;
     int64_t n_outputs, n_inputs;
     int32_t is_first; /* backward: dx is set, else added to */
+    gpt_pass pass;
 } gpt_linear_args;
 
 static memo_status gpt_linear_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_linear_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), a->weight,
                            gpt_tile(&a->span, row), a->n_outputs, a->n_inputs);
     return MEMO_STATUS_OK;
@@ -714,10 +847,15 @@ static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_linear_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
-                            a->weight, a->is_first, gpt_tile(&a->span, row), a->n_outputs,
-                            a->n_inputs);
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row)) {
+        const int64_t n = gpt_tile(&a->span, row);
+        if (a->pass != GPT_PASS_WEIGHTS)
+            gpt_linear_backward(gpt_at(&a->dx, row), gpt_at(&a->y, row), a->weight, a->is_first, n,
+                                a->n_outputs, a->n_inputs);
+        if (a->pass != GPT_PASS_INPUTS)
+            gpt_linear_weights(a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row), n, a->n_outputs,
+                               a->n_inputs);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -738,12 +876,17 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt
     a.n_outputs = n_outputs;
     a.n_inputs = n_inputs;
     a.is_first = is_first;
+    a.pass = model->pass;
     gpt_reads_rows(&op, &dy, begin, end);
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads(&op, a.weight, weight_bytes);
-    gpt_writes_rows(&op, &dx, begin, end);
-    gpt_writes(&op, a.dweight, weight_bytes);
-    gpt_launch(model, &op, gpt_linear_backward_run, &a, sizeof a);
+    if (a.pass != GPT_PASS_WEIGHTS) {
+        gpt_reads(&op, a.weight, weight_bytes);
+        gpt_writes_rows(&op, &dx, begin, end);
+    }
+    if (a.pass != GPT_PASS_INPUTS) {
+        gpt_reads_rows(&op, &x, begin, end);
+        gpt_writes(&op, a.dweight, weight_bytes);
+    }
+    gpt_enqueue(model, &op, gpt_linear_backward_run, &a, sizeof a);
 }
 
 /* --- norm --- */
@@ -760,7 +903,7 @@ static memo_status gpt_norm_run(void* pointer, memo_error* error) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_norm_forward(gpt_at(&a->y, row), gpt_at(&a->rstd, row), gpt_at(&a->x, row), a->weight,
                          gpt_tile(&a->span, row), a->hidden);
     return MEMO_STATUS_OK;
@@ -789,7 +932,7 @@ static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_norm_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
                           gpt_at(&a->rstd, row), a->weight, gpt_tile(&a->span, row), a->hidden);
     return MEMO_STATUS_OK;
@@ -855,7 +998,7 @@ static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_gelu_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_tile(&a->span, row),
                          a->n_columns);
     return MEMO_STATUS_OK;
@@ -865,7 +1008,7 @@ static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_gelu_backward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
                           gpt_tile(&a->span, row), a->n_columns);
     return MEMO_STATUS_OK;
@@ -906,7 +1049,7 @@ static memo_status gpt_rope_run(void* pointer, memo_error* error) {
     const gpt_rope_args* a = (const gpt_rope_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_rope(gpt_at(&a->x, row), a->table, a->direction, row, gpt_tile(&a->span, row),
                  a->sequence, a->n_heads, a->head_size);
     return MEMO_STATUS_OK;
@@ -935,9 +1078,9 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int di
 static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     desc.layout = share->layout;
-    desc.n_batch = (int32_t)share->batch;
-    desc.n_q_heads = config->n_heads;
-    desc.n_kv_heads = config->n_kv_heads;
+    desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
+    desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
+    desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
     desc.head_size = config->hidden / config->n_heads;
     desc.sends_again =
         1; /* q, k and v by rows are swapped or recomputed; by heads they are not kept */
@@ -956,18 +1099,18 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     return most;
 }
 
-static memo_sp_attention_tensors gpt_sp_tensors(const gpt_rows* tensors) {
+static memo_sp_attention_tensors gpt_sp_tensors(const gpt_rows* tensors, int64_t begin) {
     memo_sp_attention_tensors t;
     memset(&t, 0, sizeof t);
-    t.q = gpt_at(&tensors[GPT_Q], 0);
-    t.k = gpt_at(&tensors[GPT_K], 0);
-    t.v = gpt_at(&tensors[GPT_V], 0);
-    t.out = gpt_at(&tensors[GPT_ATTENTION], 0);
-    t.lse = (float*)(void*)gpt_at(&tensors[GPT_LSE], 0);
+    t.q = gpt_at(&tensors[GPT_Q], begin);
+    t.k = gpt_at(&tensors[GPT_K], begin);
+    t.v = gpt_at(&tensors[GPT_V], begin);
+    t.out = gpt_at(&tensors[GPT_ATTENTION], begin);
+    t.lse = (float*)(void*)gpt_at(&tensors[GPT_LSE], begin);
     return t;
 }
 
-/* --- attention, of whole sequences --- */
+/* --- attention, of whole sequences, or of the queries of a part of one --- */
 typedef struct gpt_attention_args {
     gpt_attention_shape shape;
     int64_t batch;
@@ -977,19 +1120,29 @@ typedef struct gpt_attention_args {
     gpt_real *dq, *dk, *dv, *delta;
 } gpt_attention_args;
 
-static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_rows* tensors) {
+/* Where the keys of the queries [begin, end) begin. */
+static int64_t gpt_first_key(const gpt_model* model, int64_t begin) {
+    return model->tensor.splits_sequence ? 0 : begin;
+}
+
+static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_rows* tensors,
+                                                  int64_t begin, int64_t end) {
+    const int64_t first = gpt_first_key(model, begin);
     gpt_attention_args a;
     memset(&a, 0, sizeof a);
-    a.shape.sequence = model->config.sequence;
-    a.shape.n_heads = model->config.n_heads;
-    a.shape.n_kv_heads = model->config.n_kv_heads;
+    a.shape.first = begin - first;
+    a.shape.sequence = model->tensor.splits_sequence ? end : model->config.sequence;
+    a.shape.n_heads = model->config.n_heads / gpt_degree(model->config.tensor);
+    a.shape.n_kv_heads = model->config.n_kv_heads / gpt_degree(model->config.tensor);
     a.shape.head_size = model->config.hidden / model->config.n_heads;
-    a.batch = model->share.batch;
-    a.q = gpt_at(&tensors[GPT_Q], 0); /* these five are contiguous */
-    a.k = gpt_at(&tensors[GPT_K], 0);
-    a.v = gpt_at(&tensors[GPT_V], 0);
-    a.out = gpt_at(&tensors[GPT_ATTENTION], 0);
-    a.lse = gpt_at(&tensors[GPT_LSE], 0);
+    /* To what later parts, which came before, have added. */
+    a.shape.adds = model->tensor.splits_sequence && end < model->n_rows;
+    a.batch = model->tensor.splits_sequence ? 1 : (end - begin) / model->config.sequence;
+    a.q = gpt_at(&tensors[GPT_Q], begin); /* these five are contiguous */
+    a.k = gpt_at(&tensors[GPT_K], first);
+    a.v = gpt_at(&tensors[GPT_V], first);
+    a.out = gpt_at(&tensors[GPT_ATTENTION], begin);
+    a.lse = gpt_at(&tensors[GPT_LSE], begin);
     return a;
 }
 
@@ -1008,22 +1161,23 @@ static memo_status gpt_attention_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-static void gpt_attention(gpt_model* model, const gpt_rows* tensors) {
+static void gpt_attention(gpt_model* model, const gpt_rows* tensors, int64_t begin, int64_t end) {
+    const int64_t first = gpt_first_key(model, begin);
     gpt_op op = gpt_op_make("attention");
     gpt_attention_args a;
     if (gpt_is_idle(model)) return;
     if (model->attention) {
-        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors);
+        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, begin);
         const memo_mask causal = memo_mask_default();
         model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
         return;
     }
-    a = gpt_attention_args_make(model, tensors);
-    gpt_reads_rows(&op, &tensors[GPT_Q], 0, model->n_rows);
-    gpt_reads_rows(&op, &tensors[GPT_K], 0, model->n_rows);
-    gpt_reads_rows(&op, &tensors[GPT_V], 0, model->n_rows);
-    gpt_writes_rows(&op, &tensors[GPT_ATTENTION], 0, model->n_rows);
-    gpt_writes_rows(&op, &tensors[GPT_LSE], 0, model->n_rows);
+    a = gpt_attention_args_make(model, tensors, begin, end);
+    gpt_reads_rows(&op, &tensors[GPT_Q], begin, end);
+    gpt_reads_rows(&op, &tensors[GPT_K], first, end);
+    gpt_reads_rows(&op, &tensors[GPT_V], first, end);
+    gpt_writes_rows(&op, &tensors[GPT_ATTENTION], begin, end);
+    gpt_writes_rows(&op, &tensors[GPT_LSE], begin, end);
     gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
 }
 
@@ -1045,33 +1199,36 @@ static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) 
 }
 
 static void gpt_attention_back(gpt_model* model, const gpt_rows* tensors, gpt_rows dq, gpt_rows dk,
-                               gpt_rows dv, gpt_rows delta, gpt_rows dout) {
+                               gpt_rows dv, gpt_rows delta, gpt_rows dout, int64_t begin,
+                               int64_t end) {
+    const int64_t first = gpt_first_key(model, begin);
     gpt_op op = gpt_op_make("attention");
     gpt_attention_args a;
     int t;
-    if (gpt_is_idle(model)) return;
+    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
     if (model->attention) {
-        memo_sp_attention_tensors s = gpt_sp_tensors(tensors);
+        memo_sp_attention_tensors s = gpt_sp_tensors(tensors, begin);
         const memo_mask causal = memo_mask_default();
-        s.d_out = gpt_at(&dout, 0);
-        s.d_q = gpt_at(&dq, 0);
-        s.d_k = gpt_at(&dk, 0);
-        s.d_v = gpt_at(&dv, 0);
+        s.d_out = gpt_at(&dout, begin);
+        s.d_q = gpt_at(&dq, begin);
+        s.d_k = gpt_at(&dk, begin);
+        s.d_v = gpt_at(&dv, begin);
         model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
         return;
     }
-    a = gpt_attention_args_make(model, tensors);
-    a.dout = gpt_at(&dout, 0);
-    a.dq = gpt_at(&dq, 0);
-    a.dk = gpt_at(&dk, 0);
-    a.dv = gpt_at(&dv, 0);
-    a.delta = gpt_at(&delta, 0);
-    for (t = GPT_Q; t <= GPT_LSE; t++) gpt_reads_rows(&op, &tensors[t], 0, model->n_rows);
-    gpt_reads_rows(&op, &dout, 0, model->n_rows);
-    gpt_writes_rows(&op, &dq, 0, model->n_rows);
-    gpt_writes_rows(&op, &dk, 0, model->n_rows);
-    gpt_writes_rows(&op, &dv, 0, model->n_rows);
-    gpt_writes_rows(&op, &delta, 0, model->n_rows);
+    a = gpt_attention_args_make(model, tensors, begin, end);
+    a.dout = gpt_at(&dout, begin);
+    a.dq = gpt_at(&dq, begin);
+    a.dk = gpt_at(&dk, first);
+    a.dv = gpt_at(&dv, first);
+    a.delta = gpt_at(&delta, begin);
+    for (t = GPT_Q; t <= GPT_LSE; t++)
+        gpt_reads_rows(&op, &tensors[t], t == GPT_K || t == GPT_V ? first : begin, end);
+    gpt_reads_rows(&op, &dout, begin, end);
+    gpt_writes_rows(&op, &dq, begin, end);
+    gpt_writes_rows(&op, &dk, first, end);
+    gpt_writes_rows(&op, &dv, first, end);
+    gpt_writes_rows(&op, &delta, begin, end);
     gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
 }
 
@@ -1091,7 +1248,7 @@ static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_embedding_forward(gpt_at(&a->x, row), a->table, a->tokens + row,
                               gpt_tile(&a->span, row), a->n_columns);
     return MEMO_STATUS_OK;
@@ -1101,7 +1258,7 @@ static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) 
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
     int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
         gpt_embedding_backward(a->table, gpt_at(&a->x, row), a->tokens + row,
                                gpt_tile(&a->span, row), a->n_columns);
     return MEMO_STATUS_OK;
@@ -1267,13 +1424,15 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     gpt_give(model, model->bucket);
 }
 
+static void gpt_sum_norm_gradients(gpt_model* model);
+
 /* The gradient of all micro-batches becomes that of all ranks, once a step; with zero 2 it is. */
 static void gpt_reduce_gradients(gpt_model* model) {
     gpt_op op = gpt_op_make("sum over ranks");
     int64_t b;
-    if (!model->gradient || model->is_reduced) return;
+    if (model->is_reduced) return;
     model->is_reduced = 1;
-    if (model->zero == 0) {
+    if (model->gradient && model->zero == 0) {
         gpt_reads(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
         gpt_writes(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
         gpt_announce(model, &op);
@@ -1285,20 +1444,27 @@ static void gpt_reduce_gradients(gpt_model* model) {
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
         gpt_reduce_scatter(model, model->gradients + gpt_bucket_begin(model, b),
                            gpt_bucket_begin(model, b + 1) - gpt_bucket_begin(model, b));
+    gpt_sum_norm_gradients(model);
 }
 
-/* Loss and votes of all ranks; the squares too where each has summed its own part. */
-static void gpt_reduce_totals(gpt_model* model) {
-    const int64_t n = model->zero ? GPT_N_TOTALS : GPT_TOTAL_SQUARES;
+static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int end) {
+    double* totals = model->totals + first;
+    const int64_t n_bytes = (end - first) * (int64_t)sizeof(double);
     gpt_op op = gpt_op_make("totals over ranks");
-    if (!model->gradient) return;
-    gpt_reads(&op, model->totals, n * (int64_t)sizeof(double));
-    gpt_writes(&op, model->totals, n * (int64_t)sizeof(double));
+    if (!ranks || ranks->size == 1) return;
+    gpt_reads(&op, totals, n_bytes);
+    gpt_writes(&op, totals, n_bytes);
     gpt_announce(model, &op);
     if (!model->status)
-        model->status = model->gradient->all_reduce(model->gradient, model->compute, model->totals,
-                                                    model->totals, n, MEMO_TYPE_F64,
-                                                    MEMO_REDUCTION_SUM, &model->error);
+        model->status = ranks->all_reduce(ranks, model->compute, totals, totals, end - first,
+                                          MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error);
+}
+
+/* Loss and votes of all ranks; the squares too where each has summed its own part.  Tensor ranks
+ * have the same loss. */
+static void gpt_reduce_totals(gpt_model* model) {
+    gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_VOTES, GPT_N_TOTALS);
+    gpt_reduce_total(model, model->gradient, 0, model->zero ? GPT_N_TOTALS : GPT_TOTAL_SQUARES);
 }
 
 /* Each rank has updated its part; all get the others'. */
@@ -1326,6 +1492,19 @@ typedef struct gpt_update_args {
     double clip, vote;
 } gpt_update_args;
 
+/* Of what other tensor ranks have no copy of. */
+static void gpt_add_split_squares(const gpt_model* model, double lanes[GPT_LANES], int64_t bucket,
+                                  const gpt_part* part) {
+    int64_t t;
+    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        const int64_t begin = p.offset > part->begin ? p.offset : part->begin;
+        const int64_t end = gpt_min(p.offset + p.n, part->end);
+        if (p.step && gpt_bucket_of(&model->config, t) == bucket && begin < end)
+            gpt_add_squares(lanes, part->gradients + (begin - part->begin), end - begin);
+    }
+}
+
 /* Part by part in the order of ranks, as they are summed where each rank has its own. */
 static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
     const gpt_update_args* a = (const gpt_update_args*)pointer;
@@ -1339,7 +1518,10 @@ static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
         double lanes[GPT_LANES] = {0};
         for (b = 0; b < gpt_n_buckets(&model->config); b++) {
             const gpt_part part = gpt_part_at(model, b, r);
-            gpt_add_squares(lanes, part.gradients, part.end - part.begin);
+            if (model->share.tensor_rank == 0)
+                gpt_add_squares(lanes, part.gradients, part.end - part.begin);
+            else
+                gpt_add_split_squares(model, lanes, b, &part);
         }
         model->totals[GPT_TOTAL_SQUARES] += gpt_sum_squares(lanes);
     }
@@ -1394,11 +1576,6 @@ static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int sit
     return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
 }
 
-/* Rows of a tensor that a pass computes. */
-typedef struct gpt_need {
-    int64_t begin, end;
-} gpt_need;
-
 /* The rows from the first to the last that either needs. */
 static gpt_need gpt_need_either(gpt_need a, gpt_need b) {
     if (a.begin == a.end) return b;
@@ -1408,22 +1585,40 @@ static gpt_need gpt_need_either(gpt_need a, gpt_need b) {
     return a;
 }
 
-/* From the layer's input to GELU: all rows in the forward; before the backward, those that were
+static gpt_need gpt_rows_make(int64_t begin, int64_t end) {
+    gpt_need rows;
+    rows.begin = begin;
+    rows.end = end;
+    return rows;
+}
+static gpt_need gpt_need_in(gpt_need need, gpt_need rows) {
+    need.begin = need.begin > rows.begin ? need.begin : rows.begin;
+    need.end = gpt_min(need.end, rows.end);
+    if (need.begin >= need.end) need.begin = need.end = rows.begin;
+    return need;
+}
+
+/* --- two blocks ---
+ *
+ * Rows to compute: all of a part in the forward; before the backward, those of the part that were
  * neither kept nor swapped, whatever they are of each tensor: what they are computed from is kept,
  * back, or recomputed just before.  The same operations on the same tiles give the same bits, also
  * in rows that were there already.  A norm's rstd comes with it, lse with the attention. */
-static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+
+/* From the layer's input to the projection, into y (rows, hidden), of as many rows as `middle`
+ * needs; over tensor ranks y is a partial sum. */
+static void gpt_compute_attention(gpt_model* model, int32_t layer,
+                                  const gpt_need need[GPT_N_TENSORS], gpt_need rows, gpt_rows y) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, kv_hidden = at->kv_hidden;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
-    gpt_rows t[GPT_N_TENSORS], projected;
+    const int64_t hidden = model->config.hidden, q_hidden = at->q_hidden, kv_hidden = at->kv_hidden;
+    gpt_rows t[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
              need[GPT_NORM1].begin, need[GPT_NORM1].end);
-    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, hidden, hidden,
+    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, q_hidden, hidden,
                need[GPT_Q].begin, need[GPT_Q].end);
     gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, kv_hidden, hidden,
                need[GPT_K].begin, need[GPT_K].end);
@@ -1431,150 +1626,217 @@ static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT
                need[GPT_V].begin, need[GPT_V].end);
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q].begin, need[GPT_Q].end);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K].begin, need[GPT_K].end);
-    /* A query needs keys of all rows before it: attention is computed for whole sequences or not at
-     * all. */
-    if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end) gpt_attention(model, t);
-
-    projected = gpt_take(model, 0, model->n_rows, hidden);
-    gpt_linear(model, "projection", projected, t[GPT_ATTENTION], weights + at->projection, hidden,
-               hidden, need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
-    gpt_elements(model, "residual", gpt_residual_run, t[GPT_MIDDLE], t[GPT_INPUT], &projected,
-                 &dropout, need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
-    gpt_give(model, projected);
-
-    gpt_norm(model, "norm2", t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE], weights + at->norm2,
-             need[GPT_NORM2].begin, need[GPT_NORM2].end);
-    gpt_linear(model, "up", t[GPT_UP], t[GPT_NORM2], weights + at->up, 4 * hidden, hidden,
-               need[GPT_UP].begin, need[GPT_UP].end);
-    gpt_elements(model, "GELU", gpt_gelu_run, t[GPT_GELU], t[GPT_UP], NULL, NULL,
-                 need[GPT_GELU].begin, need[GPT_GELU].end);
+    /* A query needs keys of all rows before it: attention is computed for all rows or not at all. */
+    if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end)
+        gpt_attention(model, t, rows.begin, rows.end);
+    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection, hidden, q_hidden,
+               need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
 }
 
-/* Rows that lie in one piece, in either tensor. */
-static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, int64_t begin,
-                          int64_t end) {
-    if (gpt_is_silent(model) || begin >= end) return;
-    model->status = model->device.copy(model->device.context, model->compute, MEMO_COPY_ON_DEVICE,
-                                       gpt_at(&to, begin), gpt_at(&from, begin),
-                                       (end - begin) * to.row_bytes, &model->error);
+/* `to` = `from` and what a block makes of it: y, dropped out. */
+static void gpt_residual(gpt_model* model, gpt_rows to, gpt_rows from, gpt_rows y, int32_t layer,
+                         int site, gpt_need rows) {
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
+    gpt_elements(model, "residual", gpt_residual_run, to, from, &y, &dropout, rows.begin, rows.end);
+}
+
+/* From middle to GELU. */
+static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    gpt_norm(model, "norm2", gpt_tensor(model, layer, GPT_NORM2),
+             gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
+             weights + at->norm2, need[GPT_NORM2].begin, need[GPT_NORM2].end);
+    gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
+               weights + at->up, at->wide, model->config.hidden, need[GPT_UP].begin,
+               need[GPT_UP].end);
+    gpt_elements(model, "GELU", gpt_gelu_run, gpt_tensor(model, layer, GPT_GELU),
+                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU].begin,
+                 need[GPT_GELU].end);
+}
+
+/* The MLP's last product, which the backward does not need; over tensor ranks a partial sum. */
+static void gpt_down(gpt_model* model, int32_t layer, gpt_rows y, gpt_need rows) {
+    const gpt_layout* at = &model->layout;
+    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
+               at->layers + layer * at->layer_stride + at->down, model->config.hidden, at->wide,
+               rows.begin, rows.end);
+}
+
+/* dx: the gradient of the block's output stream.  That of its input, the stream itself left out, is
+ * added to `to`, which may be dx; over tensor ranks it is a partial sum, through the norm, which is
+ * linear in it. */
+static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_rows to, gpt_rows dx,
+                             gpt_need rows) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
+    const gpt_rows up = gpt_tensor(model, layer, GPT_UP);
+    gpt_rows masked, d_gelu, d_up, d_norm;
+    masked = gpt_take(model, begin, end, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
+    d_gelu = gpt_take(model, begin, end, at->wide);
+    gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
+                    weights + at->down, hidden, at->wide, begin, end);
+    gpt_give(model, masked);
+    d_up = gpt_take(model, begin, end, at->wide);
+    gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, begin, end);
+    gpt_give(model, d_gelu);
+    d_norm = gpt_take(model, begin, end, hidden);
+    gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
+                    weights + at->up, at->wide, hidden, begin, end);
+    gpt_give(model, d_up);
+    gpt_norm_back(model, "norm2", to, d_norm, gpt_tensor(model, layer, GPT_MIDDLE),
+                  gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, begin, end);
+    gpt_give(model, d_norm);
+}
+
+/* Rows of the keys' gradients: those of the part, or all where other parts add to them. */
+static gpt_rows gpt_take_keys(gpt_model* model, gpt_rows shared, gpt_need rows) {
+    return model->tensor.splits_sequence
+               ? shared
+               : gpt_take(model, rows.begin, rows.end, model->layout.kv_hidden);
+}
+static void gpt_give_keys(gpt_model* model, gpt_rows keys) {
+    if (!model->tensor.splits_sequence) gpt_give(model, keys);
+}
+
+static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_rows to, gpt_rows dx,
+                                   gpt_need rows) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
+    gpt_rows t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+
+    masked = gpt_take(model, begin, end, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
+    d_attention = gpt_take(model, begin, end, at->q_hidden);
+    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
+                    weights + at->projection, hidden, at->q_hidden, begin, end);
+    gpt_give(model, masked);
+    dq = gpt_take(model, begin, end, at->q_hidden);
+    dk = gpt_take_keys(model, model->tensor.d_key, rows);
+    dv = gpt_take_keys(model, model->tensor.d_value, rows);
+    /* Not needed over ranks of a sequence, but small. */
+    delta = gpt_take(model, begin, end, model->config.n_heads / gpt_degree(model->config.tensor));
+    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, begin, end);
+    gpt_give(model, delta);
+    gpt_give(model, d_attention);
+    gpt_rope_rows(model, "RoPE of q", dq, -1, begin, end);
+    gpt_rope_rows(model, "RoPE of k", dk, -1, begin, end);
+    d_norm = gpt_take(model, begin, end, hidden);
+    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, at->q_hidden,
+                    hidden, begin, end);
+    gpt_give(model, dq);
+    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, at->kv_hidden,
+                    hidden, begin, end);
+    gpt_give_keys(model, dk);
+    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, at->kv_hidden,
+                    hidden, begin, end);
+    gpt_give_keys(model, dv);
+    gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
+                  begin, end);
+    gpt_give(model, d_norm);
+}
+
+/* --- both, one after the other --- */
+
+/* Both, of need; y is a block's output. */
+static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+    const gpt_rows y = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    gpt_compute_attention(model, layer, need, gpt_rows_make(0, model->n_rows), y);
+    gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE), gpt_tensor(model, layer, GPT_INPUT),
+                 y, layer, GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
+    gpt_give(model, y);
+    gpt_compute_mlp(model, layer, need);
+}
+
+/* Rows that lie in one piece or two of `to`, and in one of `from`. */
+static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, gpt_need rows) {
+    const int64_t split = gpt_min(to.split_row > rows.begin ? to.split_row : rows.begin, rows.end);
+    const int64_t begins[2] = {rows.begin, split}, ends[2] = {split, rows.end};
+    int i;
+    for (i = 0; i < 2; i++)
+        if (!gpt_is_silent(model) && begins[i] < ends[i])
+            model->status = model->device.copy(
+                model->device.context, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(&to, begins[i]),
+                gpt_at(&from, begins[i]), (ends[i] - begins[i]) * to.row_bytes, &model->error);
 }
 
 /* x: the residual stream (rows, hidden), in place. */
-static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
-    const gpt_layout* at = &model->layout;
-    const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
-    const int64_t down = at->layers + layer * at->layer_stride + at->down;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
-    const gpt_rows input = gpt_tensor(model, layer, GPT_INPUT);
-    const gpt_rows middle = gpt_tensor(model, layer, GPT_MIDDLE);
+static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_rows x) {
+    const gpt_need rows = gpt_rows_make(0, model->n_rows);
     gpt_need all[GPT_N_TENSORS];
-    gpt_rows branch;
+    gpt_rows y;
     int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) {
-        all[i].begin = 0;
-        all[i].end = n_rows;
+    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
+    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, rows);
+    gpt_compute(model, layer, all);
+    y = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    gpt_down(model, layer, y, rows);
+    gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
+    gpt_give(model, y);
+}
+
+/* What the engine's rows leave to recomputation. */
+static void gpt_recompute_need(const gpt_model* model, int32_t layer,
+                               gpt_need need[GPT_N_TENSORS]) {
+    int i;
+    memset(need, 0, GPT_N_TENSORS * sizeof *need);
+    for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model) && layer < model->n_recomputed_layers; i++)
+        memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
+    need[GPT_NORM1] = gpt_need_either(need[GPT_NORM1], need[GPT_RSTD1]);
+    need[GPT_NORM2] = gpt_need_either(need[GPT_NORM2], need[GPT_RSTD2]);
+    need[GPT_ATTENTION] = gpt_need_either(need[GPT_ATTENTION], need[GPT_LSE]);
+}
+
+/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
+ * residual stream passes gradients on unchanged, so each block adds to it. */
+static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_rows dx) {
+    gpt_need need[GPT_N_TENSORS];
+    int64_t begin, end;
+    if (layer < model->n_recomputed_layers) {
+        gpt_begin_phase(model, layer, "recompute");
+        gpt_recompute_need(model, layer, need);
+        gpt_compute(model, layer, need);
+        gpt_end_phase(model, layer, "recompute");
+        snprintf(model->phase, sizeof model->phase, "backward %d", layer);
     }
+    for (begin = 0; begin < model->n_rows; begin = end) {
+        end = gpt_min(begin + model->chunk_rows, model->n_rows);
+        gpt_backward_mlp(model, layer, dx, dx, gpt_rows_make(begin, end));
+    }
+    gpt_backward_attention(model, layer, dx, dx, gpt_rows_make(0, model->n_rows));
+}
+
+#include "gpt_tensor.h"
+
+static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     gpt_begin_phase(model, layer, "forward");
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_begin(model->swap, layer, &model->error);
-    gpt_copy_rows(model, input, x, 0, gpt_min(input.split_row, n_rows));
-    gpt_copy_rows(model, input, x, input.split_row, n_rows);
-    gpt_compute(model, layer, all);
-    branch = gpt_take(model, 0, n_rows, hidden);
-    gpt_linear(model, "down", branch, gpt_tensor(model, layer, GPT_GELU), down, hidden, 4 * hidden,
-               0, n_rows);
-    gpt_elements(model, "residual", gpt_residual_run, x, middle, &branch, &dropout, 0, n_rows);
-    gpt_give(model, branch);
+    if (gpt_is_split(&model->config))
+        gpt_forward_blocks(model, layer, x);
+    else
+        gpt_forward_plain(model, layer, x);
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_end(model->swap, layer, &model->error);
     gpt_end_phase(model, layer, "forward");
 }
 
-static void gpt_recompute(gpt_model* model, int32_t layer) {
-    gpt_need need[GPT_N_TENSORS];
-    int i;
-    memset(need, 0, sizeof need);
-    gpt_begin_phase(model, layer, "recompute");
-    for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model); i++)
-        memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
-    need[GPT_NORM1] = gpt_need_either(need[GPT_NORM1], need[GPT_RSTD1]);
-    need[GPT_NORM2] = gpt_need_either(need[GPT_NORM2], need[GPT_RSTD2]);
-    need[GPT_ATTENTION] = gpt_need_either(need[GPT_ATTENTION], need[GPT_LSE]);
-    gpt_compute(model, layer, need);
-    gpt_end_phase(model, layer, "recompute");
-}
-
-/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
- * residual stream passes gradients on unchanged, so each branch adds to it. */
 static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
-    const gpt_layout* at = &model->layout;
-    const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, kv_hidden = at->kv_hidden, n = model->n_rows;
-    const gpt_dropout mlp_dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
-    const gpt_dropout projection_dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
-    gpt_rows t[GPT_N_TENSORS], masked, d_gelu, d_up, d_norm, d_attention, dq, dk, dv, delta;
-    int64_t begin, end;
-    int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
-
     gpt_begin_phase(model, layer, "backward");
     gpt_begin_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
         model->status = memo_swap_backward_begin(model->swap, layer, &model->error);
-    if (layer < model->n_recomputed_layers) {
-        gpt_recompute(model, layer);
-        snprintf(model->phase, sizeof model->phase, "backward %d", layer);
-    }
-
-    for (begin = 0; begin < n; begin = end) {
-        end = gpt_min(begin + model->chunk_rows, n);
-        masked = gpt_take(model, begin, end, hidden);
-        gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &mlp_dropout, begin, end);
-        d_gelu = gpt_take(model, begin, end, 4 * hidden);
-        gpt_linear_back(model, "down", d_gelu, masked, t[GPT_GELU], 1, weights + at->down, hidden,
-                        4 * hidden, begin, end);
-        gpt_give(model, masked);
-        d_up = gpt_take(model, begin, end, 4 * hidden);
-        gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &t[GPT_UP], NULL, begin,
-                     end);
-        gpt_give(model, d_gelu);
-        d_norm = gpt_take(model, begin, end, hidden);
-        gpt_linear_back(model, "up", d_norm, d_up, t[GPT_NORM2], 1, weights + at->up, 4 * hidden,
-                        hidden, begin, end);
-        gpt_give(model, d_up);
-        gpt_norm_back(model, "norm2", dx, d_norm, t[GPT_MIDDLE], t[GPT_RSTD2], weights + at->norm2,
-                      begin, end);
-        gpt_give(model, d_norm);
-    }
-
-    masked = gpt_take(model, 0, n, hidden);
-    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &projection_dropout, 0, n);
-    d_attention = gpt_take(model, 0, n, hidden);
-    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
-                    weights + at->projection, hidden, hidden, 0, n);
-    gpt_give(model, masked);
-    dq = gpt_take(model, 0, n, hidden);
-    dk = gpt_take(model, 0, n, kv_hidden);
-    dv = gpt_take(model, 0, n, kv_hidden);
-    delta = gpt_take(model, 0, n, model->config.n_heads); /* not needed over ranks, but small */
-    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention);
-    gpt_give(model, delta);
-    gpt_give(model, d_attention);
-    gpt_rope_rows(model, "RoPE of q", dq, -1, 0, n);
-    gpt_rope_rows(model, "RoPE of k", dk, -1, 0, n);
-    d_norm = gpt_take(model, 0, n, hidden);
-    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, hidden,
-                    hidden, 0, n);
-    gpt_give(model, dq);
-    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, kv_hidden, hidden,
-                    0, n);
-    gpt_give(model, dk);
-    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, kv_hidden,
-                    hidden, 0, n);
-    gpt_give(model, dv);
-    gpt_norm_back(model, "norm1", dx, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1, 0,
-                  n);
-    gpt_give(model, d_norm);
+    if (gpt_is_split(&model->config))
+        gpt_backward_blocks(model, layer, dx);
+    else
+        gpt_backward_plain(model, layer, dx);
     gpt_end_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
         model->status = memo_swap_backward_end(model->swap, layer, &model->error);
@@ -1711,9 +1973,12 @@ GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, m
     gpt_need need[GPT_N_TENSORS];
     gpt_rows x;
     void* tokens = NULL;
-    if (tensor == GPT_INPUT || tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "a layer's input, rstd and lse are not recomputed alone");
+    if (gpt_is_dead_end(&model->config, tensor) || tensor == GPT_RSTD1 || tensor == GPT_RSTD2 ||
+        tensor == GPT_LSE)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "a layer's input, rstd and lse are not recomputed alone, nor in the order "
+            "fine its middle");
     memset(need, 0, sizeof need);
     need[tensor].end = model->n_rows;
     snprintf(model->phase, sizeof model->phase, "recompute 0");
@@ -1725,7 +1990,10 @@ GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, m
     x = gpt_take(model, 0, model->n_rows, model->config.hidden);
     (void)x;
     model->is_skipped = 0;
-    gpt_compute(model, 0, need);
+    if (gpt_is_split(&model->config))
+        gpt_compute_parts(model, 0, need);
+    else
+        gpt_compute(model, 0, need);
     memo_arena_abandon(model->arena);
     return gpt_finish(model, error);
 }
@@ -1881,16 +2149,6 @@ static int64_t gpt_rope_bytes(const gpt_config* config) {
            (int64_t)sizeof(gpt_real);
 }
 
-/* Device memory that lives as long as the model: the same requests in a dry run and a real one.
- * The mark gives it its name in the picture of the plan. */
-static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
-    void* address = NULL;
-    if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
-    if (!model->status)
-        model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
-    return address;
-}
-
 /* Streams, events, pinned memory, engine. */
 static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap_memory,
                               void* sp_memory) {
@@ -1938,6 +2196,7 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
         sp.device_memory = sp_memory;
         model->status = memo_sp_attention_create(&sp, &model->attention, &model->error);
     }
+    if (!model->status) gpt_create_blocks(model, desc);
 }
 
 /* The angles of this rank's positions.  host: room for those of the whole sequence and of a rank. */
@@ -1971,7 +2230,7 @@ static void gpt_initialise(gpt_model* model) {
     for (i = 0; i < 4 && !model->status; i++)
         model->status =
             device->fill(device->context, model->compute, zeroed[i], 0, sizes[i], &model->error);
-    gpt_initial_parameters(&model->config, host);
+    gpt_initial_parameters(&model->config, model->share.tensor_rank, host);
     if (!model->status)
         model->status =
             gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
@@ -1984,15 +2243,18 @@ static void gpt_initialise(gpt_model* model) {
 /* The communicators must be those of the config. */
 static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
                                   memo_error* error) {
-    if (gpt_n_ranks(config) == 1 ||
-        (mesh && mesh->gradient && mesh->degrees.data == gpt_degree(config->data) &&
+    if ((gpt_n_ranks(config) == 1 && !gpt_is_split(config)) ||
+        (mesh && mesh->gradient && mesh->tensor &&
+         mesh->degrees.tensor == gpt_degree(config->tensor) &&
+         mesh->degrees.data == gpt_degree(config->data) &&
          mesh->degrees.ring == gpt_degree(config->ring) &&
          mesh->degrees.ulysses == gpt_degree(config->ulysses)))
         return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "data %d x ring %d x ulysses %d ranks need a mesh of these degrees",
+                          "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
+                          "degrees",
                           gpt_degree(config->data), gpt_degree(config->ring),
-                          gpt_degree(config->ulysses));
+                          gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
 /* How many layers, from the first on, recompute something; with a table, not the last one, over
@@ -2063,6 +2325,7 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     model->rope = (gpt_real*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
     model->totals =
         (double*)gpt_take_persistent(model, "totals", GPT_N_TOTALS * (int64_t)sizeof(double));
+    gpt_take_partial_sums(model);
     if (gpt_sp_bytes(config, &model->share))
         sp_memory =
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
@@ -2086,6 +2349,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     device = &model->device;
     /* In the reverse order of creation; what was not created yet is NULL. */
     if (model->compute) device->stream_synchronize(device->context, model->compute, NULL);
+    memo_blocks_destroy(model->tensor.blocks);
     if (model->attention) memo_sp_attention_destroy(model->attention);
     if (model->swap) memo_swap_destroy(model->swap);
     if (model->host_totals) device->host_free(device->context, model->host_totals, NULL);
@@ -2222,11 +2486,40 @@ static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uni
     return (uint8_t)likeliest;
 }
 
+/* Those of all tensor ranks, in the layout of one rank. */
+static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* one,
+                                            gpt_real* whole, memo_error* error) {
+    memo_comm* ranks = model->tensor.ranks;
+    const int64_t n = model->layout.n, size = ranks ? ranks->size : 1;
+    gpt_real* shares = (gpt_real*)malloc((size_t)(n * size) * sizeof *shares);
+    memo_status status;
+    int64_t t, i;
+    int32_t r;
+    if (!shares)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the parameters of all ranks");
+    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n, error);
+    if (!status && size > 1)
+        status = ranks->all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
+                                   shares, n, GPT_TYPE, error);
+    if (!status) status = gpt_wait(model, error);
+    for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        gpt_real* to = whole + gpt_parameter_at(one, t).offset;
+        for (r = 0; r < (p.step ? size : 1); r++)
+            for (i = 0; i < p.n; i++)
+                to[gpt_element_of_whole(&p, r, i)] = shares[r * n + p.offset + i];
+    }
+    free(shares);
+    return status;
+}
+
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
                                       double temperature, uint64_t seed, uint8_t* result,
                                       int64_t n_new, memo_error* error) {
     const int64_t n_read = gpt_min(n_text, model->config.sequence);
     gpt_generator generator;
+    gpt_config whole;
     memo_status status;
     int64_t i, n;
     if (n_text < 1 || n_new < 0)
@@ -2234,10 +2527,12 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                               "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
                               "a negative number",
                               (long long)n_text, (long long)n_new);
-    if (!gpt_generator_create(&generator, &model->config, n_read + n_new))
+    whole = model->config;
+    whole.tensor = whole.data = whole.ring = whole.ulysses = 0;
+    if (!gpt_generator_create(&generator, &whole, n_read + n_new))
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory to generate %lld bytes", (long long)n_new);
-    status = gpt_get_parameters(model, generator.parameters, error);
+    status = gpt_get_whole_parameters(model, &generator.config, generator.parameters, error);
     text += n_text - n_read;
     for (i = 0; i < n_read && !status; i += n) {
         n = gpt_min(generator.max_rows, n_read - i);

@@ -1,0 +1,354 @@
+/* gpt_tensor.h - layers split by columns over tensor ranks, and a micro-batch into parts: the two
+ * blocks of a layer (gpt_model.h) as functions that memo_blocks calls in its schedule's order.
+ *
+ * Each rank has its heads and its columns of the MLP; everything of the width of the residual stream
+ * is whole on all of them and has the same bits, since a sum over ranks has.  Norms, and embedding
+ * and classifier (of 256 bytes: splitting them would save little and cost a sum of logits), are
+ * copies.  The copies' gradients: those of embedding, final norm and classifier come out whole and
+ * alike on every rank; those of a layer's norms are partial sums, since g is carried through the
+ * norm before it is summed, and are summed with the step's gradients.  In the norm of the whole
+ * gradient a copy counts once.
+ *
+ * What is recomputed is what the policy has left, by rows, as in the plain model.  `fine` recomputes
+ * without a collective, so `middle` is kept or swapped; the other orders repeat the projection and
+ * its sum for those rows of `middle` that are recomputed, and no others: a sum of the published order
+ * that nobody reads is not run.
+ *
+ * Included by gpt_model.h. */
+#ifndef GPT_TENSOR_H
+#define GPT_TENSOR_H
+
+/* ---- parts ---- */
+
+static gpt_need gpt_part_rows(const gpt_model* model, int32_t part) {
+    const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
+    return gpt_rows_make(share.begin, share.begin + share.count);
+}
+
+/* What the larger of the two backward functions requests, and the gradients of split keys. */
+static int64_t gpt_work_bytes(const gpt_model* model) {
+    const gpt_layout* at = &model->layout;
+    const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
+    const int64_t heads = model->config.n_heads / gpt_degree(model->config.tensor);
+    const int64_t attention = 2 * hidden + 2 * at->q_hidden + 2 * at->kv_hidden + heads;
+    const int64_t mlp = 2 * hidden + 2 * at->wide;
+    return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
+}
+
+/* Rows of a part begin a block's work: its operations get the name, its requests begin anew. */
+static gpt_need gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
+    const gpt_need rows = gpt_part_rows(model, call->part);
+    gpt_tensor_state* t = &model->tensor;
+    snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)call->block / 2,
+             'a' + (int)call->part % 26);
+    t->is_in_block = 1;
+    t->work_used = 0;
+    t->sum_begin = 0;
+    t->sum_end = (rows.end - rows.begin) * model->config.hidden;
+    return rows;
+}
+
+static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
+    model->tensor.is_in_block = 0;
+    model->pass = GPT_PASS_BOTH;
+    return gpt_finish(model, error);
+}
+
+/* ---- sums over tensor ranks ---- */
+
+/* The collective of the block that was called last: memo_blocks calls it right behind. */
+static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const void* from, void* to,
+                                   int64_t count, memo_type type, memo_reduction reduction,
+                                   memo_error* error) {
+    gpt_model* model = (gpt_model*)comm->context;
+    const gpt_tensor_state* t = &model->tensor;
+    const int64_t n_bytes = (t->sum_end - t->sum_begin) * (int64_t)sizeof(gpt_real);
+    gpt_real* sum = (gpt_real*)to + t->sum_begin;
+    memo_op_desc told = memo_op_desc_default();
+    memo_range range;
+    memo_status status = MEMO_STATUS_OK;
+    char name[96];
+    (void)from; /* in place */
+    (void)count;
+    if (t->sum_begin == t->sum_end || model->is_skipped) return MEMO_STATUS_OK;
+    snprintf(name, sizeof name, "%s: sum over ranks", model->phase);
+    range = gpt_range(sum, n_bytes);
+    told.name = name;
+    told.reads = told.writes = &range;
+    told.n_reads = told.n_writes = 1;
+    if (model->device.annotate)
+        status = model->device.annotate(model->device.context, stream, &told, error);
+    return status ? status
+                  : t->ranks->all_reduce(t->ranks, stream, sum, sum, t->sum_end - t->sum_begin,
+                                         type, reduction, error);
+}
+
+/* The gradients of a layer's norms, of the parts that this rank updates. */
+static void gpt_sum_norm_gradients(gpt_model* model) {
+    memo_comm* ranks = model->tensor.ranks;
+    gpt_op op = gpt_op_make("sum of the norms' gradients over tensor ranks");
+    int64_t i;
+    int32_t r;
+    if (!ranks || ranks->size == 1) return;
+    for (i = 1; i <= 8 * (int64_t)model->config.n_layers; i++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, i);
+        if (p.step) continue;
+        for (r = gpt_first_part(model); r < gpt_end_part(model) && !model->status; r++) {
+            const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, i), r);
+            const int64_t begin = p.offset > part.begin ? p.offset : part.begin;
+            const int64_t end = gpt_min(p.offset + p.n, part.end);
+            gpt_real* sum = part.gradients + (begin - part.begin);
+            if (begin >= end) continue;
+            op.n_reads = op.n_writes = 0;
+            gpt_reads(&op, sum, (end - begin) * (int64_t)sizeof *sum);
+            gpt_writes(&op, sum, (end - begin) * (int64_t)sizeof *sum);
+            gpt_announce(model, &op);
+            if (!model->status)
+                model->status = ranks->all_reduce(ranks, model->compute, sum, sum, end - begin,
+                                                  GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+        }
+    }
+}
+
+/* ---- forward ---- */
+
+/* The residual stream takes up what the block before has made; a layer keeps what backward needs. */
+static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    const int32_t before = call->block - 1;
+    if (before >= 0)
+        gpt_residual(model, t->x, t->x, t->partial, before / 2,
+                     before % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
+    gpt_copy_rows(model,
+                  gpt_tensor(model, call->block / 2, call->block % 2 ? GPT_MIDDLE : GPT_INPUT),
+                  t->x, rows);
+}
+
+static memo_status gpt_block_forward(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "forward");
+    const int32_t layer = call->block / 2;
+    gpt_need all[GPT_N_TENSORS];
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
+    gpt_enter_block(model, call, rows);
+    if (call->block % 2 == 0) {
+        gpt_compute_attention(model, layer, all, rows, model->tensor.partial);
+    } else {
+        gpt_compute_mlp(model, layer, all);
+        gpt_down(model, layer, model->tensor.partial, rows);
+    }
+    return gpt_end_block(model, error);
+}
+
+static memo_status gpt_block_forward_end(void* context, const memo_block_call* call,
+                                         memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "forward");
+    gpt_residual(model, model->tensor.x, model->tensor.x, model->tensor.partial, call->block / 2,
+                 GPT_SITE_MLP, rows);
+    return gpt_end_block(model, error);
+}
+
+/* ---- recomputation ---- */
+
+static memo_status gpt_block_recompute(void* context, const memo_block_call* call,
+                                       memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "recompute");
+    const int32_t layer = call->block / 2;
+    gpt_tensor_state* t = &model->tensor;
+    gpt_need need[GPT_N_TENSORS];
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(t->need[i], rows);
+    t->sum_end = 0; /* nobody reads what the MLP would make */
+    if (call->block % 2 == 0) {
+        t->sum_begin = (need[GPT_MIDDLE].begin - rows.begin) * model->config.hidden;
+        t->sum_end = (need[GPT_MIDDLE].end - rows.begin) * model->config.hidden;
+        gpt_compute_attention(model, layer, need, rows, t->partial);
+    } else {
+        gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
+                     gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
+                     need[GPT_MIDDLE]);
+        gpt_compute_mlp(model, layer, need);
+    }
+    return gpt_end_block(model, error);
+}
+
+/* ---- backward ---- */
+
+/* dx += g, the sum of what the block above has made of its gradient. */
+static void gpt_add_gradient(gpt_model* model, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_op op = gpt_op_make("gradient of the block above");
+    gpt_sum_args a;
+    if (gpt_is_idle(model)) return;
+    a.to = gpt_at(&t->dx, rows.begin);
+    a.from = gpt_at(&t->gradient, rows.begin);
+    a.n = (rows.end - rows.begin) * model->config.hidden;
+    gpt_reads_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_reads_rows(&op, &t->gradient, rows.begin, rows.end);
+    gpt_writes_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
+}
+
+static void gpt_clear_gradient(gpt_model* model, gpt_need rows) {
+    if (!gpt_is_silent(model))
+        model->status = model->device.fill(
+            model->device.context, model->compute, gpt_at(&model->tensor.gradient, rows.begin), 0,
+            (rows.end - rows.begin) * model->tensor.gradient.row_bytes, &model->error);
+}
+
+static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    if (call->block % 2 == 0)
+        gpt_backward_attention(model, call->block / 2, t->gradient, t->dx, rows);
+    else
+        gpt_backward_mlp(model, call->block / 2, t->gradient, t->dx, rows);
+}
+
+static memo_status gpt_block_backward(void* context, const memo_block_call* call,
+                                      memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "backward");
+    if (call->block < 2 * model->config.n_layers - 1) gpt_add_gradient(model, rows);
+    gpt_clear_gradient(model, rows);
+    model->pass = GPT_PASS_INPUTS;
+    gpt_backward_block(model, call, rows);
+    return gpt_end_block(model, error);
+}
+
+/* Of the part whose inputs' gradients were computed last: the requests are the same, and so find
+ * them again. */
+static memo_status gpt_block_weights(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "weights");
+    model->pass = GPT_PASS_WEIGHTS;
+    gpt_backward_block(model, call, rows);
+    return gpt_end_block(model, error);
+}
+
+static memo_status gpt_block_backward_end(void* context, const memo_block_call* call,
+                                          memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "backward");
+    gpt_add_gradient(model, rows);
+    return gpt_end_block(model, error);
+}
+
+/* ---- a layer ---- */
+
+static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_rows x) {
+    model->tensor.x = x;
+    if (!gpt_is_idle(model))
+        model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
+}
+
+static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_rows dx) {
+    const int64_t kv_hidden = model->layout.kv_hidden;
+    gpt_tensor_state* t = &model->tensor;
+    const gpt_rows work = gpt_take(model, 0, gpt_work_bytes(model) / (int64_t)sizeof(gpt_real), 1);
+    if (t->splits_sequence) {
+        t->d_key = gpt_take(model, 0, model->n_rows, kv_hidden);
+        t->d_value = gpt_take(model, 0, model->n_rows, kv_hidden);
+    }
+    t->dx = dx;
+    t->work = work.rest;
+    t->work_bytes = gpt_work_bytes(model);
+    gpt_recompute_need(model, layer, t->need);
+    if (!gpt_is_idle(model))
+        model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
+    if (t->splits_sequence) {
+        gpt_give(model, t->d_value);
+        gpt_give(model, t->d_key);
+    }
+    gpt_give(model, work);
+}
+
+/* Both blocks, of need, part by part, without overlap: to measure recomputation. */
+static void gpt_compute_parts(gpt_model* model, int32_t layer,
+                              const gpt_need whole[GPT_N_TENSORS]) {
+    gpt_tensor_state* t = &model->tensor;
+    int32_t s, i;
+    for (s = 0; s < t->n_parts; s++) {
+        const gpt_need rows = gpt_part_rows(model, s);
+        gpt_need need[GPT_N_TENSORS], middle;
+        for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(whole[i], rows);
+        middle = need[GPT_MIDDLE];
+        gpt_compute_attention(model, layer, need, rows, t->partial);
+        if (!gpt_is_idle(model) && middle.begin < middle.end)
+            model->status =
+                t->ranks->all_reduce(t->ranks, model->compute, gpt_at(&t->partial, middle.begin),
+                                     gpt_at(&t->partial, middle.begin),
+                                     (middle.end - middle.begin) * model->config.hidden, GPT_TYPE,
+                                     MEMO_REDUCTION_SUM, &model->error);
+        gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
+                     gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
+                     middle);
+        gpt_compute_mlp(model, layer, need);
+    }
+}
+
+/* ---- begin and end ---- */
+
+/* Sums lie in the same place from step to step: their stream reads and writes them while the compute
+ * stream goes on. */
+static void gpt_take_partial_sums(gpt_model* model) {
+    const int64_t hidden = model->config.hidden, n_bytes = 2 * model->n_rows * hidden;
+    gpt_tensor_state* t = &model->tensor;
+    void* both;
+    t->n_parts = gpt_degree(model->config.sub_batches);
+    t->splits_sequence = model->share.batch % t->n_parts != 0;
+    if (!gpt_is_split(&model->config)) return;
+    both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));
+    t->partial.rest = (char*)both;
+    t->partial.row_bytes = hidden * (int64_t)sizeof(gpt_real);
+    t->gradient = t->partial;
+    if (both) t->gradient.rest += model->n_rows * t->partial.row_bytes;
+}
+
+static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
+    gpt_tensor_state* t = &model->tensor;
+    memo_blocks_desc blocks = memo_blocks_desc_default();
+    memo_block_buffers* buffers;
+    int32_t s;
+    if (!gpt_is_split(&model->config)) return;
+    buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);
+    if (!buffers) {
+        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                       "no host memory for %d sub-batches", (int)t->n_parts);
+        return;
+    }
+    for (s = 0; s < t->n_parts; s++) {
+        const gpt_need rows = gpt_part_rows(model, s);
+        buffers[s].output = gpt_at(&t->partial, rows.begin);
+        buffers[s].gradient = gpt_at(&t->gradient, rows.begin);
+        buffers[s].count = (rows.end - rows.begin) * model->config.hidden;
+    }
+    t->ranks = desc->mesh->tensor;
+    t->sums = *t->ranks;
+    t->sums.context = model;
+    t->sums.all_reduce = gpt_sum_partial;
+    blocks.device = &model->device;
+    blocks.compute_stream = model->compute;
+    blocks.comm = &t->sums;
+    blocks.type = GPT_TYPE;
+    blocks.schedule.order = model->config.schedule;
+    blocks.schedule.n_blocks = 2 * model->config.n_layers;
+    blocks.schedule.n_parts = t->n_parts;
+    blocks.schedule.splits_sequence = t->splits_sequence;
+    blocks.buffers = buffers;
+    blocks.functions.context = model;
+    blocks.functions.forward = gpt_block_forward;
+    blocks.functions.recompute = gpt_block_recompute;
+    blocks.functions.backward = gpt_block_backward;
+    blocks.functions.weights = gpt_block_weights;
+    blocks.functions.forward_end = gpt_block_forward_end;
+    blocks.functions.backward_end = gpt_block_backward_end;
+    model->status = memo_blocks_create(&blocks, &t->blocks, &model->error);
+    free(buffers);
+}
+
+#endif
