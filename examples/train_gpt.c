@@ -365,6 +365,7 @@ static void print_text(const job* j) {
 
 static void print_model(const train_options* o) {
     gpt_config config = train_config(o);
+    config.tensor = 1; /* of all ranks */
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values): %.2f million "
            "parameters\n",
            (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
@@ -482,7 +483,8 @@ static void print_loss(const job* j) {
            mean < j->text.bigram_nats ? ", which the model beats" : "");
 }
 
-/* Continues a place of the text, at the start of a line, with what the model makes of it. */
+/* Continues a place of the text, at the start of a line, with what the model makes of it.  Tensor
+ * ranks each have a share of the parameters, so all come here. */
 static memo_status print_sample(const job* j, run* r, memo_error* error) {
     const train_options* o = &j->options;
     int64_t n_prompt = o->sequence < 64 ? o->sequence : 64;
@@ -495,7 +497,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
     status = gpt_generate(r->model, j->text.bytes + begin, n_prompt, 0.8, (uint64_t)o->seed, bytes,
                           o->sample, error);
-    if (!status) {
+    if (!status && r->reports) {
         printf("\n%lld bytes of the text:\n", (long long)n_prompt);
         print_bytes(j->text.bytes + begin, n_prompt);
         printf("and %lld more, generated:\n", (long long)o->sample);
@@ -508,13 +510,12 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
 /* result: the job, where losses go. */
 static memo_status train_and_sample(run* r, const job* j, void* result, memo_error* error) {
     memo_status status = train(r, (job*)result, error);
-    if (status || !r->reports) return status;
-    if (r->stops) {
-        interrupted = 1;
-        return status;
-    }
-    print_loss(j);
-    return j->options.sample ? print_sample(j, r, error) : status;
+    if (status) return status;
+    if (r->reports && r->stops) interrupted = 1;
+    if (r->stops) return status;
+    if (r->reports) print_loss(j);
+    return j->options.sample && (r->reports || j->options.tensor > 1) ? print_sample(j, r, error)
+                                                                      : status;
 }
 
 /* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */

@@ -47,6 +47,9 @@ static gpt_config train_config(const train_options* o) {
     config.ring = (int32_t)o->ring;
     config.ulysses = (int32_t)o->ulysses;
     config.zero = (int32_t)o->zero;
+    config.tensor = (int32_t)o->tensor;
+    config.sub_batches = (int32_t)o->sub_batches;
+    config.schedule = (memo_blocks_order)o->schedule;
     return config;
 }
 
@@ -110,13 +113,13 @@ static int candidate_fits(const train_options* o, const candidate* c) {
     return device_fits(o, c) && host_fits(o, c);
 }
 
-/* The least that GPT_POLICY_MEMO can do with: everything recomputed but the layers' inputs, which are
- * swapped, or kept. */
+/* The least that GPT_POLICY_MEMO can do with: everything recomputed but the layers' inputs (and what
+ * else cannot be), which are swapped, or kept. */
 static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
                                           memo_error* error) {
     const int64_t n_rows = train_rows(o);
     memo_status status;
-    int64_t layer;
+    int64_t i;
     memset(c, 0, sizeof *c);
     c->desc.config = train_config(o);
     c->desc.policy = GPT_POLICY_MEMO;
@@ -125,10 +128,9 @@ static memo_status candidate_create_least(const train_options* o, int is_kept, c
     if (!c->rows)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the rows of a plan");
-    for (layer = 0; layer < o->layers; layer++) {
-        memo_swap_rows* input = &c->rows[layer * GPT_N_TENSORS + GPT_INPUT];
-        *(is_kept ? &input->kept : &input->swapped) = n_rows;
-    }
+    for (i = 0; i < o->layers * GPT_N_TENSORS; i++)
+        if (gpt_is_dead_end(&c->desc.config, (int)(i % GPT_N_TENSORS)))
+            *(is_kept ? &c->rows[i].kept : &c->rows[i].swapped) = n_rows;
     status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
     return status;
@@ -178,10 +180,11 @@ static void swap_costs(memo_swap_cost costs[GPT_N_TENSORS]) {
  * time. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
-    const double h = (double)o->hidden, kv = (double)gpt_layout_make(&config).kv_hidden;
-    const double per_row[GPT_N_TENSORS] = {
-        -1, -1,    4 * h, h * h, h * kv,    h * kv, (double)o->sequence * h,
-        -1, h * h, -1,    4 * h, 4 * h * h, 40 * h};
+    const gpt_layout at = gpt_layout_make(&config);
+    const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
+    const double wide = (double)at.wide, attention = (double)o->sequence * q;
+    const double per_row[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   attention,
+                                           -1, h * q, -1,    4 * h, h * wide, 10 * wide};
     memo_swap_tensor tensors[GPT_N_TENSORS];
     gpt_desc desc;
     int t;
@@ -191,12 +194,13 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
     profile->n_tensors = GPT_N_TENSORS;
-    profile->forward_s = 4 * h * h * (double)profile->n_rows; /* down; what it reads is below */
+    profile->forward_s = h * wide * (double)profile->n_rows; /* down; what it reads is below */
     for (t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
         tensor->recompute_s_per_row = per_row[t];
         if (per_row[t] > 0) profile->forward_s += per_row[t] * (double)profile->n_rows;
+        if (gpt_is_dead_end(&config, t)) tensor->recompute_s_per_row = -1;
     }
     profile->backward_s = 2 * profile->forward_s;
     profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
