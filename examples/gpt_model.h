@@ -50,6 +50,9 @@ typedef struct gpt_config {
     /* Parts of a rank's micro-batch whose sums over tensor ranks run behind each other's
      * computation; 0: 1.  Whole sequences each, or ranges of a single one. */
     int32_t sub_batches;
+    /* (2 n_layers), of attention and MLP in turn, lent; NULL: all tensor.  Powers of two, tensor one
+     * of them or larger.  Where a block has fewer ranks, the others take other rows: gpt_tensor.h. */
+    const int32_t* degrees;
     memo_blocks_order schedule; /* of these; the losses are the same under all */
     int32_t zero; /* what data x ring x ulysses ranks split (ZeRO): 0 nothing, 1 Adam's moments, 2
                      also the gradient, summed over ranks after every micro-batch */
@@ -114,8 +117,9 @@ typedef struct gpt_parameter {
     int64_t offset, n; /* of this rank */
     /* Element i is gpt_element_of_whole of the unsplit tensor. */
     int64_t n_columns, stride; /* columns of a row, here and of the whole */
-    int64_t step;       /* from a tensor rank's first element to the next one's; 0: not split */
-    double initial_std; /* 0: starts as ones and does not decay (the weight of a norm) */
+    int64_t step;              /* from a rank's first element to the next one's */
+    int32_t degree;            /* ranks that share it, side by side; 1: each has a copy */
+    double initial_std;        /* 0: starts as ones and does not decay (the weight of a norm) */
 } gpt_parameter;
 GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config);
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
@@ -190,8 +194,10 @@ GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
 
 /* Offsets in reals; those of a layer count from the layer's begin. */
 typedef struct gpt_layout {
-    int64_t q_hidden, kv_hidden, wide; /* columns of q, of k and of v, and of the MLP, of a rank */
-    int64_t embedding;                 /* (vocabulary, hidden) */
+    /* Columns of q, of k and of v, and of the MLP, of a rank; where degrees differ, there is room for
+     * the smallest's, and gpt_widths_of says how much of it a layer takes. */
+    int64_t q_hidden, kv_hidden, wide;
+    int64_t embedding; /* (vocabulary, hidden) */
     int64_t layers, layer_stride;
     int64_t norm1;      /* (hidden) */
     int64_t query;      /* (q_hidden, hidden) */
@@ -213,6 +219,36 @@ static int64_t gpt_append(int64_t* n, int64_t n_reals) {
 
 static int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 static int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
+static int32_t gpt_block_degree(const gpt_config* config, int32_t block) {
+    return config->degrees ? config->degrees[block] : gpt_degree(config->tensor);
+}
+static int32_t gpt_least_degree(const gpt_config* config) {
+    int32_t least = gpt_degree(config->tensor), block;
+    for (block = 0; block < 2 * config->n_layers && config->degrees; block++)
+        if (config->degrees[block] < least) least = config->degrees[block];
+    return least;
+}
+static int gpt_is_mixed(const gpt_config* config) { /* not all of degree tensor */
+    return gpt_least_degree(config) < gpt_degree(config->tensor);
+}
+
+/* What a rank has of a layer. */
+typedef struct gpt_widths {
+    int32_t degrees[2];         /* of attention, of the MLP */
+    int64_t q, kv, heads, wide; /* columns of q, of k and of v; heads of q; columns of the MLP */
+} gpt_widths;
+
+static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
+    gpt_widths w;
+    w.degrees[0] = gpt_block_degree(config, 2 * layer);
+    w.degrees[1] = gpt_block_degree(config, 2 * layer + 1);
+    w.q = config->hidden / w.degrees[0];
+    w.kv = config->hidden / config->n_heads * config->n_kv_heads / w.degrees[0];
+    w.heads = config->n_heads / w.degrees[0];
+    w.wide = 4 * (int64_t)config->hidden / w.degrees[1];
+    return w;
+}
+
 /* Those that train copies of a parameter: gradients are summed, and ZeRO splits, over them. */
 static int32_t gpt_n_ranks(const gpt_config* config) {
     return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
@@ -223,10 +259,11 @@ static int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
 
 static gpt_layout gpt_layout_make(const gpt_config* config) {
     const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
+    const int32_t least = gpt_least_degree(config);
     gpt_layout l;
-    l.q_hidden = hidden / gpt_degree(config->tensor);
-    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / gpt_degree(config->tensor);
-    l.wide = 4 * hidden / gpt_degree(config->tensor);
+    l.q_hidden = hidden / least;
+    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / least;
+    l.wide = 4 * hidden / least;
     l.layer_stride = 0;
     l.norm1 = gpt_append(&l.layer_stride, hidden);
     l.query = gpt_append(&l.layer_stride, l.q_hidden * hidden);
@@ -266,27 +303,31 @@ GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
 
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
     const gpt_layout l = gpt_layout_make(config);
-    const int64_t hidden = config->hidden, q = l.q_hidden, kv = l.kv_hidden, wide = l.wide;
+    const int32_t last = config->n_layers - 1;
+    const gpt_widths w =
+        gpt_widths_of(config, (int32_t)(index > 0 ? gpt_min((index - 1) / 8, last) : 0));
+    const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide;
+    const int32_t attention = w.degrees[0], mlp = w.degrees[1];
     const int64_t vocabulary = GPT_VOCABULARY * hidden;
     /* The two matrices that add to the residual stream start smaller: the sum over all layers then
      * has the size of one (GPT-2). */
     const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
     const gpt_parameter of_model[3] = {
-        {"embedding", l.embedding, vocabulary, hidden, hidden, 0, std},
-        {"final norm", l.final_norm, hidden, hidden, hidden, 0, 0},
-        {"classifier", l.classifier, vocabulary, hidden, hidden, 0, std},
+        {"embedding", l.embedding, vocabulary, hidden, hidden, 0, 1, std},
+        {"final norm", l.final_norm, hidden, hidden, hidden, 0, 1, 0},
+        {"classifier", l.classifier, vocabulary, hidden, hidden, 0, 1, std},
     };
     /* Tensor ranks have some of the outputs of what reads the whole stream, and some of the inputs
      * of what adds to it. */
     const gpt_parameter of_layer[8] = {
-        {"norm1", l.norm1, hidden, hidden, hidden, 0, 0},
-        {"query", l.query, q * hidden, hidden, hidden, q * hidden, std},
-        {"key", l.key, kv * hidden, hidden, hidden, kv * hidden, std},
-        {"value", l.value, kv * hidden, hidden, hidden, kv * hidden, std},
-        {"projection", l.projection, hidden * q, q, hidden, q, residual_std},
-        {"norm2", l.norm2, hidden, hidden, hidden, 0, 0},
-        {"up", l.up, wide * hidden, hidden, hidden, wide * hidden, std},
-        {"down", l.down, hidden * wide, wide, 4 * hidden, wide, residual_std},
+        {"norm1", l.norm1, hidden, hidden, hidden, 0, 1, 0},
+        {"query", l.query, q * hidden, hidden, hidden, q * hidden, attention, std},
+        {"key", l.key, kv * hidden, hidden, hidden, kv * hidden, attention, std},
+        {"value", l.value, kv * hidden, hidden, hidden, kv * hidden, attention, std},
+        {"projection", l.projection, hidden * q, q, hidden, q, attention, residual_std},
+        {"norm2", l.norm2, hidden, hidden, hidden, 0, 1, 0},
+        {"up", l.up, wide * hidden, hidden, hidden, wide * hidden, mlp, std},
+        {"down", l.down, hidden * wide, wide, 4 * hidden, wide, mlp, residual_std},
     };
     gpt_parameter parameter;
     if (index == 0) return of_model[0];
@@ -298,7 +339,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
 }
 
 GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i) {
-    return tensor_rank * p->step + i / p->n_columns * p->stride + i % p->n_columns;
+    return tensor_rank % p->degree * p->step + i / p->n_columns * p->stride + i % p->n_columns;
 }
 
 /* A rank's share of those of one. */
@@ -394,11 +435,11 @@ enum {
     GPT_N_TENSORS
 };
 
-/* The order `fine` recomputes without a sum over ranks, from the input of every block; the others
+/* The order `fine`, and any where degrees differ, recomputes without a sum over ranks, from the input of every block; the others
  * recompute a layer from its input, and repeat the sum that ends attention for the rows of middle
  * that are recomputed. */
 static int gpt_has_middle(const gpt_config* config) {
-    return gpt_is_split(config) && config->schedule == MEMO_BLOCKS_FINE;
+    return gpt_is_split(config) && (config->schedule == MEMO_BLOCKS_FINE || gpt_is_mixed(config));
 }
 /* Of these no row can be recomputed: what it would be made from is gone. */
 static int gpt_is_dead_end(const gpt_config* config, int tensor) {
@@ -410,7 +451,7 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     const gpt_layout at = gpt_layout_make(config);
     const int64_t hidden = config->hidden, q = at.q_hidden, kv = at.kv_hidden, wide = at.wide;
     const int64_t lse_columns =
-        gpt_round_up(config->n_heads / gpt_degree(config->tensor), gpt_degree(config->ulysses));
+        gpt_round_up(config->n_heads / gpt_least_degree(config), gpt_degree(config->ulysses));
     const int has_middle = gpt_has_middle(config);
     const struct {
         const char* name;
@@ -462,8 +503,34 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tenso
     return swap;
 }
 
+static memo_status gpt_check_degrees(const gpt_config* config, memo_error* error) {
+    const int32_t tensor = gpt_degree(config->tensor);
+    const int64_t n_sequences = config->batch / gpt_degree(config->data);
+    const int64_t n_parts = (int64_t)gpt_degree(config->sub_batches) * tensor;
+    int32_t block;
+    for (block = 0; block < 2 * config->n_layers && config->degrees; block++) {
+        const int32_t degree = config->degrees[block];
+        if (degree < 1 || degree > tensor || (degree & (degree - 1)) || (tensor & (tensor - 1)) ||
+            tensor > 128)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "degree %d of block %d: powers of two up to tensor %d, itself "
+                                  "one and at most 128, would work",
+                                  (int)degree, (int)block, (int)tensor);
+    }
+    if (gpt_is_mixed(config) && (n_sequences % (n_parts / gpt_least_degree(config)) ||
+                                 gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "degrees %d to %d spread whole sequences, on one rank each: %lld of a "
+            "data rank must be a multiple of sub-batches x %d",
+            (int)gpt_least_degree(config), (int)tensor, (long long)n_sequences,
+            (int)(tensor / gpt_least_degree(config)));
+    return MEMO_STATUS_OK;
+}
+
 static memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
     const int64_t heads = config->n_heads, kv_heads = config->n_kv_heads;
+    memo_status status;
     if (config->n_layers < 1 || config->hidden < 1 || heads < 1 || kv_heads < 1 ||
         config->sequence < 1 || config->batch < 1 || config->tile_rows < 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -494,6 +561,7 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "tensor %d: must divide heads %d and key-value heads %d",
                               config->tensor, config->n_heads, config->n_kv_heads);
+    if ((status = gpt_check_degrees(config, error))) return status;
     if (config->sub_batches < 0 || config->sub_batches > 1000 ||
         (config->batch / gpt_degree(config->data) % gpt_degree(config->sub_batches) &&
          (config->batch != gpt_degree(config->data) ||
@@ -545,6 +613,10 @@ GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* s
     memo_swap_desc swap;
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
+    if (gpt_is_mixed(&desc->config) && desc->policy > GPT_POLICY_SWAP)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "where degrees differ, a rank has other rows of each block, and no "
+                              "plan of rows suits all: policies keep, recompute and swap work");
     swap = gpt_swap_desc(desc, tensors);
     status = memo_swap_get_sizes(&swap, sizes, error);
     return status || !swap.rows ? status : gpt_check_rows(&desc->config, &swap, error);
@@ -562,11 +634,15 @@ typedef struct gpt_need {
 /* What a backward function does: both, or first what the sum over tensor ranks waits for. */
 typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
 
+enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
+
 /* Of a model that memo_blocks runs: gpt_tensor.h. */
 typedef struct gpt_tensor_state {
     memo_blocks* blocks;
     memo_comm* ranks; /* memo_mesh.tensor */
     memo_comm sums;   /* the same, but with sums of the rows that are read */
+    /* Of degrees 2^a < 2^b: ranks of the first, and what exchanges rows with the second. */
+    memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
     int32_t splits_sequence;
     gpt_rows partial, gradient;   /* y and g of memo_blocks (rows, hidden); persistent */
@@ -578,6 +654,9 @@ typedef struct gpt_tensor_state {
     char* work;
     int64_t work_bytes, work_used;
     int is_in_block;
+    /* Of the block that was called last, whose collective comes next. */
+    int32_t block, part;
+    int is_forward, is_backward;
 } gpt_tensor_state;
 
 struct gpt_model {
@@ -793,6 +872,9 @@ static int64_t gpt_tile_end(const gpt_span* span, int64_t row) {
     return gpt_min((row / span->tile_rows + 1) * span->tile_rows, span->end);
 }
 static int64_t gpt_tile(const gpt_span* span, int64_t row) { return gpt_tile_end(span, row) - row; }
+static int64_t gpt_columns(const gpt_rows* rows) {
+    return rows->row_bytes / (int64_t)sizeof(gpt_real);
+}
 static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
     return (gpt_real*)memo_swap_row(rows, row);
 }
@@ -1132,9 +1214,9 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     memset(&a, 0, sizeof a);
     a.shape.first = begin - first;
     a.shape.sequence = model->tensor.splits_sequence ? end : model->config.sequence;
-    a.shape.n_heads = model->config.n_heads / gpt_degree(model->config.tensor);
-    a.shape.n_kv_heads = model->config.n_kv_heads / gpt_degree(model->config.tensor);
     a.shape.head_size = model->config.hidden / model->config.n_heads;
+    a.shape.n_heads = gpt_columns(&tensors[GPT_Q]) / a.shape.head_size; /* of this rank */
+    a.shape.n_kv_heads = gpt_columns(&tensors[GPT_K]) / a.shape.head_size;
     /* To what later parts, which came before, have added. */
     a.shape.adds = model->tensor.splits_sequence && end < model->n_rows;
     a.batch = model->tensor.splits_sequence ? 1 : (end - begin) / model->config.sequence;
@@ -1424,7 +1506,7 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     gpt_give(model, model->bucket);
 }
 
-static void gpt_sum_norm_gradients(gpt_model* model);
+static void gpt_sum_layer_gradients(gpt_model* model);
 
 /* The gradient of all micro-batches becomes that of all ranks, once a step; with zero 2 it is. */
 static void gpt_reduce_gradients(gpt_model* model) {
@@ -1444,7 +1526,7 @@ static void gpt_reduce_gradients(gpt_model* model) {
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
         gpt_reduce_scatter(model, model->gradients + gpt_bucket_begin(model, b),
                            gpt_bucket_begin(model, b + 1) - gpt_bucket_begin(model, b));
-    gpt_sum_norm_gradients(model);
+    gpt_sum_layer_gradients(model);
 }
 
 static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int end) {
@@ -1492,7 +1574,7 @@ typedef struct gpt_update_args {
     double clip, vote;
 } gpt_update_args;
 
-/* Of what other tensor ranks have no copy of. */
+/* Of what lower tensor ranks have no copy of. */
 static void gpt_add_split_squares(const gpt_model* model, double lanes[GPT_LANES], int64_t bucket,
                                   const gpt_part* part) {
     int64_t t;
@@ -1500,7 +1582,8 @@ static void gpt_add_split_squares(const gpt_model* model, double lanes[GPT_LANES
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         const int64_t begin = p.offset > part->begin ? p.offset : part->begin;
         const int64_t end = gpt_min(p.offset + p.n, part->end);
-        if (p.step && gpt_bucket_of(&model->config, t) == bucket && begin < end)
+        if (model->share.tensor_rank < p.degree && gpt_bucket_of(&model->config, t) == bucket &&
+            begin < end)
             gpt_add_squares(lanes, part->gradients + (begin - part->begin), end - begin);
     }
 }
@@ -1572,6 +1655,16 @@ static gpt_rows gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     return model->is_dry_run ? nowhere : model->tensors[layer][tensor];
 }
 
+/* Where degrees differ, a layer's rows may be narrower than those that the engine has room for: they
+ * then lie side by side in the same place. */
+static void gpt_narrow(const gpt_config* config, int32_t layer, gpt_rows tensors[GPT_N_TENSORS]) {
+    const gpt_widths w = gpt_widths_of(config, layer);
+    tensors[GPT_Q].row_bytes = tensors[GPT_ATTENTION].row_bytes = w.q * (int64_t)sizeof(gpt_real);
+    tensors[GPT_K].row_bytes = tensors[GPT_V].row_bytes = w.kv * (int64_t)sizeof(gpt_real);
+    tensors[GPT_LSE].row_bytes = w.heads * (int64_t)sizeof(gpt_real);
+    tensors[GPT_UP].row_bytes = tensors[GPT_GELU].row_bytes = w.wide * (int64_t)sizeof(gpt_real);
+}
+
 static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
     return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
 }
@@ -1611,25 +1704,26 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
                                   const gpt_need need[GPT_N_TENSORS], gpt_need rows, gpt_rows y) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, q_hidden = at->q_hidden, kv_hidden = at->kv_hidden;
+    const int64_t hidden = model->config.hidden;
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_rows t[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
              need[GPT_NORM1].begin, need[GPT_NORM1].end);
-    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, q_hidden, hidden,
+    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, w.q, hidden,
                need[GPT_Q].begin, need[GPT_Q].end);
-    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, kv_hidden, hidden,
+    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, w.kv, hidden,
                need[GPT_K].begin, need[GPT_K].end);
-    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, kv_hidden, hidden,
+    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, w.kv, hidden,
                need[GPT_V].begin, need[GPT_V].end);
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q].begin, need[GPT_Q].end);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K].begin, need[GPT_K].end);
     /* A query needs keys of all rows before it: attention is computed for all rows or not at all. */
     if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end)
         gpt_attention(model, t, rows.begin, rows.end);
-    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection, hidden, q_hidden,
+    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection, hidden, w.q,
                need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
 }
 
@@ -1648,8 +1742,8 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_need need
              gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
              weights + at->norm2, need[GPT_NORM2].begin, need[GPT_NORM2].end);
     gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
-               weights + at->up, at->wide, model->config.hidden, need[GPT_UP].begin,
-               need[GPT_UP].end);
+               weights + at->up, gpt_widths_of(&model->config, layer).wide, model->config.hidden,
+               need[GPT_UP].begin, need[GPT_UP].end);
     gpt_elements(model, "GELU", gpt_gelu_run, gpt_tensor(model, layer, GPT_GELU),
                  gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU].begin,
                  need[GPT_GELU].end);
@@ -1659,8 +1753,8 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_need need
 static void gpt_down(gpt_model* model, int32_t layer, gpt_rows y, gpt_need rows) {
     const gpt_layout* at = &model->layout;
     gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
-               at->layers + layer * at->layer_stride + at->down, model->config.hidden, at->wide,
-               rows.begin, rows.end);
+               at->layers + layer * at->layer_stride + at->down, model->config.hidden,
+               gpt_widths_of(&model->config, layer).wide, rows.begin, rows.end);
 }
 
 /* dx: the gradient of the block's output stream.  That of its input, the stream itself left out, is
@@ -1673,19 +1767,20 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_rows to, gpt_r
     const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
     const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
     const gpt_rows up = gpt_tensor(model, layer, GPT_UP);
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_rows masked, d_gelu, d_up, d_norm;
     masked = gpt_take(model, begin, end, hidden);
     gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
-    d_gelu = gpt_take(model, begin, end, at->wide);
+    d_gelu = gpt_take(model, begin, end, w.wide);
     gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
-                    weights + at->down, hidden, at->wide, begin, end);
+                    weights + at->down, hidden, w.wide, begin, end);
     gpt_give(model, masked);
-    d_up = gpt_take(model, begin, end, at->wide);
+    d_up = gpt_take(model, begin, end, w.wide);
     gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, begin, end);
     gpt_give(model, d_gelu);
     d_norm = gpt_take(model, begin, end, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
-                    weights + at->up, at->wide, hidden, begin, end);
+                    weights + at->up, w.wide, hidden, begin, end);
     gpt_give(model, d_up);
     gpt_norm_back(model, "norm2", to, d_norm, gpt_tensor(model, layer, GPT_MIDDLE),
                   gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, begin, end);
@@ -1693,10 +1788,9 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_rows to, gpt_r
 }
 
 /* Rows of the keys' gradients: those of the part, or all where other parts add to them. */
-static gpt_rows gpt_take_keys(gpt_model* model, gpt_rows shared, gpt_need rows) {
-    return model->tensor.splits_sequence
-               ? shared
-               : gpt_take(model, rows.begin, rows.end, model->layout.kv_hidden);
+static gpt_rows gpt_take_keys(gpt_model* model, gpt_rows shared, gpt_need rows, int64_t n_columns) {
+    return model->tensor.splits_sequence ? shared
+                                         : gpt_take(model, rows.begin, rows.end, n_columns);
 }
 static void gpt_give_keys(gpt_model* model, gpt_rows keys) {
     if (!model->tensor.splits_sequence) gpt_give(model, keys);
@@ -1708,35 +1802,36 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_rows to,
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
     const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
     gpt_rows t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     masked = gpt_take(model, begin, end, hidden);
     gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
-    d_attention = gpt_take(model, begin, end, at->q_hidden);
+    d_attention = gpt_take(model, begin, end, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
-                    weights + at->projection, hidden, at->q_hidden, begin, end);
+                    weights + at->projection, hidden, w.q, begin, end);
     gpt_give(model, masked);
-    dq = gpt_take(model, begin, end, at->q_hidden);
-    dk = gpt_take_keys(model, model->tensor.d_key, rows);
-    dv = gpt_take_keys(model, model->tensor.d_value, rows);
+    dq = gpt_take(model, begin, end, w.q);
+    dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
+    dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
     /* Not needed over ranks of a sequence, but small. */
-    delta = gpt_take(model, begin, end, model->config.n_heads / gpt_degree(model->config.tensor));
+    delta = gpt_take(model, begin, end, w.heads);
     gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, begin, end);
     gpt_give(model, delta);
     gpt_give(model, d_attention);
     gpt_rope_rows(model, "RoPE of q", dq, -1, begin, end);
     gpt_rope_rows(model, "RoPE of k", dk, -1, begin, end);
     d_norm = gpt_take(model, begin, end, hidden);
-    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, at->q_hidden,
-                    hidden, begin, end);
+    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, w.q, hidden,
+                    begin, end);
     gpt_give(model, dq);
-    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, at->kv_hidden,
-                    hidden, begin, end);
+    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, w.kv, hidden,
+                    begin, end);
     gpt_give_keys(model, dk);
-    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, at->kv_hidden,
-                    hidden, begin, end);
+    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, w.kv, hidden,
+                    begin, end);
     gpt_give_keys(model, dv);
     gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
                   begin, end);
@@ -2185,6 +2280,8 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
     for (i = 0; i < n_layers; i++)
         for (t = 0; t < GPT_N_TENSORS; t++)
             model->tensors[i][t] = memo_swap_get_view(model->swap, i, t);
+    for (i = 0; i < n_layers && gpt_is_mixed(&model->config); i++)
+        gpt_narrow(&model->config, i, model->tensors[i]);
     if (model->share.layout.ring * model->share.layout.ulysses > 1) {
         memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
         model->attention_state.device = model->host_device;
@@ -2349,7 +2446,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     device = &model->device;
     /* In the reverse order of creation; what was not created yet is NULL. */
     if (model->compute) device->stream_synchronize(device->context, model->compute, NULL);
-    memo_blocks_destroy(model->tensor.blocks);
+    gpt_destroy_blocks(model);
     if (model->attention) memo_sp_attention_destroy(model->attention);
     if (model->swap) memo_swap_destroy(model->swap);
     if (model->host_totals) device->host_free(device->context, model->host_totals, NULL);
@@ -2506,7 +2603,7 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
     for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_real* to = whole + gpt_parameter_at(one, t).offset;
-        for (r = 0; r < (p.step ? size : 1); r++)
+        for (r = 0; r < p.degree; r++)
             for (i = 0; i < p.n; i++)
                 to[gpt_element_of_whole(&p, r, i)] = shares[r * n + p.offset + i];
     }
@@ -2528,7 +2625,8 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                               "a negative number",
                               (long long)n_text, (long long)n_new);
     whole = model->config;
-    whole.tensor = whole.data = whole.ring = whole.ulysses = 0;
+    whole.tensor = whole.sub_batches = whole.data = whole.ring = whole.ulysses = 0;
+    whole.degrees = NULL;
     if (!gpt_generator_create(&generator, &whole, n_read + n_new))
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory to generate %lld bytes", (long long)n_new);

@@ -14,6 +14,14 @@
  * its sum for those rows of `middle` that are recomputed, and no others: a sum of the published order
  * that nobody reads is not run.
  *
+ * Blocks may have degrees of their own (config.degrees).  Of the tensor ranks, `degree` side by side
+ * then share a block, and each such group has a slice of every part's rows; its weights' gradients
+ * are summed over the groups at the end of a step.  Where a larger degree follows, or the
+ * classifier, the residual stream of the slices is gathered on the comm stream, right behind the
+ * sum, and in the backward its gradient is where a smaller one was; otherwise a rank goes on with
+ * the rows that it needs.  Tensors have room for all rows in the smallest degree's width, so this
+ * saves messages, not memory.
+ *
  * Included by gpt_model.h. */
 #ifndef GPT_TENSOR_H
 #define GPT_TENSOR_H
@@ -29,22 +37,41 @@ static gpt_need gpt_part_rows(const gpt_model* model, int32_t part) {
 static int64_t gpt_work_bytes(const gpt_model* model) {
     const gpt_layout* at = &model->layout;
     const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
-    const int64_t heads = model->config.n_heads / gpt_degree(model->config.tensor);
+    const int64_t heads = model->config.n_heads / gpt_least_degree(&model->config);
     const int64_t attention = 2 * hidden + 2 * at->q_hidden + 2 * at->kv_hidden + heads;
     const int64_t mlp = 2 * hidden + 2 * at->wide;
     return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
 }
 
-/* Rows of a part begin a block's work: its operations get the name, its requests begin anew. */
+/* Of the degree's group of this rank. */
+static gpt_need gpt_slice(const gpt_model* model, gpt_need part, int32_t degree) {
+    const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
+    const memo_share share =
+        memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
+    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
+}
+
+/* The degree of a block; before the first and behind the last one all ranks have all rows. */
+static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
+    return block < 0 || block >= 2 * model->config.n_layers
+               ? gpt_degree(model->config.tensor)
+               : gpt_block_degree(&model->config, block);
+}
+
+/* Rows of a block's part begin its work: its operations get the name, its requests begin anew. */
 static gpt_need gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
-    const gpt_need rows = gpt_part_rows(model, call->part);
+    const gpt_need part = gpt_part_rows(model, call->part);
+    const gpt_need rows = gpt_slice(model, part, gpt_degree_at(model, call->block));
     gpt_tensor_state* t = &model->tensor;
     snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)call->block / 2,
              'a' + (int)call->part % 26);
     t->is_in_block = 1;
+    t->is_forward = t->is_backward = 0;
+    t->block = call->block;
+    t->part = call->part;
     t->work_used = 0;
-    t->sum_begin = 0;
-    t->sum_end = (rows.end - rows.begin) * model->config.hidden;
+    t->sum_begin = (rows.begin - part.begin) * model->config.hidden;
+    t->sum_end = (rows.end - part.begin) * model->config.hidden;
     return rows;
 }
 
@@ -54,7 +81,83 @@ static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
     return gpt_finish(model, error);
 }
 
+/* ---- the residual stream and its gradient ---- */
+
+/* x takes up what a block has made. */
+static void gpt_add_output(gpt_model* model, int32_t block, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_residual(model, t->x, t->x, t->partial, block / 2,
+                 block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
+}
+
+/* dx += g, the sum of what the block above has made of its gradient. */
+static void gpt_add_gradient(gpt_model* model, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_op op = gpt_op_make("gradient of the block above");
+    gpt_sum_args a;
+    if (gpt_is_idle(model)) return;
+    a.to = gpt_at(&t->dx, rows.begin);
+    a.from = gpt_at(&t->gradient, rows.begin);
+    a.n = (rows.end - rows.begin) * model->config.hidden;
+    gpt_reads_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_reads_rows(&op, &t->gradient, rows.begin, rows.end);
+    gpt_writes_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
+}
+
 /* ---- sums over tensor ranks ---- */
+
+static int gpt_level(int32_t degree) {
+    int level = 0;
+    while (1 << level < degree) level++;
+    return level;
+}
+static memo_degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    return &model->tensor.pairs[gpt_level(degree)][gpt_level(larger)];
+}
+static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    return degree == all ? model->tensor.ranks : gpt_pair(model, degree, all)->tensor;
+}
+
+static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* what,
+                            memo_range range, memo_error* error) {
+    memo_op_desc told = memo_op_desc_default();
+    char name[96];
+    if (!model->device.annotate) return MEMO_STATUS_OK;
+    snprintf(name, sizeof name, "%s: %s", model->phase, what);
+    told.name = name;
+    told.reads = told.writes = &range;
+    told.n_reads = told.n_writes = 1;
+    return model->device.annotate(model->device.context, stream, &told, error);
+}
+
+/* Slices of the stream, or of its gradient, become those of the larger degree that comes next: this
+ * rank's takes up its block's sum, then all are gathered. */
+static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree,
+                                     int32_t next, memo_error* error) {
+    const gpt_tensor_state* t = &model->tensor;
+    const gpt_need part = gpt_part_rows(model, t->part);
+    const gpt_need from = gpt_slice(model, part, degree), to = gpt_slice(model, part, next);
+    const gpt_rows* rows = t->is_forward ? &t->x : &t->dx;
+    memo_comm* across = gpt_pair(model, degree, next)->across;
+    const memo_stream compute = model->compute;
+    memo_status status;
+    model->compute = stream; /* where the sum is */
+    if (t->is_forward)
+        gpt_add_output(model, t->block, from);
+    else
+        gpt_add_gradient(model, from);
+    model->compute = compute;
+    if (model->status) return gpt_finish(model, error);
+    status =
+        gpt_tell(model, stream, "gather rows",
+                 gpt_range(gpt_at(rows, to.begin), (to.end - to.begin) * rows->row_bytes), error);
+    return status ? status
+                  : across->all_gather(
+                        across, stream, gpt_at(rows, from.begin), gpt_at(rows, to.begin),
+                        (from.end - from.begin) * model->config.hidden, GPT_TYPE, error);
+}
 
 /* The collective of the block that was called last: memo_blocks calls it right behind. */
 static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const void* from, void* to,
@@ -62,37 +165,41 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const vo
                                    memo_error* error) {
     gpt_model* model = (gpt_model*)comm->context;
     const gpt_tensor_state* t = &model->tensor;
-    const int64_t n_bytes = (t->sum_end - t->sum_begin) * (int64_t)sizeof(gpt_real);
+    const int64_t n = t->sum_end - t->sum_begin;
+    const int32_t degree = gpt_degree_at(model, t->block);
+    const int32_t next = t->is_forward || t->is_backward
+                             ? gpt_degree_at(model, t->block + (t->is_forward ? 1 : -1))
+                             : 0;
+    memo_comm* ranks = gpt_ranks_of(model, degree);
     gpt_real* sum = (gpt_real*)to + t->sum_begin;
-    memo_op_desc told = memo_op_desc_default();
-    memo_range range;
-    memo_status status = MEMO_STATUS_OK;
-    char name[96];
+    memo_status status;
     (void)from; /* in place */
     (void)count;
-    if (t->sum_begin == t->sum_end || model->is_skipped) return MEMO_STATUS_OK;
-    snprintf(name, sizeof name, "%s: sum over ranks", model->phase);
-    range = gpt_range(sum, n_bytes);
-    told.name = name;
-    told.reads = told.writes = &range;
-    told.n_reads = told.n_writes = 1;
-    if (model->device.annotate)
-        status = model->device.annotate(model->device.context, stream, &told, error);
-    return status ? status
-                  : t->ranks->all_reduce(t->ranks, stream, sum, sum, t->sum_end - t->sum_begin,
-                                         type, reduction, error);
+    if (n == 0 || model->is_skipped) return MEMO_STATUS_OK;
+    status = gpt_tell(model, stream, "sum over ranks",
+                      gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
+    if (!status) status = ranks->all_reduce(ranks, stream, sum, sum, n, type, reduction, error);
+    return status || next <= degree ? status
+                                    : gpt_gather_slices(model, stream, degree, next, error);
 }
 
-/* The gradients of a layer's norms, of the parts that this rank updates. */
-static void gpt_sum_norm_gradients(gpt_model* model) {
-    memo_comm* ranks = model->tensor.ranks;
-    gpt_op op = gpt_op_make("sum of the norms' gradients over tensor ranks");
+/* Those that have other rows of a layer's parameter; all, for a norm. */
+static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    if (p->initial_std <= 0) return model->tensor.ranks;
+    return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
+}
+
+/* Gradients of layers that are partial sums on tensor ranks, of the parts that this rank updates. */
+static void gpt_sum_layer_gradients(gpt_model* model) {
+    gpt_op op = gpt_op_make("sum over tensor ranks");
     int64_t i;
     int32_t r;
-    if (!ranks || ranks->size == 1) return;
+    if (gpt_degree(model->config.tensor) == 1) return;
     for (i = 1; i <= 8 * (int64_t)model->config.n_layers; i++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
-        if (p.step) continue;
+        memo_comm* ranks = gpt_ranks_to_sum(model, &p);
+        if (!ranks) continue;
         for (r = gpt_first_part(model); r < gpt_end_part(model) && !model->status; r++) {
             const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, i), r);
             const int64_t begin = p.offset > part.begin ? p.offset : part.begin;
@@ -115,10 +222,9 @@ static void gpt_sum_norm_gradients(gpt_model* model) {
 /* The residual stream takes up what the block before has made; a layer keeps what backward needs. */
 static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
     const gpt_tensor_state* t = &model->tensor;
-    const int32_t before = call->block - 1;
-    if (before >= 0)
-        gpt_residual(model, t->x, t->x, t->partial, before / 2,
-                     before % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
+    if (call->block > 0 &&
+        gpt_degree_at(model, call->block - 1) >= gpt_degree_at(model, call->block))
+        gpt_add_output(model, call->block - 1, rows); /* else it is gathered with it */
     gpt_copy_rows(model,
                   gpt_tensor(model, call->block / 2, call->block % 2 ? GPT_MIDDLE : GPT_INPUT),
                   t->x, rows);
@@ -133,6 +239,7 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
     gpt_enter_block(model, call, rows);
+    model->tensor.is_forward = 1;
     if (call->block % 2 == 0) {
         gpt_compute_attention(model, layer, all, rows, model->tensor.partial);
     } else {
@@ -146,8 +253,8 @@ static memo_status gpt_block_forward_end(void* context, const memo_block_call* c
                                          memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_need rows = gpt_begin_block(model, call, "forward");
-    gpt_residual(model, model->tensor.x, model->tensor.x, model->tensor.partial, call->block / 2,
-                 GPT_SITE_MLP, rows);
+    if (!(gpt_degree_at(model, call->block) < gpt_degree(model->config.tensor)))
+        gpt_add_output(model, call->block, rows);
     return gpt_end_block(model, error);
 }
 
@@ -162,10 +269,11 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
     gpt_need need[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(t->need[i], rows);
-    t->sum_end = 0; /* nobody reads what the MLP would make */
+    t->sum_end = t->sum_begin; /* nobody reads what the MLP would make */
     if (call->block % 2 == 0) {
-        t->sum_begin = (need[GPT_MIDDLE].begin - rows.begin) * model->config.hidden;
-        t->sum_end = (need[GPT_MIDDLE].end - rows.begin) * model->config.hidden;
+        const int64_t begin = gpt_part_rows(model, call->part).begin;
+        t->sum_begin = (need[GPT_MIDDLE].begin - begin) * model->config.hidden;
+        t->sum_end = (need[GPT_MIDDLE].end - begin) * model->config.hidden;
         gpt_compute_attention(model, layer, need, rows, t->partial);
     } else {
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
@@ -177,21 +285,6 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 }
 
 /* ---- backward ---- */
-
-/* dx += g, the sum of what the block above has made of its gradient. */
-static void gpt_add_gradient(gpt_model* model, gpt_need rows) {
-    const gpt_tensor_state* t = &model->tensor;
-    gpt_op op = gpt_op_make("gradient of the block above");
-    gpt_sum_args a;
-    if (gpt_is_idle(model)) return;
-    a.to = gpt_at(&t->dx, rows.begin);
-    a.from = gpt_at(&t->gradient, rows.begin);
-    a.n = (rows.end - rows.begin) * model->config.hidden;
-    gpt_reads_rows(&op, &t->dx, rows.begin, rows.end);
-    gpt_reads_rows(&op, &t->gradient, rows.begin, rows.end);
-    gpt_writes_rows(&op, &t->dx, rows.begin, rows.end);
-    gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
-}
 
 static void gpt_clear_gradient(gpt_model* model, gpt_need rows) {
     if (!gpt_is_silent(model))
@@ -212,7 +305,10 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
                                       memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_need rows = gpt_begin_block(model, call, "backward");
-    if (call->block < 2 * model->config.n_layers - 1) gpt_add_gradient(model, rows);
+    model->tensor.is_backward = 1;
+    if (call->block < 2 * model->config.n_layers - 1 &&
+        gpt_degree_at(model, call->block + 1) >= gpt_degree_at(model, call->block))
+        gpt_add_gradient(model, rows); /* else it is gathered with it */
     gpt_clear_gradient(model, rows);
     model->pass = GPT_PASS_INPUTS;
     gpt_backward_block(model, call, rows);
@@ -234,7 +330,8 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
                                           memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_need rows = gpt_begin_block(model, call, "backward");
-    gpt_add_gradient(model, rows);
+    if (!(gpt_degree_at(model, 0) < gpt_degree(model->config.tensor)))
+        gpt_add_gradient(model, rows);
     return gpt_end_block(model, error);
 }
 
@@ -309,6 +406,32 @@ static void gpt_take_partial_sums(gpt_model* model) {
     if (both) t->gradient.rest += model->n_rows * t->partial.row_bytes;
 }
 
+static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    memo_degree_comms* pair = gpt_pair(model, degree, larger);
+    if (degree < larger && !pair->tensor && !model->status)
+        model->status =
+            memo_degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
+}
+
+/* All tensor ranks come here, and find the same pairs in the same order. */
+static void gpt_create_pairs(gpt_model* model) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    int32_t block;
+    for (block = 0; block < 2 * model->config.n_layers && gpt_is_mixed(&model->config); block++) {
+        const int32_t degree = gpt_degree_at(model, block), next = gpt_degree_at(model, block + 1);
+        gpt_create_pair(model, degree, all);
+        gpt_create_pair(model, gpt_min(degree, next) == degree ? degree : next,
+                        degree < next ? next : degree);
+    }
+}
+
+static void gpt_destroy_blocks(gpt_model* model) {
+    int a, b;
+    memo_blocks_destroy(model->tensor.blocks);
+    for (a = 0; a < GPT_MAX_LEVELS; a++)
+        for (b = 0; b < GPT_MAX_LEVELS; b++) memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
+}
+
 static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
     gpt_tensor_state* t = &model->tensor;
     memo_blocks_desc blocks = memo_blocks_desc_default();
@@ -328,6 +451,7 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
         buffers[s].count = (rows.end - rows.begin) * model->config.hidden;
     }
     t->ranks = desc->mesh->tensor;
+    gpt_create_pairs(model);
     t->sums = *t->ranks;
     t->sums.context = model;
     t->sums.all_reduce = gpt_sum_partial;
@@ -347,7 +471,7 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
     blocks.functions.weights = gpt_block_weights;
     blocks.functions.forward_end = gpt_block_forward_end;
     blocks.functions.backward_end = gpt_block_backward_end;
-    model->status = memo_blocks_create(&blocks, &t->blocks, &model->error);
+    if (!model->status) model->status = memo_blocks_create(&blocks, &t->blocks, &model->error);
     free(buffers);
 }
 

@@ -74,7 +74,7 @@ static int copies_are_equal(const training* t) {
     for (k = 0; k < gpt_n_parameter_tensors(&t->desc.config); k++) {
         const gpt_parameter p = gpt_parameter_at(&t->desc.config, k);
         for (r = 1; r < n_ranks_of(t); r++) {
-            const int64_t of = p.step ? r % tensor : 0;
+            const int64_t of = r % tensor % p.degree;
             if (memcmp(t->parameters + of * t->layout.n + p.offset,
                        t->parameters + r * t->layout.n + p.offset, (size_t)p.n * sizeof(gpt_real)))
                 return 0;
@@ -99,6 +99,7 @@ static void check_against(const training* one, const training* t, const char* wh
 static training unsplit(gpt_config config, uint8_t* text) {
     config.tensor = config.sub_batches = config.data = config.ulysses = config.ring = 0;
     config.zero = 0;
+    config.degrees = NULL;
     return train_of(config, GPT_POLICY_KEEP, text);
 }
 
@@ -116,7 +117,11 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
                                                   GPT_POLICY_SWAP, GPT_POLICY_ALPHA};
             training t;
             config.schedule = (memo_blocks_order)order;
-            t = train_of(config, policies[policy == 1 ? 1 : (order & 1 ? 3 : 2)], text);
+            t = train_of(config,
+                         policies[policy == 1                           ? 1
+                                  : order % 2 && !gpt_is_mixed(&config) ? 3
+                                                                        : 2],
+                         text);
             CHECK_CASE(are_the_same(&first, &t),
                        "%s: tensor %d, sub-batches %d, %s, policy %d: not the bits", what,
                        (int)config.tensor, (int)config.sub_batches,
@@ -138,8 +143,6 @@ static void schedules_and_policies_give_the_same_bits(void) {
         training_free(&one);
         free(text);
     }
-    printf("# largest difference to one rank: loss %.2g, gradient over its norm %.2g\n", worst_loss,
-           worst_gradient);
 }
 
 /* One sequence: attention of a part reads the keys of those before it. */
@@ -192,6 +195,32 @@ static void tables_of_rows_give_the_same_bits(void) {
     }
 }
 
+/* Blocks of other degrees have other rows: gathered where the degree grows, cut where it falls. */
+static void mixed_degrees_give_the_same_bits(void) {
+    static const int32_t degrees[][6] = {
+        {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
+    size_t k;
+    for (k = 0; k < sizeof degrees / sizeof degrees[0]; k++) {
+        gpt_config config = config_of(4, 2, MEMO_BLOCKS_DEFAULT);
+        uint8_t* text;
+        training one;
+        config.batch = 8;
+        config.sequence = 9;
+        config.sub_batches = k % 2 ? 1 : 2;
+        config.degrees = degrees[k];
+        text = text_of(&config, ACCUMULATE);
+        one = unsplit(config, text);
+        check_schedules(config, &one, text, "degrees");
+        if (k % 2) { /* 2 x 4 ranks */
+            config.data = 2;
+            config.zero = 2 - (int32_t)k / 2;
+            check_schedules(config, &one, text, "degrees with data");
+        }
+        training_free(&one);
+        free(text);
+    }
+}
+
 /* data, ring, ulysses, ZeRO, tensor, sub-batches */
 static void it_composes(void) {
     static const int32_t cases[][6] = {{2, 1, 1, 0, 2, 2}, {2, 1, 1, 2, 2, 2}, {1, 1, 2, 1, 2, 2},
@@ -237,6 +266,27 @@ static void recorded_steps_have_no_race(void) {
     }
 }
 
+static void recorded_gathers_have_no_race(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int order;
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+        gpt_config config = config_of(2, 2, (memo_blocks_order)order);
+        uint8_t* text = text_of(&config, 1);
+        training t;
+        memo_error error;
+        config.degrees = degrees;
+        t = training_of(config, GPT_POLICY_SWAP, 1, text);
+        t.desc.n_resident_layers = 1;
+        t.records = 1;
+        t.n_races = -1;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(t.n_races == 0, "%s: %d races", memo_blocks_order_name(config.schedule),
+                   (int)t.n_races);
+        training_free(&t);
+        free(text);
+    }
+}
+
 static void a_rank_that_fails_ends_all(void) {
     const gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
     uint8_t* text = text_of(&config, 1);
@@ -246,6 +296,31 @@ static void a_rank_that_fails_ends_all(void) {
     CHECK(train_all(&t, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     training_free(&t);
     free(text);
+}
+
+static void impossible_degrees_are_refused(void) {
+    static const int32_t bad[][6] = {{2, 2, 2, 2, 2, 4}, {2, 0, 2, 2, 2, 2}, {1, 2, 2, 2, 2, -2}};
+    static const int32_t mixed[6] = {1, 2, 2, 2, 2, 2};
+    gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
+    memo_swap_sizes sizes;
+    memo_error error;
+    gpt_desc desc;
+    size_t k;
+    config.degrees = mixed;
+    desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.config.sub_batches = 2;
+    CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
+    desc.policy = GPT_POLICY_MEMO;
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_UNSUPPORTED);
+    desc.policy = GPT_POLICY_KEEP;
+    desc.config.ulysses = 2;
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.config.ulysses = 1;
+    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+        desc.config.degrees = bad[k];
+        CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    }
 }
 
 static void impossible_splits_are_refused(void) {
@@ -272,9 +347,14 @@ int main(int argc, char** argv) {
     TEST(schedules_and_policies_give_the_same_bits);
     TEST(parts_of_a_sequence_give_the_same_bits);
     TEST(tables_of_rows_give_the_same_bits);
+    TEST(mixed_degrees_give_the_same_bits);
     TEST(it_composes);
     TEST(recorded_steps_have_no_race);
+    TEST(recorded_gathers_have_no_race);
     TEST(a_rank_that_fails_ends_all);
+    TEST(impossible_degrees_are_refused);
     TEST(impossible_splits_are_refused);
+    printf("# largest difference to one rank: loss %.2g, gradient over its norm %.2g\n", worst_loss,
+           worst_gradient);
     return memo_test_end();
 }
