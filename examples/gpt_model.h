@@ -187,6 +187,8 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
 GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model);
 GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model);
 GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
+/* Sent so far to tensor ranks, as memo_comm counts. */
+GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);
 
 /* ==== implementation ======================================================================== */
 
@@ -2462,6 +2464,19 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
 GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model) { return model->swap; }
 GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model) { return model->arena; }
 GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
+
+GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model) {
+    const gpt_tensor_state* t = &model->tensor;
+    int64_t n_bytes = t->ranks ? t->ranks->sent_bytes : 0;
+    int a, b;
+    for (a = 0; a < GPT_MAX_LEVELS; a++)
+        for (b = 0; b < GPT_MAX_LEVELS; b++) {
+            const memo_degree_comms* pair = &t->pairs[a][b];
+            if (pair->tensor) n_bytes += pair->tensor->sent_bytes + pair->data->sent_bytes;
+            if (pair->across) n_bytes += pair->across->sent_bytes;
+        }
+    return n_bytes;
+}
 
 /* ---- generation, on the host --------------------------------------------------------------- */
 

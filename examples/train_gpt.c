@@ -366,6 +366,7 @@ static void print_text(const job* j) {
 static void print_model(const train_options* o) {
     gpt_config config = train_config(o);
     config.tensor = 1; /* of all ranks */
+    config.degrees = NULL;
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values): %.2f million "
            "parameters\n",
            (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
@@ -467,8 +468,8 @@ static memo_status train(run* r, job* j, memo_error* error) {
     }
     if (r->reports) progress_end(&shown);
     if (status) return status;
-    return train_report_ranks(r->rank, r->mesh, o, (clock_s() - shown.begin_s) / (double)step, step,
-                              error);
+    return train_report_ranks(r->rank, r->mesh, r->model, o,
+                              (clock_s() - shown.begin_s) / (double)step, step, error);
 }
 
 static void print_loss(const job* j) {
@@ -684,7 +685,7 @@ static int compare_results(const job* j, comparison_table* table) {
     const double* losses = table->rows[0].losses;
     int are_equal = memcmp(j->losses, losses, n_bytes) == 0, policy;
     int64_t step;
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         comparison* row = &table->rows[policy];
         for (step = 0; step < j->options.compare; step++)
             row->loss_difference =
@@ -702,7 +703,7 @@ static void print_comparison(const job* j, const comparison_table* table) {
         (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &table->rows[policy];
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
                policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
@@ -714,7 +715,7 @@ static void print_comparison(const job* j, const comparison_table* table) {
                *row->shortage ? row->shortage : "fits",
                *row->shortage ? "; run without limit" : "");
     }
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &table->rows[policy];
         if (row->predicted_s > 0)
             printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
@@ -723,9 +724,10 @@ static void print_comparison(const job* j, const comparison_table* table) {
 }
 
 static memo_status compare_all(job* j, comparison_table* table, memo_error* error) {
-    memo_status status = j->options.alpha < 0 ? measure_profile(j, error) : MEMO_STATUS_OK;
+    const int has_plans = j->options.alpha < 0 && train_n_policies(&j->options) == N_POLICIES;
+    memo_status status = has_plans ? measure_profile(j, error) : MEMO_STATUS_OK;
     int policy;
-    for (policy = 0; policy < N_POLICIES && !status && !interrupted; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options) && !status && !interrupted; policy++) {
         candidate c;
         if (policy == (int)j->plan.desc.policy) {
             status = compare_policy(j, table, &j->plan, error);
@@ -861,6 +863,7 @@ static void job_destroy(job* j) {
     candidate_destroy(&j->plan);
     train_text_free(&j->text);
     free(j->losses);
+    memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
 }
 

@@ -23,6 +23,8 @@ typedef struct train_options {
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; completed by train_check_ranks */
     int64_t tensor, sub_batches;              /* likewise */
+    const char* degrees;                      /* a file; NULL: none */
+    int32_t* block_degrees;                   /* what it says, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
     double dropout;
     int64_t steps, seed;
@@ -92,7 +94,10 @@ static const option option_table[] = {
     {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
      "ranks that split each sequence, and in attention the heads (default: 1)"},
     {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, "N",
-     "ranks that split every layer: heads, and columns of the MLP (default: 1)"},
+     "ranks that split every layer: heads, and columns of the MLP (default: the largest of "
+     "--degrees, or 1)"},
+    {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
+     "ranks that split each block, attention and MLP in turn, as tmp_plan writes it"},
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
      "parts of a rank's micro-batch, sums of one behind computation of another (default: 1)"},
     {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",
@@ -204,6 +209,9 @@ static void train_print_help(void) {
         "without sums: that output (middle) is kept or swapped under every policy.  The losses "
         "are\n"
         "bitwise the same under every schedule.\n"
+        "Where --degrees has a smaller degree, the other tensor ranks take other sequences: whole "
+        "ones,\n"
+        "on one rank each, under --policy keep, recompute or swap.\n"
         "Of an option given twice the last one counts.\n"
         "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
         "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"

@@ -50,7 +50,15 @@ static gpt_config train_config(const train_options* o) {
     config.tensor = (int32_t)o->tensor;
     config.sub_batches = (int32_t)o->sub_batches;
     config.schedule = (memo_blocks_order)o->schedule;
+    config.degrees = o->block_degrees;
     return config;
+}
+
+/* How many policies there are for it, of the first ones: plans of rows need one degree of all
+ * blocks. */
+static int train_n_policies(const train_options* o) {
+    const gpt_config config = train_config(o);
+    return gpt_is_mixed(&config) ? GPT_POLICY_SWAP + 1 : N_POLICIES;
 }
 
 /* Of a rank. */
@@ -314,7 +322,7 @@ static void append_fitting_policies(const train_options* o, gpt_policy except, c
     train_options other = *o;
     int policy;
     if (o->alpha > 0) other.alpha = 0;
-    for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
+    for (policy = GPT_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         const int has_alpha = policy >= GPT_POLICY_ALPHA && o->alpha >= 0;
         candidate c;
         size_t used = strlen(text);
@@ -494,7 +502,7 @@ static memo_status print_policies(const train_options* o, const candidate* chose
                                   const memo_profile* profile, int* fits, memo_error* error) {
     int policy;
     printf("\npolicy       alpha  resident  device memory  host memory  moved in a step  fits\n");
-    for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
+    for (policy = GPT_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         candidate own;
         const candidate* c = policy == (int)chosen->desc.policy ? chosen : &own;
         char reason[96], alpha[16] = "-", resident[16] = "all";

@@ -113,6 +113,38 @@ static int32_t train_n_started(void) { return 0; } /* as many as asked for */
 
 /* ---- how many ------------------------------------------------------------------------------- */
 
+/* Whatever is wrong with the file is a mistake of who named it. */
+static memo_status train_read_degrees(train_options* o, memo_error* error) {
+    int32_t n_blocks = 0, block, largest = 1;
+    memo_error reason;
+    memo_status status;
+    if (!o->degrees) return MEMO_STATUS_OK;
+    status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
+        return memo_error_set(error, status, "no host memory for --degrees");
+    if (status)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--degrees %s", reason.message);
+    if (n_blocks != 2 * o->layers)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
+                              o->degrees, (int)n_blocks, (long long)o->layers,
+                              (long long)(2 * o->layers));
+    for (block = 0; block < n_blocks; block++)
+        if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
+    if (!o->tensor) o->tensor = largest;
+    if (o->tensor < largest || (o->tensor & (o->tensor - 1)))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--degrees %.300s: degrees up to %d do not fit --tensor %lld; --tensor "
+            "%d does",
+            o->degrees, (int)largest, (long long)o->tensor, (int)largest);
+    if (o->ranks && o->ranks < o->tensor)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees %.300s: a degree of %d is more than --ranks %lld",
+                              o->degrees, (int)largest, (long long)o->ranks);
+    return MEMO_STATUS_OK;
+}
+
 /* "--ring 2 x --ulysses 1", with --tensor where it is above 1. */
 static const char* degree_names(const train_options* o, char* text, size_t n_text) {
     snprintf(text, n_text, "--ring %lld x --ulysses %lld", (long long)o->ring,
@@ -164,6 +196,29 @@ static int64_t common_divisor(int64_t n, int64_t a, int64_t b) {
     return n;
 }
 
+/* Degrees that differ. */
+static memo_status train_check_mixed(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t unit = o->data * o->sub_batches * (o->tensor / gpt_least_degree(&config));
+    if (!gpt_is_mixed(&config)) return MEMO_STATUS_OK;
+    if (o->ring * o->ulysses > 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees that differ spread whole sequences over ranks, but --ring "
+                              "and --ulysses split them; --data works");
+    if (o->batch % unit)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees spreads --batch %lld over groups of %d of --tensor %lld "
+                              "ranks; --batch %lld could be",
+                              (long long)o->batch, (int)gpt_least_degree(&config),
+                              (long long)o->tensor, (long long)((o->batch / unit + 1) * unit));
+    if (o->policy > GPT_POLICY_SWAP)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--policy %s plans rows, and with --degrees that differ a rank has "
+                              "other rows of each block; --policy keep, recompute and swap work",
+                              policy_names[o->policy]);
+    return MEMO_STATUS_OK;
+}
+
 /* Key and value heads are not copied where ranks are more than they: a rank without one of its own
  * would have to sum the gradient of another's. */
 static memo_status train_check_tensor(const train_options* o, memo_error* error) {
@@ -193,13 +248,14 @@ static memo_status train_check_tensor(const train_options* o, memo_error* error)
             : n > 1         ? ", and a sequence that ranks share is not split again"
                             : ", nor are there as many tokens",
             (long long)common_divisor(gpt_min(o->sub_batches, n_sequences), n_sequences, 0));
-    return MEMO_STATUS_OK;
+    return train_check_mixed(o, error);
 }
 
 /* Can the model be split like that? */
 static memo_status train_check_ranks(train_options* o, memo_error* error) {
     int64_t least, n;
-    memo_status status = train_check_degrees(o, error);
+    memo_status status = train_read_degrees(o, error);
+    if (!status) status = train_check_degrees(o, error);
     if (status) return status;
     if (o->batch % o->data)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -289,15 +345,39 @@ static memo_status train_share_profile(thread_rank* rank, memo_profile* profile,
 
 /* ---- what is printed ------------------------------------------------------------------------ */
 
+/* "degrees   blocks 0-3: 2, 4-7: 4" */
+static void print_degrees(const train_options* o) {
+    int64_t first, i;
+    if (!o->block_degrees) return;
+    printf("degrees   blocks");
+    for (first = 0; first < 2 * o->layers; first = i) {
+        for (i = first + 1; i < 2 * o->layers && o->block_degrees[i] == o->block_degrees[first];
+             i++) {
+        }
+        printf("%s %lld", first ? "," : "", (long long)first);
+        if (i - first > 1) printf("-%lld", (long long)i - 1);
+        printf(": %d", (int)o->block_degrees[first]);
+    }
+    printf("\n");
+}
+
 /* Who has what of a layer, and in which order its parts run. */
 static void print_tensor(const train_options* o) {
     const gpt_config config = train_config(o);
     if (!gpt_is_split(&config)) return;
-    printf("tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
-           "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
-           (long long)o->tensor, (long long)(o->heads / o->tensor), (long long)o->heads,
-           (long long)(o->kv_heads / o->tensor), (long long)o->kv_heads,
-           (long long)(4 * o->hidden / o->tensor), (long long)(4 * o->hidden));
+    print_degrees(o);
+    if (gpt_is_mixed(&config))
+        printf(
+            "tensor    %lld: a rank has its share of the heads and columns of a block, and of the "
+            "sequences where its degree is smaller; embedding, classifier and norms are copies\n",
+            (long long)o->tensor);
+    else
+        printf(
+            "tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
+            "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
+            (long long)o->tensor, (long long)(o->heads / o->tensor), (long long)o->heads,
+            (long long)(o->kv_heads / o->tensor), (long long)o->kv_heads,
+            (long long)(4 * o->hidden / o->tensor), (long long)(4 * o->hidden));
     printf("schedule  %s: %lld sub-batch%s of %s%s\n",
            memo_blocks_order_name((memo_blocks_order)o->schedule), (long long)o->sub_batches,
            o->sub_batches == 1 ? "" : "es",
@@ -314,6 +394,7 @@ static void print_ranks(const train_options* o) {
     if (o->ranks == 1) return;
     whole.zero = 0;
     whole.tensor = 1;
+    whole.degrees = NULL;
     if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", (long long)o->tensor);
     printf(
         "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
@@ -379,14 +460,14 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
 
 /* What each rank needed and sent.  All ranks call it, after the same number of steps; waits. */
 static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
-                                      const train_options* o, double step_s, int64_t n_steps,
-                                      memo_error* error) {
+                                      const gpt_model* model, const train_options* o, double step_s,
+                                      int64_t n_steps, memo_error* error) {
     const memo_device* device = rank->device;
     int64_t mine[3], of_ranks[THREAD_RANKS_MAX][3];
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
     mine[0] = memo_host_device_get_stats(rank->device).device_peak_bytes;
-    mine[2] = mesh->tensor->sent_bytes;
+    mine[2] = gpt_tensor_bytes(model);
     mine[1] =
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];
     status =
