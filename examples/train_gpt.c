@@ -11,7 +11,8 @@
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
- *     gpt_model.h       the model on memo          gpt_ops.h        its maths */
+ *     gpt_model.h       the model on memo          gpt_ops.h        its maths
+ *     gpt_tensor.h      the same, with layers split over ranks and sums behind computation */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
