@@ -548,8 +548,7 @@ static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_sh
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
     desc.head_size = config->hidden / config->n_heads;
-    desc.sends_again =
-        1; /* q, k and v by rows are swapped or recomputed; by heads they are not kept */
+    desc.sends_again = 1; /* by heads, q, k and v are not kept: by rows they are there anyhow */
     return desc;
 }
 

@@ -763,7 +763,9 @@ static memo_status compare_policies(job* j, memo_error* error) {
             status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                                     "the policies disagree: losses or gradients differ");
         print_comparison(j, &table);
-        if (!status) printf("All losses and all gradients of these steps are bitwise the same.\n");
+        if (!status)
+            printf("All losses and all gradients of these steps%s are bitwise the same.\n",
+                   o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
     }
     for (policy = 0; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);

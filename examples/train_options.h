@@ -85,8 +85,8 @@ static const option option_table[] = {
     {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
      "tokens of a tile: of one matrix product, and what plans are rounded to"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
-     "ranks, each a thread with a device of its own: data x ring x ulysses x tensor (default: that "
-     "product)"},
+     "ranks, threads or MPI processes, each with a device of its own: data x ring x ulysses x "
+     "tensor (default: that product)"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
      "ranks that split the batch (default: what --ranks leaves)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
