@@ -165,12 +165,12 @@ static void train_print_help(void) {
         printf("\n");
     }
     printf(
-        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs;\n"
-        "swap moves all rows to the host; alpha moves inputs, attention and one planned fraction "
-        "of\n"
-        "the rows of the rest, and recomputes the others; memo plans for every tensor of every "
-        "layer\n"
-        "which rows are kept, which swapped and which recomputed.\n"
+        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs; "
+        "swap\n"
+        "moves all rows to the host; alpha moves inputs, attention and one planned fraction of "
+        "the\n"
+        "other rows, and recomputes the rest; memo plans for each tensor of each layer which rows\n"
+        "are kept, which swapped and which recomputed.\n"
         "Of an option given twice the last one counts.\n"
         "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
         "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
