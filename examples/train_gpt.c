@@ -198,17 +198,36 @@ static memo_status profile_recompute(void* user, int32_t tensor, memo_error* err
 
 /* Copies of the largest tensor are long enough to tell a rate; where the link is slow, less is. */
 static int64_t profile_copy_bytes(const train_options* o) {
-    int64_t n_bytes = 4 * o->hidden * o->batch * o->sequence * (int64_t)sizeof(gpt_real);
+    int64_t n_bytes = 4 * o->hidden * train_rows(o) * (int64_t)sizeof(gpt_real);
     int64_t most = o->link_bandwidth ? o->link_bandwidth / 50 + 512 : (int64_t)32 << 20;
     return counted_bytes(n_bytes < most ? n_bytes : most);
 }
 
-/* On a model of one layer that keeps everything, beside the budget: the run's own is not made yet.
- * After one whole micro-batch, which fills all memory with numbers of the usual size. */
-static memo_status measure_profile(job* j, memo_error* error) {
-    train_options one_layer = j->options;
+/* r's model has one layer and keeps everything.  A whole micro-batch first, which fills all memory
+ * with numbers of the usual size. */
+static memo_status profile_layer(run* r, const job* j, memo_profile* profile, memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
     memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_status status = run_gradients(r, j, 0, error);
+    if (status) return status;
+    gpt_swap_desc(&j->plan.desc, tensors);
+    desc.device = r->device;
+    desc.compute_stream = gpt_compute_stream(r->model);
+    desc.forward = profile_forward;
+    desc.backward = profile_backward;
+    desc.between = profile_between;
+    desc.recompute = profile_recompute;
+    desc.user = r;
+    desc.tensors = tensors;
+    desc.n_tensors = GPT_N_TENSORS;
+    desc.n_rows = train_rows(&j->options);
+    desc.largest_copy_bytes = profile_copy_bytes(&j->options);
+    return memo_profile_measure(&desc, profile, error);
+}
+
+/* Beside the budget: the run's own model is not made yet. */
+static memo_status measure_profile(job* j, memo_error* error) {
+    train_options one_layer = j->options;
     candidate c;
     run r;
     memo_status status;
@@ -218,20 +237,7 @@ static memo_status measure_profile(job* j, memo_error* error) {
     if (status) return status;
     status = run_create(&r, &one_layer, &c, RUN_LIFTED, error);
     if (!status) {
-        gpt_swap_desc(&c.desc, tensors);
-        desc.device = r.device;
-        desc.compute_stream = gpt_compute_stream(r.model);
-        desc.forward = profile_forward;
-        desc.backward = profile_backward;
-        desc.between = profile_between;
-        desc.recompute = profile_recompute;
-        desc.user = &r;
-        desc.tensors = tensors;
-        desc.n_tensors = GPT_N_TENSORS;
-        desc.n_rows = j->options.batch * j->options.sequence;
-        desc.largest_copy_bytes = profile_copy_bytes(&j->options);
-        status = run_gradients(&r, j, 0, error);
-        if (!status) status = memo_profile_measure(&desc, &j->profile, error);
+        status = profile_layer(&r, j, &j->profile, error);
         run_destroy(&r);
     }
     candidate_destroy(&c);

@@ -46,6 +46,9 @@ static gpt_config train_config(const train_options* o) {
     return config;
 }
 
+/* Of a micro-batch. */
+static int64_t train_rows(const train_options* o) { return o->batch * o->sequence; }
+
 static void candidate_destroy(candidate* c) {
     memo_plan_destroy(c->plan);
     memo_trace_destroy(c->trace);
@@ -104,7 +107,7 @@ static int candidate_fits(const train_options* o, const candidate* c) {
  * swapped, or kept. */
 static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
                                           memo_error* error) {
-    const int64_t n_rows = o->batch * o->sequence;
+    const int64_t n_rows = train_rows(o);
     memo_status status;
     int64_t layer;
     memset(c, 0, sizeof *c);
@@ -179,7 +182,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     desc.config = config;
     gpt_swap_desc(&desc, tensors);
     memset(profile, 0, sizeof *profile);
-    profile->n_rows = o->batch * o->sequence;
+    profile->n_rows = train_rows(o);
     profile->n_tensors = GPT_N_TENSORS;
     profile->forward_s = 4 * h * h * (double)profile->n_rows; /* down; what it reads is below */
     for (t = 0; t < GPT_N_TENSORS; t++) {
@@ -387,7 +390,7 @@ static int names_of_alike(const train_options* o, const candidate* c, int tensor
 
 /* A line for tensors and neighbouring layers that are alike. */
 static void print_rows(const train_options* o, const candidate* c) {
-    const int64_t n_rows = o->batch * o->sequence;
+    const int64_t n_rows = train_rows(o);
     int64_t first, i;
     int t;
     printf("rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
@@ -415,7 +418,7 @@ static void print_alpha(const train_options* o, const candidate* c) {
         return;
     }
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
-           c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)(o->batch * o->sequence),
+           c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)train_rows(o),
            (long long)o->tile);
     if (c->swap_plan)
         printf("\n");
@@ -440,8 +443,7 @@ static void print_choice(const train_options* o, const candidate* c, int is_meas
     printf("limit     %s\n", plan->reason);
     if (!is_measured) return;
     printf("predicted %.1f ms for forward and backward of a step, of which %.1f ms stalled and "
-           "%.1f ms "
-           "recomputing",
+           "%.1f ms recomputing",
            n * plan->step_s, n * plan->stall_s, n * plan->recompute_s);
     if (c->desc.rows && plan->alpha >= 0)
         printf("; %.1f ms with the best single alpha, %.4g", n * plan->alpha_step_s, plan->alpha);
