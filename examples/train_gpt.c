@@ -240,7 +240,7 @@ static memo_status profile_recompute(void* user, int32_t tensor, memo_error* err
 
 /* Copies of the largest tensor are long enough to tell a rate; where the link is slow, less is. */
 static int64_t profile_copy_bytes(const train_options* o) {
-    int64_t n_bytes = 4 * o->hidden * o->batch * o->sequence * (int64_t)sizeof(gpt_real);
+    int64_t n_bytes = 4 * o->hidden * train_rows(o) * (int64_t)sizeof(gpt_real);
     int64_t most = o->link_bandwidth ? o->link_bandwidth / 50 + 512 : (int64_t)32 << 20;
     return counted_bytes(n_bytes < most ? n_bytes : most);
 }
@@ -413,19 +413,21 @@ static memo_status prepare(job* j, memo_error* error) {
     memo_status status =
         train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
-    if (!status && has_choice(o, &j->plan)) {
-        status = measure_profile(j, error);
-        if (!status) status = candidate_choose_rows(o, &j->profile, &j->plan, error);
-        if (status == MEMO_STATUS_INFEASIBLE) return refuse(o, &j->plan, error);
-    }
-    if (!status && !candidate_fits(o, &j->plan)) status = refuse(o, &j->plan, error);
+    if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
+        status = refuse(o, &j->plan, error);
     if (status) return status;
     print_text(j);
     print_model(o);
     print_ranks(o);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
-    if (j->has_profile) print_profile(&j->profile);
+    fflush(stdout);
+    if (has_choice(o, &j->plan)) {
+        if ((status = measure_profile(j, error))) return status;
+        print_profile(&j->profile);
+        if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
+        if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
+    }
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
     fflush(stdout);

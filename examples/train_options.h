@@ -194,12 +194,12 @@ static void train_print_help(void) {
         printf("\n");
     }
     printf(
-        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs;\n"
-        "swap moves all rows to the host; alpha moves inputs, attention and one planned fraction "
-        "of\n"
-        "the rows of the rest, and recomputes the others; memo plans for every tensor of every "
-        "layer\n"
-        "which rows are kept, which swapped and which recomputed.\n"
+        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs; "
+        "swap\n"
+        "moves all rows to the host; alpha moves inputs, attention and one planned fraction of "
+        "the\n"
+        "other rows, and recomputes the rest; memo plans for each tensor of each layer which rows\n"
+        "are kept, which swapped and which recomputed.\n"
         "Schedules: default does one thing after another, pipelined overlaps sums over tensor "
         "ranks\n"
         "with other sub-batches in each pass, cross also recomputation with the backward; these "

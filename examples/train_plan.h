@@ -233,9 +233,10 @@ static memo_status candidate_create_planned(const candidate* like, memo_swap_pla
 
 #define PLAN_ROUNDS 8
 
-/* Replaces *c, the least demanding candidate of its policy, by one that takes the least time.  What
- * is not activations takes the same memory whatever the rows, as far as the planner is told; where
- * the dry run of the planned rows says otherwise, the planner gets that much less. */
+/* Replaces *c, the least demanding candidate of its policy, by one that takes the least time; where
+ * no plan fits, *c stays.  What is not activations takes the same memory whatever the rows, as far as
+ * the planner is told; where the dry run of the planned rows says otherwise, the planner gets that
+ * much less. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
                                          candidate* c, memo_error* error) {
     const int64_t staging = counted_bytes(gpt_staging_bytes(&c->desc.config));
@@ -259,8 +260,10 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
     for (round = 0; round < PLAN_ROUNDS && !status; round++) {
         memo_swap_plan* plan;
         candidate planned;
-        if ((status = memo_plan_swap(&desc, &plan, error))) break;
-        if ((status = candidate_create_planned(c, plan, &planned, error))) break;
+        status = memo_plan_swap(&desc, &plan, error);
+        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
+        if (!status) status = candidate_create_planned(c, plan, &planned, error);
+        if (status) return status;
         if (candidate_fits(o, &planned)) {
             candidate_destroy(c);
             *c = planned;
@@ -270,11 +273,7 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
         candidate_destroy(&planned);
         if (desc.device_bytes <= 0) break;
     }
-    return status ? status
-                  : memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                   "%s of device memory: no plan of rows was found whose step "
-                                   "fits; try a larger --device-memory",
-                                   bytes_name((double)o->device_memory));
+    return status;
 }
 
 /* The plan for a policy as far as it goes without knowing times: the least demanding where there is
@@ -309,7 +308,6 @@ static memo_status candidate_planned(const train_options* o, gpt_policy policy,
     memo_status status = candidate_of_policy(o, policy, c, error);
     if (status || !has_choice(o, c)) return status;
     status = candidate_choose_rows(o, profile, c, error);
-    if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
     if (status) candidate_destroy(c);
     return status;
 }
@@ -464,8 +462,7 @@ static void print_choice(const train_options* o, const candidate* c, int is_meas
     printf("limit     %s\n", plan->reason);
     if (!is_measured) return;
     printf("predicted %.1f ms for forward and backward of a step, of which %.1f ms stalled and "
-           "%.1f ms "
-           "recomputing",
+           "%.1f ms recomputing",
            n * plan->step_s, n * plan->stall_s, n * plan->recompute_s);
     if (c->desc.rows && plan->alpha >= 0)
         printf("; %.1f ms with the best single alpha, %.4g", n * plan->alpha_step_s, plan->alpha);
