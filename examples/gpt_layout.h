@@ -263,10 +263,10 @@ static int gpt_is_dead_end(const gpt_config* config, int tensor) {
 
 static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
     const gpt_config* config = &desc->config;
-    const gpt_layout at = gpt_layout_make(config);
-    const int64_t hidden = config->hidden, q = at.q_hidden, kv = at.kv_hidden, wide = at.wide;
-    const int64_t lse_columns =
-        gpt_round_up(config->n_heads / gpt_least_degree(config), gpt_degree(config->ulysses));
+    const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
+    const int64_t q = hidden / tensor, wide = 4 * hidden / tensor;
+    const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
+    const int64_t lse_columns = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
     const int has_middle = gpt_has_middle(config);
     const struct {
         const char* name;

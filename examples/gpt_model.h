@@ -205,20 +205,14 @@ GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
+static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor);
+
 static gpt_rows gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     gpt_rows nowhere;
     memset(&nowhere, 0, sizeof nowhere);
-    return model->is_dry_run ? nowhere : model->tensors[layer][tensor];
-}
-
-/* Where degrees differ, a layer's rows may be narrower than those that the engine has room for: they
- * then lie side by side in the same place. */
-static void gpt_narrow(const gpt_config* config, int32_t layer, gpt_rows tensors[GPT_N_TENSORS]) {
-    const gpt_widths w = gpt_widths_of(config, layer);
-    tensors[GPT_Q].row_bytes = tensors[GPT_ATTENTION].row_bytes = w.q * (int64_t)sizeof(gpt_real);
-    tensors[GPT_K].row_bytes = tensors[GPT_V].row_bytes = w.kv * (int64_t)sizeof(gpt_real);
-    tensors[GPT_LSE].row_bytes = w.heads * (int64_t)sizeof(gpt_real);
-    tensors[GPT_UP].row_bytes = tensors[GPT_GELU].row_bytes = w.wide * (int64_t)sizeof(gpt_real);
+    if (model->is_dry_run) return nowhere;
+    return model->tensor.is_mixed ? gpt_packed_tensor(model, layer, tensor)
+                                  : model->tensors[layer][tensor];
 }
 
 static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
@@ -836,8 +830,6 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
     for (i = 0; i < n_layers; i++)
         for (t = 0; t < GPT_N_TENSORS; t++)
             model->tensors[i][t] = memo_swap_get_view(model->swap, i, t);
-    for (i = 0; i < n_layers && gpt_is_mixed(&model->config); i++)
-        gpt_narrow(&model->config, i, model->tensors[i]);
     if (model->share.layout.ring * model->share.layout.ulysses > 1) {
         memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
         model->attention_state.device = model->host_device;

@@ -19,8 +19,8 @@
  * are summed over the groups at the end of a step.  Where a larger degree follows, or the
  * classifier, the residual stream of the slices is gathered on the comm stream, right behind the
  * sum, and in the backward its gradient is where a smaller one was; otherwise a rank goes on with
- * the rows that it needs.  Tensors have room for all rows in the smallest degree's width, so this
- * saves messages, not memory.
+ * the rows that it needs.  A block's tensors are fewer and wider rows in the smaller degree, and as
+ * many bytes; parameters have room for the smallest degree's share in every layer.
  *
  * Included by gpt_model.h. */
 #ifndef GPT_TENSOR_H
@@ -33,13 +33,14 @@ static gpt_need gpt_part_rows(const gpt_model* model, int32_t part) {
     return gpt_rows_make(share.begin, share.begin + share.count);
 }
 
-/* What the larger of the two backward functions requests, and the gradients of split keys. */
+/* What the larger of the two backward functions requests. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
-    const gpt_layout* at = &model->layout;
     const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
-    const int64_t heads = model->config.n_heads / gpt_least_degree(&model->config);
-    const int64_t attention = 2 * hidden + 2 * at->q_hidden + 2 * at->kv_hidden + heads;
-    const int64_t mlp = 2 * hidden + 2 * at->wide;
+    const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
+    const int64_t q = hidden / tensor;
+    const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
+    const int64_t attention = 2 * hidden + 2 * q + 2 * kv + heads;
+    const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has wider rows, but fewer */
     return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
 }
 
@@ -49,6 +50,22 @@ static gpt_need gpt_slice(const gpt_model* model, gpt_need part, int32_t degree)
     const memo_share share =
         memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
+}
+
+/* Where degrees differ, the engine has room for all rows in the width of the largest.  This rank's
+ * rows lie there side by side, part by part; a policy that treats a tensor as a whole need not know. */
+static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor) {
+    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
+    const int32_t wider = gpt_degree(model->config.tensor) / degree;
+    const gpt_need part = gpt_part_rows(model, model->tensor.part);
+    gpt_rows rows = model->tensors[layer][tensor];
+    char* all = rows.split_row > 0 ? rows.first : rows.rest;
+    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
+        rows.row_bytes *= wider;
+    rows.first = NULL; /* there are no rows before the slice's */
+    rows.split_row = gpt_slice(model, part, degree).begin;
+    rows.rest = all + part.begin / wider * rows.row_bytes;
+    return rows;
 }
 
 /* The degree of a block; before the first and behind the last one all ranks have all rows. */
@@ -397,6 +414,7 @@ static void gpt_take_partial_sums(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     void* both;
     t->n_parts = gpt_degree(model->config.sub_batches);
+    t->is_mixed = gpt_is_mixed(&model->config);
     t->splits_sequence = model->share.batch % t->n_parts != 0;
     if (!gpt_is_split(&model->config)) return;
     both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));

@@ -439,17 +439,20 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     int32_t r;
     printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
            (double)(o->accumulate * o->batch * o->sequence) / step_s);
-    printf("rank  data  ring  ulysses  sequences  tokens                    device peak  sent in a "
-           "step%s\n",
-           o->tensor > 1 ? "  to tensor ranks" : "");
+    printf(
+        "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
+        "step%s\n",
+        o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
     for (r = 0; r < (int32_t)o->ranks; r++) {
         char sequences[48], tokens[96];
         memo_mesh at;
         if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
         snprintf(sequences, sizeof sequences, "%lld-%lld", (long long)(at.data_rank * share.batch),
                  (long long)((at.data_rank + 1) * share.batch - 1));
-        printf("%4d %5d %5d %8d  %-9s  %-24s %12s %15s", (int)r, (int)at.data_rank,
-               (int)at.ring_rank, (int)at.ulysses_rank, sequences,
+        printf("%4d %5d %5d %8d", (int)r, (int)at.data_rank, (int)at.ring_rank,
+               (int)at.ulysses_rank);
+        if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
+        printf("  %-9s  %-24s %12s %15s", sequences,
                token_ranges(&share.layout, at.sequence_rank, tokens, sizeof tokens),
                bytes_name((double)of_ranks[r][0]),
                bytes_name((double)of_ranks[r][1] / (double)n_steps));

@@ -12,6 +12,13 @@
 
 enum { ACCUMULATE = 2 };
 
+/* Every other case, where an instrument makes each slow. */
+#if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__)
+enum { N_SKIPPED = 2 };
+#else
+enum { N_SKIPPED = 1 };
+#endif
+
 /* 4 sequences of 21 tokens in tiles of 4: a part begins inside a tile. */
 static gpt_config config_of(int32_t tensor, int32_t sub_batches, memo_blocks_order schedule) {
     gpt_config config = gpt_test_config(3, 16, 4, tensor > 2 ? 4 : 2, 21, 4, 4, 0.1);
@@ -83,14 +90,20 @@ static int copies_are_equal(const training* t) {
     return 1;
 }
 
-static double worst_loss, worst_gradient;
+static double worst_first_loss, worst_loss, worst_gradient;
 
 static void check_against(const training* one, const training* t, const char* what) {
+    const double first_loss = fabs(one->losses[0] - t->losses[0]);
     const double loss = loss_difference(one, t), gradient = gradient_difference(one, t);
-    CHECK_CASE(loss < 2e-6 && gradient < 4e-6 && copies_are_equal(t) &&
+    /* Adam divides by the gradient's size: where that is near 0, its rounding is seen in the next
+     * steps. */
+    CHECK_CASE(first_loss < 5e-7 && loss < 1e-5 && gradient < 4e-6 && copies_are_equal(t) &&
                    fabs(t->norms[0] / one->norms[0] - 1) < 1e-5,
-               "%s, tensor %d, sub-batches %d: losses differ by %g, gradients by %g", what,
-               (int)t->desc.config.tensor, (int)t->desc.config.sub_batches, loss, gradient);
+               "%s, tensor %d, sub-batches %d: losses differ by %g, first ones by %g, gradients by "
+               "%g",
+               what, (int)t->desc.config.tensor, (int)t->desc.config.sub_batches, loss, first_loss,
+               gradient);
+    worst_first_loss = fmax(worst_first_loss, first_loss);
     worst_loss = fmax(worst_loss, loss);
     worst_gradient = fmax(worst_gradient, gradient);
 }
@@ -112,7 +125,7 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
     first = train_of(config, GPT_POLICY_KEEP, text);
     check_against(one, &first, what);
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
-        for (policy = 1; policy < 3; policy++) {
+        for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const gpt_policy policies[] = {GPT_POLICY_KEEP, GPT_POLICY_RECOMPUTE,
                                                   GPT_POLICY_SWAP, GPT_POLICY_ALPHA};
             training t;
@@ -133,7 +146,7 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
 
 static void schedules_and_policies_give_the_same_bits(void) {
     int32_t tensor, parts;
-    for (tensor = 1; tensor <= 4; tensor *= 2) {
+    for (tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2) {
         const gpt_config config = config_of(tensor, 1, MEMO_BLOCKS_DEFAULT);
         uint8_t* text = text_of(&config, ACCUMULATE);
         training one = unsplit(config, text);
@@ -148,7 +161,7 @@ static void schedules_and_policies_give_the_same_bits(void) {
 /* One sequence: attention of a part reads the keys of those before it. */
 static void parts_of_a_sequence_give_the_same_bits(void) {
     int32_t tensor, parts;
-    for (tensor = 1; tensor <= 2; tensor++)
+    for (tensor = N_SKIPPED; tensor <= 2; tensor++)
         for (parts = 2; parts <= 3; parts++) {
             gpt_config config = config_of(tensor, parts, MEMO_BLOCKS_DEFAULT);
             uint8_t* text;
@@ -200,7 +213,7 @@ static void mixed_degrees_give_the_same_bits(void) {
     static const int32_t degrees[][6] = {
         {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
     size_t k;
-    for (k = 0; k < sizeof degrees / sizeof degrees[0]; k++) {
+    for (k = 0; k < sizeof degrees / sizeof degrees[0]; k += N_SKIPPED) {
         gpt_config config = config_of(4, 2, MEMO_BLOCKS_DEFAULT);
         uint8_t* text;
         training one;
@@ -226,7 +239,7 @@ static void it_composes(void) {
     static const int32_t cases[][6] = {{2, 1, 1, 0, 2, 2}, {2, 1, 1, 2, 2, 2}, {1, 1, 2, 1, 2, 2},
                                        {1, 2, 1, 0, 2, 1}, {2, 1, 2, 2, 2, 1}, {1, 1, 2, 0, 1, 4}};
     size_t k;
-    for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k += N_SKIPPED) {
         const int32_t* c = cases[k];
         gpt_config config = config_of(c[4], c[5], MEMO_BLOCKS_DEFAULT);
         uint8_t* text = text_of(&config, ACCUMULATE);
@@ -354,7 +367,9 @@ int main(int argc, char** argv) {
     TEST(a_rank_that_fails_ends_all);
     TEST(impossible_degrees_are_refused);
     TEST(impossible_splits_are_refused);
-    printf("# largest difference to one rank: loss %.2g, gradient over its norm %.2g\n", worst_loss,
-           worst_gradient);
+    printf(
+        "# largest difference to one rank: loss %.2g in the first step, %.2g in %d, gradient over "
+        "its norm %.2g\n",
+        worst_first_loss, worst_loss, N_STEPS, worst_gradient);
     return memo_test_end();
 }
