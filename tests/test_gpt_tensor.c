@@ -13,7 +13,7 @@
 enum { ACCUMULATE = 2 };
 
 /* Every other case, where an instrument makes each slow. */
-#if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__)
+#if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { N_SKIPPED = 2 };
 #else
 enum { N_SKIPPED = 1 };
