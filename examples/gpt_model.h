@@ -460,6 +460,7 @@ static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_rows dx) {
 
 #include "gpt_tensor.h"
 
+/* What the engine is told is the same, whoever calls the blocks. */
 static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     gpt_begin_phase(model, layer, "forward");
     if (!gpt_is_idle(model))

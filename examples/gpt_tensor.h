@@ -270,7 +270,7 @@ static memo_status gpt_block_forward_end(void* context, const memo_block_call* c
                                          memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_need rows = gpt_begin_block(model, call, "forward");
-    if (!(gpt_degree_at(model, call->block) < gpt_degree(model->config.tensor)))
+    if (gpt_degree_at(model, call->block) == gpt_degree(model->config.tensor)) /* else gathered */
         gpt_add_output(model, call->block, rows);
     return gpt_end_block(model, error);
 }
@@ -347,7 +347,7 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
                                           memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_need rows = gpt_begin_block(model, call, "backward");
-    if (!(gpt_degree_at(model, 0) < gpt_degree(model->config.tensor)))
+    if (gpt_degree_at(model, 0) == gpt_degree(model->config.tensor)) /* else gathered */
         gpt_add_gradient(model, rows);
     return gpt_end_block(model, error);
 }
