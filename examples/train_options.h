@@ -94,7 +94,8 @@ static const option option_table[] = {
     {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
      "ranks that split each sequence, and in attention the heads (default: 1)"},
     {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, "N",
-     "ranks that split every layer: heads, and columns of the MLP (default: the largest of "
+     "ranks that split every layer: heads, both kinds, and columns of the MLP (default: the "
+     "largest of "
      "--degrees, or 1)"},
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
      "ranks that split each block, attention and MLP in turn, as tmp_plan writes it"},
@@ -170,9 +171,7 @@ static void option_print_default(const option* o) {
         if (*option_real(&options, o) >= 0) printf(" (default %g)", *option_real(&options, o));
         break;
     case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
-    case OPTION_SCHEDULE:
-        printf(" (default %s)", memo_blocks_order_name(MEMO_BLOCKS_DEFAULT));
-        break;
+    case OPTION_SCHEDULE: /* it is called default */
     case OPTION_SIZE:
     case OPTION_PATH:
     case OPTION_FILES:
@@ -202,16 +201,13 @@ static void train_print_help(void) {
         "are kept, which swapped and which recomputed.\n"
         "Schedules: default does one thing after another, pipelined overlaps sums over tensor "
         "ranks\n"
-        "with other sub-batches in each pass, cross also recomputation with the backward; these "
-        "repeat\n"
-        "the sum that ends attention for the rows of its output that are recomputed.  fine "
-        "recomputes\n"
-        "without sums: that output (middle) is kept or swapped under every policy.  The losses "
-        "are\n"
-        "bitwise the same under every schedule.\n"
-        "Where --degrees has a smaller degree, the other tensor ranks take other sequences: whole "
-        "ones,\n"
-        "on one rank each, under --policy keep, recompute or swap.\n"
+        "with other sub-batches in each pass, cross also recomputation with the backward; these\n"
+        "repeat the sum that ends attention for the rows of its output that are recomputed.  fine\n"
+        "recomputes without sums: that output (middle) is kept or swapped under every policy.  "
+        "The\n"
+        "losses are bitwise the same under every schedule.\n"
+        "Where --degrees has a smaller degree, the other tensor ranks take other sequences: whole\n"
+        "ones, on one rank each, under --policy keep, recompute (but middle) or swap.\n"
         "Of an option given twice the last one counts.\n"
         "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
         "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"

@@ -24,6 +24,7 @@ typedef struct training {
     /* (ranks, parameters): after the first step's micro-batches; after the last step. */
     gpt_real *gradients, *parameters;
     int32_t failing_rank; /* -1: none */
+    int32_t fails_later;  /* in the second step, not at its begin */
 } training;
 
 static inline int64_t n_ranks_of(const training* t) {
@@ -38,6 +39,8 @@ static inline memo_status train_step(training* t, const thread_rank* rank, gpt_m
     double loss = 0, norm = 0;
     int64_t m;
     memo_status status = MEMO_STATUS_OK;
+    if (step == 1 && t->fails_later && rank->comm->rank == t->failing_rank)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "a rank that gives up");
     for (m = 0; m < t->accumulate && !status; m++) {
         const int64_t at = (step * t->accumulate + m) * n;
         status = gpt_micro_batch(model, t->tokens + at, t->targets + at, step, m,
@@ -91,7 +94,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     recorder_desc.device = rank->device;
     if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (recorder) memo_recorder_pause(recorder);
-    if (!status && rank->comm->rank == t->failing_rank)
+    if (!status && rank->comm->rank == t->failing_rank && !t->fails_later)
         status = rank->device->device_alloc(rank->device->context, 512, &taken, error);
     desc.host_device = rank->device;
     desc.device = recorder ? memo_recorder_device(recorder) : rank->device;

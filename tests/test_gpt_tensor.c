@@ -300,15 +300,25 @@ static void recorded_gathers_have_no_race(void) {
     }
 }
 
+/* Before its first message, or while the others wait for it in the middle of a block. */
 static void a_rank_that_fails_ends_all(void) {
-    const gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
-    uint8_t* text = text_of(&config, 1);
-    training t = training_of(config, GPT_POLICY_KEEP, 1, text);
-    memo_error error;
-    t.failing_rank = 1;
-    CHECK(train_all(&t, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
-    training_free(&t);
-    free(text);
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int32_t fails_later, rank;
+    for (fails_later = 0; fails_later < 2; fails_later++)
+        for (rank = 0; rank < 2; rank++) {
+            gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
+            uint8_t* text = text_of(&config, 1);
+            training t;
+            memo_error error;
+            if (rank) config.degrees = degrees;
+            t = training_of(config, GPT_POLICY_KEEP, 1, text);
+            t.failing_rank = rank;
+            t.fails_later = fails_later;
+            CHECK(train_all(&t, &error) ==
+                  (fails_later ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_OUT_OF_DEVICE_MEMORY));
+            training_free(&t);
+            free(text);
+        }
 }
 
 static void impossible_degrees_are_refused(void) {
