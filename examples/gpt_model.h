@@ -18,6 +18,17 @@
  * zigzag); all that knows of it is which tokens a row of this rank is (gpt_share), attention, and
  * what is summed at the end of a step.  The optimizer is split as config.zero says.
  *
+ * A layer is two blocks, attention and MLP, each a function on a range of rows.  The plain model calls
+ * them one after the other; split by columns (tensor), and into sub-batches that overlap with sums
+ * over ranks, they are called by memo_blocks: gpt_tensor.h.
+ *
+ * This file has the interface, the layers, a micro-batch and a step, from top to bottom; the rest in
+ * the order in which it is included:
+ *
+ *     gpt_layout.h      parameters, rows, skeletal tensors     gpt_tensor.h     blocks over ranks
+ *     gpt_operations.h  what runs on the compute stream        gpt_generate.h   continuing a text
+ *     gpt_parallel.h    sums over ranks, ZeRO, the update
+ *
  * Single translation unit: everything is static.  GPT_DOUBLE computes in double precision. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
@@ -41,6 +52,15 @@ typedef struct gpt_config {
     /* Ranks that train together: batch and sequence above are those of all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
     int32_t ring, ulysses; /* ranks that split each sequence; 0: 1 */
+    /* Ranks that split each layer by heads and columns; 0: 1.  Heads of either kind are a multiple. */
+    int32_t tensor;
+    /* Parts of a rank's micro-batch whose sums over tensor ranks run behind each other's
+     * computation; 0: 1.  Whole sequences each, or ranges of a single one. */
+    int32_t sub_batches;
+    /* (2 n_layers), of attention and MLP in turn, lent; NULL: all tensor.  Powers of two, tensor one
+     * of them or larger.  Where a block has fewer ranks, the others take other rows: gpt_tensor.h. */
+    const int32_t* degrees;
+    memo_blocks_order schedule; /* of these; the losses are the same under all */
     int32_t zero; /* what data x ring x ulysses ranks split (ZeRO): 0 nothing, 1 Adam's moments, 2
                      also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
@@ -104,11 +124,16 @@ GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config);
 /* The tensors in that array: 0 is the embedding, then 8 a layer, final norm, classifier. */
 typedef struct gpt_parameter {
     const char* name;
-    int64_t offset, n;
-    double initial_std; /* 0: starts as ones and does not decay (the weight of a norm) */
+    int64_t offset, n; /* of this rank */
+    /* Element i is gpt_element_of_whole of the unsplit tensor. */
+    int64_t n_columns, stride; /* columns of a row, here and of the whole */
+    int64_t step;              /* from a rank's first element to the next one's */
+    int32_t degree;            /* ranks that share it, side by side; 1: each has a copy */
+    double initial_std;        /* 0: starts as ones and does not decay (the weight of a norm) */
 } gpt_parameter;
 GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config);
 GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);
+GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i);
 
 /* Enqueues forward and backward of one micro-batch; gradients and loss add up over the
  * micro-batches of a step.  tokens, targets: batch * sequence bytes each, of all ranks, copied
@@ -150,7 +175,8 @@ GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error*
 
 /* Waits for all that was enqueued. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
-/* Copies to and from caller's memory, gpt_n_parameters reals each; they wait for what was enqueued.
+/* Copies to and from caller's memory, gpt_n_parameters reals each, of this tensor rank; they wait
+ * for what was enqueued.
  * Gradients are gpt_reduced first; where config.zero splits them, those of other ranks are 0. */
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
                                            memo_error* error);
@@ -160,7 +186,8 @@ GPT_FUNCTION memo_status gpt_set_parameters(gpt_model* model, const gpt_real* pa
                                             memo_error* error);
 
 /* Continues `text` (n_text bytes, of which the last `sequence` count; at least 1) by n_new sampled
- * bytes, on the host with a key-value cache, from a copy of the parameters.  Each byte sees the
+ * bytes, on the host with a key-value cache, from a copy of the parameters; all tensor ranks call it.
+ * Each byte sees the
  * `sequence` bytes before it.  temperature 0: always the likeliest. */
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
                                       double temperature, uint64_t seed, uint8_t* result,
@@ -170,1238 +197,30 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
 GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model);
 GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model);
 GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
+/* Sent so far to tensor ranks, as memo_comm counts. */
+GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);
 
 /* ==== implementation ======================================================================== */
 
-/* ---- parameters: one flat array ------------------------------------------------------------ */
-
-/* Offsets in reals; those of a layer count from the layer's begin. */
-typedef struct gpt_layout {
-    int64_t kv_hidden; /* columns of k and v */
-    int64_t embedding; /* (vocabulary, hidden) */
-    int64_t layers, layer_stride;
-    int64_t norm1;      /* (hidden) */
-    int64_t query;      /* (hidden, hidden) */
-    int64_t key, value; /* (kv_hidden, hidden) */
-    int64_t projection; /* (hidden, hidden) */
-    int64_t norm2;      /* (hidden) */
-    int64_t up;         /* (4 hidden, hidden) */
-    int64_t down;       /* (hidden, 4 hidden) */
-    int64_t final_norm; /* (hidden) */
-    int64_t classifier; /* (vocabulary, hidden) */
-    int64_t n;
-} gpt_layout;
-
-static int64_t gpt_append(int64_t* n, int64_t n_reals) {
-    const int64_t offset = *n;
-    *n += (n_reals + 15) / 16 * 16;
-    return offset;
-}
-
-static int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-static int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
-static int32_t gpt_n_ranks(const gpt_config* config) {
-    return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
-}
-
-static gpt_layout gpt_layout_make(const gpt_config* config) {
-    const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
-    gpt_layout l;
-    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads;
-    l.layer_stride = 0;
-    l.norm1 = gpt_append(&l.layer_stride, hidden);
-    l.query = gpt_append(&l.layer_stride, hidden * hidden);
-    l.key = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
-    l.value = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
-    l.projection = gpt_append(&l.layer_stride, hidden * hidden);
-    l.norm2 = gpt_append(&l.layer_stride, hidden);
-    l.up = gpt_append(&l.layer_stride, 4 * hidden * hidden);
-    l.down = gpt_append(&l.layer_stride, 4 * hidden * hidden);
-    l.layer_stride = gpt_round_up(l.layer_stride, unit);
-    l.embedding = 0;
-    l.layers = gpt_round_up(GPT_VOCABULARY * hidden, unit);
-    l.n = l.layers + config->n_layers * l.layer_stride;
-    l.final_norm = gpt_append(&l.n, hidden);
-    l.classifier = gpt_append(&l.n, GPT_VOCABULARY * hidden);
-    l.n = l.layers + gpt_round_up(l.n - l.layers, unit);
-    return l;
-}
-
-GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
-    return gpt_layout_make(config).n;
-}
-
-GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
-    return 2 * gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
-           (int64_t)sizeof(gpt_real);
-}
-GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
-    const int64_t n = gpt_n_parameters(config);
-    return (n + n / (config->zero == 2 ? gpt_n_ranks(config) : 1)) * (int64_t)sizeof(gpt_real) +
-           gpt_optimizer_bytes(config);
-}
-
-GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
-    return 8 * (int64_t)config->n_layers + 3;
-}
-
-GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
-    const gpt_layout l = gpt_layout_make(config);
-    const int64_t hidden = config->hidden, kv_hidden = l.kv_hidden;
-    /* The two matrices that add to the residual stream start smaller: the sum over all layers then
-     * has the size of one (GPT-2). */
-    const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
-    const gpt_parameter of_model[3] = {
-        {"embedding", l.embedding, GPT_VOCABULARY * hidden, std},
-        {"final norm", l.final_norm, hidden, 0},
-        {"classifier", l.classifier, GPT_VOCABULARY * hidden, std},
-    };
-    const gpt_parameter of_layer[8] = {
-        {"norm1", l.norm1, hidden, 0},
-        {"query", l.query, hidden * hidden, std},
-        {"key", l.key, kv_hidden * hidden, std},
-        {"value", l.value, kv_hidden * hidden, std},
-        {"projection", l.projection, hidden * hidden, residual_std},
-        {"norm2", l.norm2, hidden, 0},
-        {"up", l.up, 4 * hidden * hidden, std},
-        {"down", l.down, 4 * hidden * hidden, residual_std},
-    };
-    gpt_parameter parameter;
-    if (index == 0) return of_model[0];
-    if (index > 8 * (int64_t)config->n_layers)
-        return of_model[index - 8 * (int64_t)config->n_layers];
-    parameter = of_layer[(index - 1) % 8];
-    parameter.offset += l.layers + (index - 1) / 8 * l.layer_stride;
-    return parameter;
-}
-
-static void gpt_initial_parameters(const gpt_config* config, gpt_real* parameters) {
-    int64_t t, i;
-    memset(parameters, 0, (size_t)gpt_n_parameters(config) * sizeof *parameters);
-    for (t = 0; t < gpt_n_parameter_tensors(config); t++) {
-        const gpt_parameter p = gpt_parameter_at(config, t);
-        const uint64_t key = gpt_mix(config->seed) ^ (uint64_t)t;
-        for (i = 0; i < p.n; i++)
-            parameters[p.offset + i] =
-                p.initial_std > 0 ? (gpt_real)(p.initial_std * gpt_normal(key, (uint64_t)i))
-                                  : (gpt_real)1;
-    }
-}
-
-/* ---- what a rank holds --------------------------------------------------------------------- */
-
-typedef struct gpt_share {
-    memo_layout layout; /* of a sequence over ring x ulysses ranks */
-    int64_t batch;      /* sequences of each rank */
-    int64_t n_rows;     /* batch * layout.local_tokens */
-    int32_t n_ranks;
-    int32_t data_rank, sequence_rank, rank; /* 0 in a dry run */
-} gpt_share;
-
-/* The config has been checked. */
-static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
-    memo_layout_desc desc = memo_layout_desc_default();
-    gpt_share share;
-    memset(&share, 0, sizeof share);
-    desc.kind = config->ring > 1 ? MEMO_LAYOUT_ZIGZAG : MEMO_LAYOUT_PLAIN;
-    desc.ring = config->ring;
-    desc.ulysses = config->ulysses;
-    desc.n_tokens = config->sequence;
-    memo_layout_make(&desc, &share.layout, NULL);
-    share.batch = config->batch / gpt_degree(config->data);
-    share.n_rows = share.batch * share.layout.local_tokens;
-    share.n_ranks = gpt_n_ranks(config);
-    if (mesh) {
-        share.data_rank = mesh->data_rank;
-        share.sequence_rank = mesh->sequence_rank;
-        share.rank = mesh->gradient_rank;
-    }
-    return share;
-}
-
-GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config) {
-    return gpt_share_make(config, NULL).n_rows;
-}
-
-/* The number of a row's token in the micro-batch of all ranks; -1: padding. */
-static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
-    const memo_layout* layout = &share->layout;
-    const int64_t sequence = share->data_rank * share->batch + row / layout->local_tokens;
-    const int64_t position =
-        memo_layout_position(layout, share->sequence_rank, row % layout->local_tokens);
-    return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
-}
-
-/* How many rows from `row` on, up to `end`, hold consecutive tokens, from *token on, or padding
- * (*token = -1). */
-static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t end, int64_t* token) {
-    const int64_t first = gpt_token_of(share, row);
-    int64_t n = 1;
-    while (row + n < end && gpt_token_of(share, row + n) == (first < 0 ? first : first + n)) n++;
-    *token = first;
-    return n;
-}
-
-/* ---- skeletal tensors ---------------------------------------------------------------------- */
-
-/* What a layer's backward needs of its forward, in the order in which it is computed. */
-enum {
-    GPT_INPUT,     /* (rows, hidden) */
-    GPT_RSTD1,     /* (rows) */
-    GPT_NORM1,     /* (rows, hidden) */
-    GPT_Q,         /* (rows, hidden), turned by RoPE */
-    GPT_K,         /* (rows, kv_hidden), turned by RoPE */
-    GPT_V,         /* (rows, kv_hidden) */
-    GPT_ATTENTION, /* (rows, hidden) */
-    GPT_LSE,       /* (rows, heads); split by heads: as memo_sp_attention_tensors says */
-    GPT_MIDDLE,    /* (rows, hidden) */
-    GPT_RSTD2,     /* (rows) */
-    GPT_NORM2,     /* (rows, hidden) */
-    GPT_UP,        /* (rows, 4 hidden) */
-    GPT_GELU,      /* (rows, 4 hidden) */
-    GPT_N_TENSORS
-};
-
-static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
-    const gpt_config* config = &desc->config;
-    const int64_t hidden = config->hidden, kv_hidden = gpt_layout_make(config).kv_hidden;
-    const int64_t lse_columns = gpt_round_up(config->n_heads, gpt_degree(config->ulysses));
-    const struct {
-        const char* name;
-        int64_t n_columns;
-        int32_t is_dear; /* dear to recompute, or small: swapped whole whatever alpha */
-        int32_t is_contiguous;
-    } table[GPT_N_TENSORS] = {
-        {"input", hidden, 1, 0},     {"rstd1", 1, 1, 0},         {"norm1", hidden, 0, 0},
-        {"q", hidden, 0, 1},         {"k", kv_hidden, 0, 1},     {"v", kv_hidden, 0, 1},
-        {"attention", hidden, 1, 1}, {"lse", lse_columns, 1, 1}, {"middle", hidden, 0, 0},
-        {"rstd2", 1, 1, 0},          {"norm2", hidden, 0, 0},    {"up", 4 * hidden, 0, 0},
-        {"gelu", 4 * hidden, 0, 0},
-    };
-    memo_swap_desc swap = memo_swap_desc_default();
-    int t;
-    for (t = 0; t < GPT_N_TENSORS; t++) {
-        tensors[t].name = table[t].name;
-        tensors[t].row_bytes = table[t].n_columns * (int64_t)sizeof(gpt_real);
-        tensors[t].is_contiguous = table[t].is_contiguous;
-        switch (desc->policy) {
-        case GPT_POLICY_KEEP: tensors[t].mode = MEMO_SWAP_KEEP; break;
-        case GPT_POLICY_RECOMPUTE:
-            tensors[t].mode = t == GPT_INPUT ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
-            break;
-        case GPT_POLICY_SWAP: tensors[t].mode = MEMO_SWAP_WHOLE; break;
-        case GPT_POLICY_ALPHA:
-        case GPT_POLICY_MEMO:
-            tensors[t].mode = table[t].is_dear ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
-            break;
-        }
-    }
-    swap.tensors = tensors;
-    swap.n_tensors = GPT_N_TENSORS;
-    swap.n_layers = config->n_layers;
-    swap.n_rows = gpt_n_rows(config);
-    swap.tile_rows = config->tile_rows;
-    swap.alpha = desc->policy >= GPT_POLICY_ALPHA ? desc->alpha : 1;
-    swap.rows = desc->policy == GPT_POLICY_MEMO ? desc->rows : NULL;
-    swap.n_resident_layers = desc->n_resident_layers;
-    swap.n_host_layers = desc->n_host_layers;
-    swap.spill_directory = desc->spill_directory;
-    swap.is_timed = desc->is_timed;
-    return swap;
-}
-
-static memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
-    const int64_t heads = config->n_heads, kv_heads = config->n_kv_heads;
-    if (config->n_layers < 1 || config->hidden < 1 || heads < 1 || kv_heads < 1 ||
-        config->sequence < 1 || config->batch < 1 || config->tile_rows < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layers %d, hidden %d, heads %d, key-value heads %d, sequence %lld, "
-                              "batch %lld, tile rows %lld: each must be 1 or more",
-                              config->n_layers, config->hidden, config->n_heads, config->n_kv_heads,
-                              (long long)config->sequence, (long long)config->batch,
-                              (long long)config->tile_rows);
-    if (config->hidden % heads || heads % kv_heads || config->hidden / heads % 2)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "hidden %d must be heads %d times an even number, and heads a "
-                              "multiple of key-value heads %d",
-                              config->hidden, config->n_heads, config->n_kv_heads);
-    if (!(config->dropout >= 0 && config->dropout < 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
-                              config->dropout);
-    if (config->data < 0 || config->ring < 0 || config->ulysses < 0 ||
-        (double)gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses) >
-            1 << 16 ||
-        config->batch % gpt_degree(config->data))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "ranks: data %d, ring %d, ulysses %d: at most 2^16 in all, and batch "
-                              "%lld a multiple of data",
-                              config->data, config->ring, config->ulysses,
-                              (long long)config->batch);
-    if (config->zero < 0 || config->zero > 2)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
-                              config->zero);
-    if (gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 &&
-        (sizeof(gpt_real) != sizeof(float) ||
-         config->hidden / heads > MEMO_HOST_ATTENTION_HEAD_SIZE))
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "attention over ranks takes floats, in heads of at most %d",
-                              MEMO_HOST_ATTENTION_HEAD_SIZE);
-    /* Up to here no product of sizes passes 64 bits, and no dimension of a GEMM an int. */
-    if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||
-        config->sequence > ((int64_t)1 << 36) / config->batch)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layers are at most 2^16, hidden 2^18, tile rows 2^28, batch * "
-                              "sequence 2^36");
-    return MEMO_STATUS_OK;
-}
-
-/* What a layer's input was computed from is gone. */
-static memo_status gpt_check_rows(const memo_swap_desc* swap, memo_error* error) {
-    int32_t layer;
-    for (layer = 0; layer < swap->n_layers; layer++) {
-        const memo_swap_rows* input = &swap->rows[layer * GPT_N_TENSORS + GPT_INPUT];
-        if (input->kept + input->swapped < swap->n_rows)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "gpt_desc.rows: layer %d: %lld rows of its input would be "
-                                  "recomputed, but nothing is there to do it from",
-                                  layer, (long long)(swap->n_rows - input->kept - input->swapped));
-    }
-    return MEMO_STATUS_OK;
-}
-
-GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
-                                        memo_error* error) {
-    memo_swap_tensor tensors[GPT_N_TENSORS];
-    memo_swap_desc swap;
-    memo_status status = gpt_check_config(&desc->config, error);
-    if (status) return status;
-    swap = gpt_swap_desc(desc, tensors);
-    status = memo_swap_get_sizes(&swap, sizes, error);
-    return status || !swap.rows ? status : gpt_check_rows(&swap, error);
-}
-
-/* ---- the model ----------------------------------------------------------------------------- */
-
-typedef memo_swap_view gpt_rows; /* where the rows of a tensor lie, skeletal or not */
-
-struct gpt_model {
-    gpt_config config;
-    gpt_layout layout;
-    gpt_share share;
-    memo_comm* gradient;          /* all ranks; NULL: one */
-    int32_t zero;                 /* config.zero, 0 on one rank */
-    memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one */
-    memo_host_attention attention_state;
-    int64_t n_rows, chunk_rows; /* chunk: what the MLP's backward and the classifier do at a time */
-    int32_t is_dry_run;
-
-    memo_device* host_device;
-    memo_device device;
-    memo_stream compute;
-    memo_event tokens_copied[2]; /* of either half of the staging buffer */
-    int32_t is_copying[2];
-    int32_t half;
-    memo_arena* arena;
-    memo_swap* swap;
-    int32_t n_recomputed_layers; /* the first ones */
-    int32_t parts, is_skipped;   /* which parts are enqueued; whether the one at hand is not */
-    gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
-
-    /* On the device. */
-    gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
-    gpt_real* rope;                                         /* (local tokens, head size) */
-    double* totals;                                         /* (GPT_N_TOTALS), of this step */
-    /* zero 2: the gradients of the bucket that is computed at the moment, and its first one. */
-    gpt_rows bucket;
-    int64_t bucket_begin;
-    int32_t is_reduced; /* the gradients are those of all ranks */
-    /* In pinned host memory. */
-    double* host_totals;
-    uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
-
-    int64_t n_updates;
-    int64_t step;        /* keys the dropout, as does */
-    int64_t first_token; /* the global number of the micro-batch's first token, of all ranks */
-    char phase[32];      /* "forward 3", for the names of operations */
-
-    /* The first failure of the call at hand.  After it every further operation does nothing, so the
-     * code below reads from top to bottom and asks once, at the end. */
-    memo_status status;
-    memo_error error;
-};
-
-enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
-/* Totals of a step.  The squares, of the gradient, come last: where it is whole on every rank they
- * are not summed. */
-enum { GPT_TOTAL_LOSS, GPT_TOTAL_VOTES, GPT_TOTAL_SQUARES, GPT_N_TOTALS };
-#define GPT_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
-
-static memo_status gpt_finish(gpt_model* model, memo_error* error) {
-    if (model->status && error) *error = model->error;
-    return model->status;
-}
-
-/* Rows [begin, end) of a tensor that lives until gpt_give. */
-static gpt_rows gpt_take(gpt_model* model, int64_t begin, int64_t end, int64_t n_columns) {
-    gpt_rows rows;
-    void* address = NULL;
-    rows.row_bytes = n_columns * (int64_t)sizeof(gpt_real);
-    if (!model->status)
-        model->status = memo_arena_alloc(model->arena, (end - begin) * rows.row_bytes, 0, &address,
-                                         &model->error);
-    rows.first = NULL; /* there are no rows before begin */
-    rows.rest = (char*)address;
-    rows.split_row = begin;
-    return rows;
-}
-
-static void gpt_give(gpt_model* model, gpt_rows rows) {
-    if (!model->status) model->status = memo_arena_free(model->arena, rows.rest, &model->error);
-}
-
-/* phase: forward, recompute or backward. */
-static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
-    char text[64];
-    snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
-    snprintf(text, sizeof text, "layer %d %s begin", layer, phase);
-    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
-}
-static void gpt_end_phase(gpt_model* model, int32_t layer, const char* phase) {
-    char text[64];
-    snprintf(text, sizeof text, "layer %d %s end", layer, phase);
-    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
-}
-
-/* ---- operations -------------------------------------------------------------------------------
- *
- * Each is a struct of arguments, a function that runs with them on the compute stream, and a
- * function that announces what will be read and written and enqueues it. */
-
-typedef struct gpt_op {
-    const char* name;
-    memo_range reads[16], writes[16];
-    int32_t n_reads, n_writes;
-} gpt_op;
-
-static gpt_op gpt_op_make(const char* name) {
-    gpt_op op;
-    op.name = name;
-    op.n_reads = op.n_writes = 0;
-    return op;
-}
-
-static memo_range gpt_range(const void* address, int64_t n_bytes) {
-    memo_range range;
-    range.begin = (uint64_t)(uintptr_t)address;
-    range.end = range.begin + (uint64_t)n_bytes;
-    return range;
-}
-static void gpt_reads(gpt_op* op, const void* address, int64_t n_bytes) {
-    op->reads[op->n_reads++] = gpt_range(address, n_bytes);
-}
-static void gpt_writes(gpt_op* op, const void* address, int64_t n_bytes) {
-    op->writes[op->n_writes++] = gpt_range(address, n_bytes);
-}
-
-/* Rows [begin, end) lie in one piece or two. */
-static void gpt_reads_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
-    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
-    gpt_reads(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
-    if (split < end) gpt_reads(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
-}
-static void gpt_writes_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
-    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
-    gpt_writes(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
-    if (split < end) gpt_writes(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
-}
-
-/* A dry run only requests memory, and after a failure nothing more is enqueued. */
-static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
-/* Nor is a part that is not measured. */
-static int gpt_is_silent(const gpt_model* model) { return gpt_is_idle(model) || model->is_skipped; }
-static void gpt_begin_part(gpt_model* model, int part) {
-    model->is_skipped = !(model->parts & part);
-}
-
-static void gpt_announce(gpt_model* model, const gpt_op* op) {
-    memo_op_desc announced = memo_op_desc_default();
-    char name[96];
-    if (gpt_is_silent(model) || !model->device.annotate) return;
-    snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
-    announced.name = name;
-    announced.reads = op->reads;
-    announced.n_reads = op->n_reads;
-    announced.writes = op->writes;
-    announced.n_writes = op->n_writes;
-    model->status =
-        model->device.annotate(model->device.context, model->compute, &announced, &model->error);
-}
-
-static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
-                       const void* args, size_t args_bytes) {
-    if (gpt_is_silent(model)) return;
-    gpt_announce(model, op);
-    if (!model->status)
-        model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
-                                                (int64_t)args_bytes, &model->error);
-}
-
-/* Rows [begin, end), taken a tile at a time; begin lies at a tile's border.  A tile lies in one
- * piece. */
-typedef struct gpt_span {
-    int64_t begin, end, tile_rows;
-} gpt_span;
-
-static gpt_span gpt_span_make(const gpt_model* model, int64_t begin, int64_t end) {
-    gpt_span span;
-    span.begin = begin;
-    span.end = end;
-    span.tile_rows = model->config.tile_rows;
-    return span;
-}
-static int64_t gpt_tile(const gpt_span* span, int64_t row) {
-    return gpt_min(span->tile_rows, span->end - row);
-}
-/* Of the tile that `row` lies in. */
-static int64_t gpt_tile_end(const gpt_span* span, int64_t row) {
-    return gpt_min((row / span->tile_rows + 1) * span->tile_rows, span->end);
-}
-static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
-    return (gpt_real*)memo_swap_row(rows, row);
-}
-
-/* Where the gradient of the parameters from `offset` on is added up. */
-static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
-    return model->zero == 2 ? gpt_at(&model->bucket, 0) + (offset - model->bucket_begin)
-                            : model->gradients + offset;
-}
-
-/* --- linear: y = x W^T --- */
-typedef struct gpt_linear_args {
-    gpt_span span;
-    gpt_rows y, x; /* backward: y is dy */
-    gpt_rows dx;
-    const gpt_real* weight;
-    gpt_real* dweight;
-    int64_t n_outputs, n_inputs;
-    int32_t is_first; /* backward: dx is set, else added to */
-} gpt_linear_args;
-
-static memo_status gpt_linear_run(void* pointer, memo_error* error) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_linear_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), a->weight,
-                           gpt_tile(&a->span, row), a->n_outputs, a->n_inputs);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_linear(gpt_model* model, const char* name, gpt_rows y, gpt_rows x, int64_t weight,
-                       int64_t n_outputs, int64_t n_inputs, int64_t begin, int64_t end) {
-    gpt_op op = gpt_op_make(name);
-    gpt_linear_args a;
-    if (gpt_is_idle(model) || begin == end) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = y;
-    a.x = x;
-    a.weight = model->parameters + weight;
-    a.n_outputs = n_outputs;
-    a.n_inputs = n_inputs;
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads(&op, a.weight, n_outputs * n_inputs * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &y, begin, end);
-    gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
-}
-
-static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
-    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_linear_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
-                            a->weight, a->is_first, gpt_tile(&a->span, row), a->n_outputs,
-                            a->n_inputs);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy,
-                            gpt_rows x, int is_first, int64_t weight, int64_t n_outputs,
-                            int64_t n_inputs, int64_t begin, int64_t end) {
-    const int64_t weight_bytes = n_outputs * n_inputs * (int64_t)sizeof(gpt_real);
-    gpt_op op = gpt_op_make(name);
-    gpt_linear_args a;
-    if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = dy;
-    a.x = x;
-    a.dx = dx;
-    a.weight = model->parameters + weight;
-    a.dweight = gpt_gradient(model, weight);
-    a.n_outputs = n_outputs;
-    a.n_inputs = n_inputs;
-    a.is_first = is_first;
-    gpt_reads_rows(&op, &dy, begin, end);
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads(&op, a.weight, weight_bytes);
-    gpt_writes_rows(&op, &dx, begin, end);
-    gpt_writes(&op, a.dweight, weight_bytes);
-    gpt_launch(model, &op, gpt_linear_backward_run, &a, sizeof a);
-}
-
-/* --- norm --- */
-typedef struct gpt_norm_args {
-    gpt_span span;
-    gpt_rows y, x, rstd; /* backward: y is dy */
-    gpt_rows dx;         /* added to */
-    const gpt_real* weight;
-    gpt_real* dweight;
-    int64_t hidden;
-} gpt_norm_args;
-
-static memo_status gpt_norm_run(void* pointer, memo_error* error) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_norm_forward(gpt_at(&a->y, row), gpt_at(&a->rstd, row), gpt_at(&a->x, row), a->weight,
-                         gpt_tile(&a->span, row), a->hidden);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_norm(gpt_model* model, const char* name, gpt_rows y, gpt_rows rstd, gpt_rows x,
-                     int64_t weight, int64_t begin, int64_t end) {
-    gpt_op op = gpt_op_make(name);
-    gpt_norm_args a;
-    if (gpt_is_idle(model) || begin == end) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = y;
-    a.x = x;
-    a.rstd = rstd;
-    a.weight = model->parameters + weight;
-    a.hidden = model->config.hidden;
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &y, begin, end);
-    gpt_writes_rows(&op, &rstd, begin, end);
-    gpt_launch(model, &op, gpt_norm_run, &a, sizeof a);
-}
-
-static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_norm_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
-                          gpt_at(&a->rstd, row), a->weight, gpt_tile(&a->span, row), a->hidden);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_norm_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy, gpt_rows x,
-                          gpt_rows rstd, int64_t weight, int64_t begin, int64_t end) {
-    gpt_op op = gpt_op_make(name);
-    gpt_norm_args a;
-    if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = dy;
-    a.x = x;
-    a.rstd = rstd;
-    a.dx = dx;
-    a.weight = model->parameters + weight;
-    a.dweight = gpt_gradient(model, weight);
-    a.hidden = model->config.hidden;
-    gpt_reads_rows(&op, &dy, begin, end);
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads_rows(&op, &rstd, begin, end);
-    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &dx, begin, end);
-    gpt_writes(&op, a.dweight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_launch(model, &op, gpt_norm_backward_run, &a, sizeof a);
-}
-
-/* --- element by element: dropout, residual, GELU --- */
-typedef struct gpt_elements_args {
-    gpt_span span;
-    gpt_rows y, x, z; /* y from x and, where there are two, z */
-    int64_t n_columns, first_token;
-    const gpt_share* share; /* of the model, which outlives the operation */
-    gpt_dropout dropout;
-} gpt_elements_args;
-
-static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row, n, token;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += n) {
-        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
-        gpt_dropout_apply(gpt_at(&a->y, row), gpt_at(&a->x, row), &a->dropout,
-                          a->first_token + token, n, a->n_columns);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_residual_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row, n, token;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += n) {
-        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
-        gpt_residual_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
-                             &a->dropout, a->first_token + token, n, a->n_columns);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_gelu_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_tile(&a->span, row),
-                         a->n_columns);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_gelu_backward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
-                          gpt_tile(&a->span, row), a->n_columns);
-    return MEMO_STATUS_OK;
-}
-
-/* z and dropout may be NULL. */
-static void gpt_elements(gpt_model* model, const char* name, memo_host_function function,
-                         gpt_rows y, gpt_rows x, const gpt_rows* z, const gpt_dropout* dropout,
-                         int64_t begin, int64_t end) {
-    gpt_op op = gpt_op_make(name);
-    gpt_elements_args a;
-    if (gpt_is_idle(model) || begin == end) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = y;
-    a.x = x;
-    a.n_columns = y.row_bytes / (int64_t)sizeof(gpt_real);
-    a.first_token = model->first_token;
-    a.share = &model->share;
-    if (z) a.z = *z;
-    if (dropout) a.dropout = *dropout;
-    gpt_reads_rows(&op, &x, begin, end);
-    if (z) gpt_reads_rows(&op, z, begin, end);
-    gpt_writes_rows(&op, &y, begin, end);
-    gpt_launch(model, &op, function, &a, sizeof a);
-}
-
-/* --- RoPE, in place --- */
-typedef struct gpt_rope_args {
-    gpt_span span;
-    gpt_rows x;
-    const gpt_real* table; /* a row for each position of this rank */
-    int64_t sequence, n_heads, head_size;
-    int direction;
-} gpt_rope_args;
-
-static memo_status gpt_rope_run(void* pointer, memo_error* error) {
-    const gpt_rope_args* a = (const gpt_rope_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_rope(gpt_at(&a->x, row), a->table, a->direction, row, gpt_tile(&a->span, row),
-                 a->sequence, a->n_heads, a->head_size);
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int direction,
-                          int64_t begin, int64_t end) {
-    gpt_op op = gpt_op_make(name);
-    gpt_rope_args a;
-    if (gpt_is_idle(model) || begin == end) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.x = x;
-    a.table = model->rope;
-    a.sequence = model->share.layout.local_tokens;
-    a.head_size = model->config.hidden / model->config.n_heads;
-    a.n_heads = x.row_bytes / (a.head_size * (int64_t)sizeof(gpt_real));
-    a.direction = direction;
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads(&op, a.table, a.sequence * a.head_size * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &x, begin, end);
-    gpt_launch(model, &op, gpt_rope_run, &a, sizeof a);
-}
-
-/* --- attention over the ranks that hold a sequence --- */
-static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    desc.layout = share->layout;
-    desc.n_batch = (int32_t)share->batch;
-    desc.n_q_heads = config->n_heads;
-    desc.n_kv_heads = config->n_kv_heads;
-    desc.head_size = config->hidden / config->n_heads;
-    desc.sends_again = 1; /* by heads, q, k and v are not kept: by rows they are there anyhow */
-    return desc;
-}
-
-/* Of the rank that needs most, so that all ranks have one plan; 0 where no sequence is split. */
-static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
-    memo_sp_attention_desc desc = gpt_sp_desc(config, share);
-    memo_sp_attention_sizes sizes;
-    int64_t most = 0;
-    if (share->layout.ring * share->layout.ulysses == 1) return 0;
-    for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
-        if (!memo_sp_attention_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
-            most = sizes.device_bytes;
-    return most;
-}
-
-static memo_sp_attention_tensors gpt_sp_tensors(const gpt_rows* tensors) {
-    memo_sp_attention_tensors t;
-    memset(&t, 0, sizeof t);
-    t.q = gpt_at(&tensors[GPT_Q], 0);
-    t.k = gpt_at(&tensors[GPT_K], 0);
-    t.v = gpt_at(&tensors[GPT_V], 0);
-    t.out = gpt_at(&tensors[GPT_ATTENTION], 0);
-    t.lse = (float*)(void*)gpt_at(&tensors[GPT_LSE], 0);
-    return t;
-}
-
-/* --- attention, of whole sequences --- */
-typedef struct gpt_attention_args {
-    gpt_attention_shape shape;
-    int64_t batch;
-    const gpt_real *q, *k, *v;
-    gpt_real *out, *lse;
-    const gpt_real* dout;
-    gpt_real *dq, *dk, *dv, *delta;
-} gpt_attention_args;
-
-static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_rows* tensors) {
-    gpt_attention_args a;
-    memset(&a, 0, sizeof a);
-    a.shape.sequence = model->config.sequence;
-    a.shape.n_heads = model->config.n_heads;
-    a.shape.n_kv_heads = model->config.n_kv_heads;
-    a.shape.head_size = model->config.hidden / model->config.n_heads;
-    a.batch = model->share.batch;
-    a.q = gpt_at(&tensors[GPT_Q], 0); /* these five are contiguous */
-    a.k = gpt_at(&tensors[GPT_K], 0);
-    a.v = gpt_at(&tensors[GPT_V], 0);
-    a.out = gpt_at(&tensors[GPT_ATTENTION], 0);
-    a.lse = gpt_at(&tensors[GPT_LSE], 0);
-    return a;
-}
-
-static memo_status gpt_attention_run(void* pointer, memo_error* error) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
-    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    int64_t b;
-    (void)error;
-    for (b = 0; b < a->batch; b++) {
-        const int64_t row = b * a->shape.sequence;
-        gpt_attention_forward(a->out + row * q_columns, a->lse + row * a->shape.n_heads,
-                              a->q + row * q_columns, a->k + row * kv_columns,
-                              a->v + row * kv_columns, &a->shape);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_attention(gpt_model* model, const gpt_rows* tensors) {
-    gpt_op op = gpt_op_make("attention");
-    gpt_attention_args a;
-    if (gpt_is_idle(model)) return;
-    if (model->attention) {
-        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors);
-        const memo_mask causal = memo_mask_default();
-        model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
-        return;
-    }
-    a = gpt_attention_args_make(model, tensors);
-    gpt_reads_rows(&op, &tensors[GPT_Q], 0, model->n_rows);
-    gpt_reads_rows(&op, &tensors[GPT_K], 0, model->n_rows);
-    gpt_reads_rows(&op, &tensors[GPT_V], 0, model->n_rows);
-    gpt_writes_rows(&op, &tensors[GPT_ATTENTION], 0, model->n_rows);
-    gpt_writes_rows(&op, &tensors[GPT_LSE], 0, model->n_rows);
-    gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
-}
-
-static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
-    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    int64_t b;
-    (void)error;
-    for (b = 0; b < a->batch; b++) {
-        const int64_t row = b * a->shape.sequence, head_row = row * a->shape.n_heads;
-        gpt_attention_backward(a->dq + row * q_columns, a->dk + row * kv_columns,
-                               a->dv + row * kv_columns, a->delta + head_row,
-                               a->dout + row * q_columns, a->out + row * q_columns,
-                               a->lse + head_row, a->q + row * q_columns, a->k + row * kv_columns,
-                               a->v + row * kv_columns, &a->shape);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_attention_back(gpt_model* model, const gpt_rows* tensors, gpt_rows dq, gpt_rows dk,
-                               gpt_rows dv, gpt_rows delta, gpt_rows dout) {
-    gpt_op op = gpt_op_make("attention");
-    gpt_attention_args a;
-    int t;
-    if (gpt_is_idle(model)) return;
-    if (model->attention) {
-        memo_sp_attention_tensors s = gpt_sp_tensors(tensors);
-        const memo_mask causal = memo_mask_default();
-        s.d_out = gpt_at(&dout, 0);
-        s.d_q = gpt_at(&dq, 0);
-        s.d_k = gpt_at(&dk, 0);
-        s.d_v = gpt_at(&dv, 0);
-        model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
-        return;
-    }
-    a = gpt_attention_args_make(model, tensors);
-    a.dout = gpt_at(&dout, 0);
-    a.dq = gpt_at(&dq, 0);
-    a.dk = gpt_at(&dk, 0);
-    a.dv = gpt_at(&dv, 0);
-    a.delta = gpt_at(&delta, 0);
-    for (t = GPT_Q; t <= GPT_LSE; t++) gpt_reads_rows(&op, &tensors[t], 0, model->n_rows);
-    gpt_reads_rows(&op, &dout, 0, model->n_rows);
-    gpt_writes_rows(&op, &dq, 0, model->n_rows);
-    gpt_writes_rows(&op, &dk, 0, model->n_rows);
-    gpt_writes_rows(&op, &dv, 0, model->n_rows);
-    gpt_writes_rows(&op, &delta, 0, model->n_rows);
-    gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
-}
-
-/* --- what touches tokens: embedding, loss --- */
-typedef struct gpt_tokens_args {
-    gpt_span span;
-    gpt_rows x;
-    gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
-    const uint8_t* tokens; /* (rows); cross-entropy: the targets */
-    const gpt_share* share;
-    double* loss;
-    double loss_scale;
-    int64_t n_columns;
-} gpt_tokens_args;
-
-static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_embedding_forward(gpt_at(&a->x, row), a->table, a->tokens + row,
-                              gpt_tile(&a->span, row), a->n_columns);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += a->span.tile_rows)
-        gpt_embedding_backward(a->table, gpt_at(&a->x, row), a->tokens + row,
-                               gpt_tile(&a->span, row), a->n_columns);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
-    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row, n, token;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += n) {
-        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
-        if (token < 0) /* padding has no loss, and so no gradient */
-            memset(gpt_at(&a->x, row), 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
-        else
-            *a->loss += gpt_cross_entropy(gpt_at(&a->x, row), a->tokens + row, a->loss_scale, n,
-                                          a->n_columns);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static void gpt_embedding(gpt_model* model, gpt_rows x, const uint8_t* tokens, int is_backward) {
-    const int64_t table_bytes = GPT_VOCABULARY * model->config.hidden * (int64_t)sizeof(gpt_real);
-    gpt_op op = gpt_op_make("embedding");
-    gpt_tokens_args a;
-    if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, 0, model->n_rows);
-    a.x = x;
-    a.table = is_backward ? gpt_gradient(model, model->layout.embedding)
-                          : model->parameters + model->layout.embedding;
-    a.tokens = tokens;
-    a.n_columns = model->config.hidden;
-    gpt_reads(&op, tokens, model->n_rows);
-    if (is_backward) {
-        gpt_reads_rows(&op, &x, 0, model->n_rows);
-        gpt_writes(&op, a.table, table_bytes);
-    } else {
-        gpt_reads(&op, a.table, table_bytes);
-        gpt_writes_rows(&op, &x, 0, model->n_rows);
-    }
-    gpt_launch(model, &op, is_backward ? gpt_embedding_backward_run : gpt_embedding_run, &a,
-               sizeof a);
-}
-
-/* Adds to the loss; logits become their gradient. */
-static void gpt_loss(gpt_model* model, gpt_rows logits, const uint8_t* targets, double loss_scale,
-                     int64_t begin, int64_t end) {
-    gpt_op op = gpt_op_make("cross-entropy");
-    gpt_tokens_args a;
-    if (gpt_is_idle(model)) return;
-    memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.x = logits;
-    a.tokens = targets;
-    a.share = &model->share;
-    a.loss = &model->totals[GPT_TOTAL_LOSS];
-    a.loss_scale = loss_scale;
-    a.n_columns = GPT_VOCABULARY;
-    gpt_reads_rows(&op, &logits, begin, end);
-    gpt_reads(&op, targets + begin, end - begin);
-    gpt_writes_rows(&op, &logits, begin, end);
-    gpt_writes(&op, a.loss, (int64_t)sizeof(double));
-    gpt_launch(model, &op, gpt_cross_entropy_run, &a, sizeof a);
-}
-
-/* --- buckets: what is summed, and split, at a time --- */
-
-/* The embedding, each layer, and final norm with classifier. */
-static int64_t gpt_n_buckets(const gpt_config* config) { return config->n_layers + 2; }
-static int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
-    const gpt_layout* at = &model->layout;
-    if (bucket == 0) return 0;
-    if (bucket == gpt_n_buckets(&model->config)) return at->n;
-    return at->layers + (bucket - 1) * at->layer_stride;
-}
-static int64_t gpt_bucket_of(const gpt_config* config, int64_t tensor) { /* gpt_parameter_at */
-    const int64_t last = gpt_n_buckets(config) - 1;
-    return tensor == 0 ? 0 : gpt_min((tensor - 1) / 8 + 1, last);
-}
-
-/* A rank's part of a bucket: parameters [begin, end), and where its gradient and moments lie. */
-typedef struct gpt_part {
-    int64_t begin, end;
-    gpt_real *gradients, *moments1, *moments2;
-} gpt_part;
-
-static gpt_part gpt_part_at(const gpt_model* model, int64_t bucket, int32_t rank) {
-    const int64_t begin = gpt_bucket_begin(model, bucket), n_ranks = model->share.n_ranks;
-    const int64_t n = (gpt_bucket_begin(model, bucket + 1) - begin) / n_ranks;
-    gpt_part part;
-    part.begin = begin + rank * n;
-    part.end = part.begin + n;
-    part.gradients = model->gradients + (model->zero == 2 ? begin / n_ranks : part.begin);
-    part.moments1 = model->moments1 + (model->zero ? begin / n_ranks : part.begin);
-    part.moments2 = model->moments2 + (part.moments1 - model->moments1);
-    return part;
-}
-
-/* The ranks whose parts this one updates: its own, or all. */
-static int32_t gpt_first_part(const gpt_model* model) {
-    return model->zero ? model->share.rank : 0;
-}
-static int32_t gpt_end_part(const gpt_model* model) {
-    return model->zero ? model->share.rank + 1 : model->share.n_ranks;
-}
-
-typedef struct gpt_sum_args {
-    gpt_real* to; /* += from */
-    const gpt_real* from;
-    int64_t n;
-} gpt_sum_args;
-
-static memo_status gpt_sum_run(void* pointer, memo_error* error) {
-    const gpt_sum_args* a = (const gpt_sum_args*)pointer;
-    int64_t i;
-    (void)error;
-    for (i = 0; i < a->n; i++) a->to[i] += a->from[i];
-    return MEMO_STATUS_OK;
-}
-
-/* Sums n reals at `gradients` over ranks; each gets its part of the sum, in place. */
-static void gpt_reduce_scatter(gpt_model* model, gpt_real* gradients, int64_t n) {
-    const int64_t n_part = n / model->share.n_ranks;
-    gpt_op op = gpt_op_make("sum over ranks");
-    if (gpt_is_idle(model)) return;
-    gpt_reads(&op, gradients, n * (int64_t)sizeof *gradients);
-    gpt_writes(&op, gradients + model->share.rank * n_part, n_part * (int64_t)sizeof *gradients);
-    gpt_announce(model, &op);
-    if (!model->status)
-        model->status = model->gradient->reduce_scatter(
-            model->gradient, model->compute, gradients, gradients + model->share.rank * n_part,
-            n_part, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
-}
-
-/* With zero 2 a bucket has a gradient only while its backward runs. */
-static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
-    const int64_t begin = gpt_bucket_begin(model, bucket);
-    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    if (model->zero < 2) return;
-    model->bucket = gpt_take(model, 0, n, 1);
-    model->bucket_begin = begin;
-    if (!gpt_is_idle(model))
-        model->status =
-            model->device.fill(model->device.context, model->compute, gpt_at(&model->bucket, 0), 0,
-                               n * model->bucket.row_bytes, &model->error);
-}
-
-static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
-    const int64_t begin = gpt_bucket_begin(model, bucket);
-    const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
-    gpt_op op = gpt_op_make("add to the rank's part");
-    gpt_sum_args a;
-    if (model->zero < 2) return;
-    if (!gpt_is_idle(model)) {
-        gpt_reduce_scatter(model, gpt_at(&model->bucket, 0), n);
-        a.n = n / model->share.n_ranks;
-        a.to = gpt_part_at(model, bucket, model->share.rank).gradients;
-        a.from = gpt_at(&model->bucket, 0) + model->share.rank * a.n;
-        gpt_reads(&op, a.from, a.n * (int64_t)sizeof(gpt_real));
-        gpt_writes(&op, a.to, a.n * (int64_t)sizeof(gpt_real));
-        gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
-    }
-    gpt_give(model, model->bucket);
-}
-
-/* The gradient of all micro-batches becomes that of all ranks, once a step; with zero 2 it is. */
-static void gpt_reduce_gradients(gpt_model* model) {
-    gpt_op op = gpt_op_make("sum over ranks");
-    int64_t b;
-    if (!model->gradient || model->is_reduced) return;
-    model->is_reduced = 1;
-    if (model->zero == 0) {
-        gpt_reads(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
-        gpt_writes(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
-        gpt_announce(model, &op);
-        if (!model->status)
-            model->status = model->gradient->all_reduce(
-                model->gradient, model->compute, model->gradients, model->gradients,
-                model->layout.n, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
-    }
-    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
-        gpt_reduce_scatter(model, model->gradients + gpt_bucket_begin(model, b),
-                           gpt_bucket_begin(model, b + 1) - gpt_bucket_begin(model, b));
-}
-
-/* Loss and votes of all ranks; the squares too where each has summed its own part. */
-static void gpt_reduce_totals(gpt_model* model) {
-    const int64_t n = model->zero ? GPT_N_TOTALS : GPT_TOTAL_SQUARES;
-    gpt_op op = gpt_op_make("totals over ranks");
-    if (!model->gradient) return;
-    gpt_reads(&op, model->totals, n * (int64_t)sizeof(double));
-    gpt_writes(&op, model->totals, n * (int64_t)sizeof(double));
-    gpt_announce(model, &op);
-    if (!model->status)
-        model->status = model->gradient->all_reduce(model->gradient, model->compute, model->totals,
-                                                    model->totals, n, MEMO_TYPE_F64,
-                                                    MEMO_REDUCTION_SUM, &model->error);
-}
-
-/* Each rank has updated its part; all get the others'. */
-static void gpt_gather_parameters(gpt_model* model) {
-    int64_t b;
-    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero && !model->status; b++) {
-        const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        gpt_real* bucket = model->parameters + gpt_bucket_begin(model, b);
-        const int64_t n = part.end - part.begin;
-        gpt_op op = gpt_op_make("gather parameters");
-        gpt_reads(&op, model->parameters + part.begin, n * (int64_t)sizeof(gpt_real));
-        gpt_writes(&op, bucket, n * model->share.n_ranks * (int64_t)sizeof(gpt_real));
-        gpt_announce(model, &op);
-        if (!model->status)
-            model->status = model->gradient->all_gather(model->gradient, model->compute,
-                                                        model->parameters + part.begin, bucket, n,
-                                                        GPT_TYPE, &model->error);
-    }
-}
-
-/* --- the update --- */
-typedef struct gpt_update_args {
-    gpt_model* model; /* outlives the operation: gpt_destroy waits for the stream */
-    gpt_adamw_desc adamw;
-    double clip, vote;
-} gpt_update_args;
-
-/* Part by part in the order of ranks, as they are summed where each rank has its own. */
-static memo_status gpt_gradient_norm_run(void* pointer, memo_error* error) {
-    const gpt_update_args* a = (const gpt_update_args*)pointer;
-    const gpt_model* model = a->model;
-    int64_t b;
-    int32_t r;
-    (void)error;
-    model->totals[GPT_TOTAL_VOTES] = a->vote;
-    model->totals[GPT_TOTAL_SQUARES] = 0;
-    for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
-        double lanes[GPT_LANES] = {0};
-        for (b = 0; b < gpt_n_buckets(&model->config); b++) {
-            const gpt_part part = gpt_part_at(model, b, r);
-            gpt_add_squares(lanes, part.gradients, part.end - part.begin);
-        }
-        model->totals[GPT_TOTAL_SQUARES] += gpt_sum_squares(lanes);
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* What of a tensor lies in the part. */
-static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_parameter* p,
-                           double scale, const gpt_adamw_desc* adamw) {
-    const int64_t begin = p->offset > part->begin ? p->offset : part->begin;
-    const int64_t end = gpt_min(p->offset + p->n, part->end), at = begin - part->begin;
-    if (begin < end)
-        gpt_adamw(model->parameters + begin, part->moments1 + at, part->moments2 + at,
-                  part->gradients + at, scale, adamw, end - begin);
-}
-
-static memo_status gpt_adamw_run(void* pointer, memo_error* error) {
-    const gpt_update_args* a = (const gpt_update_args*)pointer;
-    gpt_model* model = a->model;
-    const double norm = sqrt(model->totals[GPT_TOTAL_SQUARES]);
-    const double scale = a->clip > 0 && norm > a->clip ? a->clip / norm : 1;
-    int64_t t;
-    int32_t r;
-    (void)error;
-    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
-        const gpt_parameter p = gpt_parameter_at(&model->config, t);
-        gpt_adamw_desc adamw = a->adamw;
-        if (p.initial_std <= 0) adamw.weight_decay = 0;
-        for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
-            const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, t), r);
-            gpt_adamw_part(model, &part, &p, scale, &adamw);
-        }
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* The arguments are copied at launch and must fit. */
-typedef char gpt_linear_args_fit[sizeof(gpt_linear_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-typedef char gpt_norm_args_fit[sizeof(gpt_norm_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-typedef char gpt_elements_args_fit[sizeof(gpt_elements_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
-typedef char gpt_attention_args_fit[sizeof(gpt_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
+#include "gpt_layout.h"
+#include "gpt_operations.h"
+#include "gpt_parallel.h"
 
 /* ---- a layer ------------------------------------------------------------------------------- */
+
+static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor);
 
 static gpt_rows gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     gpt_rows nowhere;
     memset(&nowhere, 0, sizeof nowhere);
-    return model->is_dry_run ? nowhere : model->tensors[layer][tensor];
+    if (model->is_dry_run) return nowhere;
+    return model->tensor.is_mixed ? gpt_packed_tensor(model, layer, tensor)
+                                  : model->tensors[layer][tensor];
 }
 
 static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
     return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
 }
-
-/* Rows of a tensor that a pass computes. */
-typedef struct gpt_need {
-    int64_t begin, end;
-} gpt_need;
 
 /* The rows from the first to the last that either needs. */
 static gpt_need gpt_need_either(gpt_need a, gpt_need b) {
@@ -1412,173 +231,261 @@ static gpt_need gpt_need_either(gpt_need a, gpt_need b) {
     return a;
 }
 
-/* From the layer's input to GELU: all rows in the forward; before the backward, those that were
+static gpt_need gpt_rows_make(int64_t begin, int64_t end) {
+    gpt_need rows;
+    rows.begin = begin;
+    rows.end = end;
+    return rows;
+}
+static gpt_need gpt_need_in(gpt_need need, gpt_need rows) {
+    need.begin = need.begin > rows.begin ? need.begin : rows.begin;
+    need.end = gpt_min(need.end, rows.end);
+    if (need.begin >= need.end) need.begin = need.end = rows.begin;
+    return need;
+}
+
+/* --- two blocks ---
+ *
+ * Rows to compute: all of a part in the forward; before the backward, those of the part that were
  * neither kept nor swapped, whatever they are of each tensor: what they are computed from is kept,
  * back, or recomputed just before.  The same operations on the same tiles give the same bits, also
  * in rows that were there already.  A norm's rstd comes with it, lse with the attention. */
-static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+
+/* From the layer's input to the projection, into y (rows, hidden), of as many rows as `middle`
+ * needs; over tensor ranks y is a partial sum. */
+static void gpt_compute_attention(gpt_model* model, int32_t layer,
+                                  const gpt_need need[GPT_N_TENSORS], gpt_need rows, gpt_rows y) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, kv_hidden = at->kv_hidden;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
-    gpt_rows t[GPT_N_TENSORS], projected;
+    const int64_t hidden = model->config.hidden;
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
+    gpt_rows t[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
              need[GPT_NORM1].begin, need[GPT_NORM1].end);
-    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, hidden, hidden,
+    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, w.q, hidden,
                need[GPT_Q].begin, need[GPT_Q].end);
-    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, kv_hidden, hidden,
+    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, w.kv, hidden,
                need[GPT_K].begin, need[GPT_K].end);
-    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, kv_hidden, hidden,
+    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, w.kv, hidden,
                need[GPT_V].begin, need[GPT_V].end);
     gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q].begin, need[GPT_Q].end);
     gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K].begin, need[GPT_K].end);
-    /* A query needs keys of all rows before it: attention is computed for whole sequences or not at
-     * all. */
-    if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end) gpt_attention(model, t);
-
-    projected = gpt_take(model, 0, model->n_rows, hidden);
-    gpt_linear(model, "projection", projected, t[GPT_ATTENTION], weights + at->projection, hidden,
-               hidden, need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
-    gpt_elements(model, "residual", gpt_residual_run, t[GPT_MIDDLE], t[GPT_INPUT], &projected,
-                 &dropout, need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
-    gpt_give(model, projected);
-
-    gpt_norm(model, "norm2", t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE], weights + at->norm2,
-             need[GPT_NORM2].begin, need[GPT_NORM2].end);
-    gpt_linear(model, "up", t[GPT_UP], t[GPT_NORM2], weights + at->up, 4 * hidden, hidden,
-               need[GPT_UP].begin, need[GPT_UP].end);
-    gpt_elements(model, "GELU", gpt_gelu_run, t[GPT_GELU], t[GPT_UP], NULL, NULL,
-                 need[GPT_GELU].begin, need[GPT_GELU].end);
+    /* A query needs keys of all rows before it: attention is computed for all rows or not at all. */
+    if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end)
+        gpt_attention(model, t, rows.begin, rows.end);
+    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection, hidden, w.q,
+               need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
 }
 
-/* Rows that lie in one piece, in either tensor. */
-static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, int64_t begin,
-                          int64_t end) {
-    if (gpt_is_silent(model) || begin >= end) return;
-    model->status = model->device.copy(model->device.context, model->compute, MEMO_COPY_ON_DEVICE,
-                                       gpt_at(&to, begin), gpt_at(&from, begin),
-                                       (end - begin) * to.row_bytes, &model->error);
+/* `to` = `from` and what a block makes of it: y, dropped out. */
+static void gpt_residual(gpt_model* model, gpt_rows to, gpt_rows from, gpt_rows y, int32_t layer,
+                         int site, gpt_need rows) {
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
+    gpt_elements(model, "residual", gpt_residual_run, to, from, &y, &dropout, rows.begin, rows.end);
+}
+
+/* From middle to GELU. */
+static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    gpt_norm(model, "norm2", gpt_tensor(model, layer, GPT_NORM2),
+             gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
+             weights + at->norm2, need[GPT_NORM2].begin, need[GPT_NORM2].end);
+    gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
+               weights + at->up, gpt_widths_of(&model->config, layer).wide, model->config.hidden,
+               need[GPT_UP].begin, need[GPT_UP].end);
+    gpt_elements(model, "GELU", gpt_gelu_run, gpt_tensor(model, layer, GPT_GELU),
+                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU].begin,
+                 need[GPT_GELU].end);
+}
+
+/* The MLP's last product, which the backward does not need; over tensor ranks a partial sum. */
+static void gpt_down(gpt_model* model, int32_t layer, gpt_rows y, gpt_need rows) {
+    const gpt_layout* at = &model->layout;
+    gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
+               at->layers + layer * at->layer_stride + at->down, model->config.hidden,
+               gpt_widths_of(&model->config, layer).wide, rows.begin, rows.end);
+}
+
+/* dx: the gradient of the block's output stream.  That of its input, the stream itself left out, is
+ * added to `to`, which may be dx; over tensor ranks it is a partial sum, through the norm, which is
+ * linear in it. */
+static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_rows to, gpt_rows dx,
+                             gpt_need rows) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
+    const gpt_rows up = gpt_tensor(model, layer, GPT_UP);
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
+    gpt_rows masked, d_gelu, d_up, d_norm;
+    masked = gpt_take(model, begin, end, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
+    d_gelu = gpt_take(model, begin, end, w.wide);
+    gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
+                    weights + at->down, hidden, w.wide, begin, end);
+    gpt_give(model, masked);
+    d_up = gpt_take(model, begin, end, w.wide);
+    gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, begin, end);
+    gpt_give(model, d_gelu);
+    d_norm = gpt_take(model, begin, end, hidden);
+    gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
+                    weights + at->up, w.wide, hidden, begin, end);
+    gpt_give(model, d_up);
+    gpt_norm_back(model, "norm2", to, d_norm, gpt_tensor(model, layer, GPT_MIDDLE),
+                  gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, begin, end);
+    gpt_give(model, d_norm);
+}
+
+/* Rows of the keys' gradients: those of the part, or all where other parts add to them. */
+static gpt_rows gpt_take_keys(gpt_model* model, gpt_rows shared, gpt_need rows, int64_t n_columns) {
+    return model->tensor.splits_sequence ? shared
+                                         : gpt_take(model, rows.begin, rows.end, n_columns);
+}
+static void gpt_give_keys(gpt_model* model, gpt_rows keys) {
+    if (!model->tensor.splits_sequence) gpt_give(model, keys);
+}
+
+static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_rows to, gpt_rows dx,
+                                   gpt_need rows) {
+    const gpt_layout* at = &model->layout;
+    const int64_t weights = at->layers + layer * at->layer_stride;
+    const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
+    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
+    const gpt_widths w = gpt_widths_of(&model->config, layer);
+    gpt_rows t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+
+    masked = gpt_take(model, begin, end, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
+    d_attention = gpt_take(model, begin, end, w.q);
+    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
+                    weights + at->projection, hidden, w.q, begin, end);
+    gpt_give(model, masked);
+    dq = gpt_take(model, begin, end, w.q);
+    dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
+    dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
+    /* Not needed over ranks of a sequence, but small. */
+    delta = gpt_take(model, begin, end, w.heads);
+    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, begin, end);
+    gpt_give(model, delta);
+    gpt_give(model, d_attention);
+    gpt_rope_rows(model, "RoPE of q", dq, -1, begin, end);
+    gpt_rope_rows(model, "RoPE of k", dk, -1, begin, end);
+    d_norm = gpt_take(model, begin, end, hidden);
+    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, w.q, hidden,
+                    begin, end);
+    gpt_give(model, dq);
+    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, w.kv, hidden,
+                    begin, end);
+    gpt_give_keys(model, dk);
+    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, w.kv, hidden,
+                    begin, end);
+    gpt_give_keys(model, dv);
+    gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
+                  begin, end);
+    gpt_give(model, d_norm);
+}
+
+/* --- both, one after the other --- */
+
+/* Both, of need; y is a block's output. */
+static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+    const gpt_rows y = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    gpt_compute_attention(model, layer, need, gpt_rows_make(0, model->n_rows), y);
+    gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE), gpt_tensor(model, layer, GPT_INPUT),
+                 y, layer, GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
+    gpt_give(model, y);
+    gpt_compute_mlp(model, layer, need);
+}
+
+/* Rows that lie in one piece or two of `to`, and in one of `from`. */
+static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, gpt_need rows) {
+    const int64_t split = gpt_min(to.split_row > rows.begin ? to.split_row : rows.begin, rows.end);
+    const int64_t begins[2] = {rows.begin, split}, ends[2] = {split, rows.end};
+    int i;
+    for (i = 0; i < 2; i++)
+        if (!gpt_is_silent(model) && begins[i] < ends[i])
+            model->status = model->device.copy(
+                model->device.context, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(&to, begins[i]),
+                gpt_at(&from, begins[i]), (ends[i] - begins[i]) * to.row_bytes, &model->error);
 }
 
 /* x: the residual stream (rows, hidden), in place. */
-static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
-    const gpt_layout* at = &model->layout;
-    const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
-    const int64_t down = at->layers + layer * at->layer_stride + at->down;
-    const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
-    const gpt_rows input = gpt_tensor(model, layer, GPT_INPUT);
-    const gpt_rows middle = gpt_tensor(model, layer, GPT_MIDDLE);
+static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_rows x) {
+    const gpt_need rows = gpt_rows_make(0, model->n_rows);
     gpt_need all[GPT_N_TENSORS];
-    gpt_rows branch;
+    gpt_rows y;
     int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) {
-        all[i].begin = 0;
-        all[i].end = n_rows;
+    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
+    gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, rows);
+    gpt_compute(model, layer, all);
+    y = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    gpt_down(model, layer, y, rows);
+    gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
+    gpt_give(model, y);
+}
+
+/* What the engine's rows leave to recomputation. */
+static void gpt_recompute_need(const gpt_model* model, int32_t layer,
+                               gpt_need need[GPT_N_TENSORS]) {
+    int i;
+    memset(need, 0, GPT_N_TENSORS * sizeof *need);
+    for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model) && layer < model->n_recomputed_layers; i++)
+        memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
+    need[GPT_NORM1] = gpt_need_either(need[GPT_NORM1], need[GPT_RSTD1]);
+    need[GPT_NORM2] = gpt_need_either(need[GPT_NORM2], need[GPT_RSTD2]);
+    need[GPT_ATTENTION] = gpt_need_either(need[GPT_ATTENTION], need[GPT_LSE]);
+}
+
+/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
+ * residual stream passes gradients on unchanged, so each block adds to it. */
+static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_rows dx) {
+    gpt_need need[GPT_N_TENSORS];
+    int64_t begin, end;
+    if (layer < model->n_recomputed_layers) {
+        gpt_begin_phase(model, layer, "recompute");
+        gpt_recompute_need(model, layer, need);
+        gpt_compute(model, layer, need);
+        gpt_end_phase(model, layer, "recompute");
+        snprintf(model->phase, sizeof model->phase, "backward %d", layer);
     }
+    for (begin = 0; begin < model->n_rows; begin = end) {
+        end = gpt_min(begin + model->chunk_rows, model->n_rows);
+        gpt_backward_mlp(model, layer, dx, dx, gpt_rows_make(begin, end));
+    }
+    gpt_backward_attention(model, layer, dx, dx, gpt_rows_make(0, model->n_rows));
+}
+
+#include "gpt_tensor.h"
+
+/* What the engine is told is the same, whoever calls the blocks. */
+static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     gpt_begin_phase(model, layer, "forward");
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_begin(model->swap, layer, &model->error);
-    gpt_copy_rows(model, input, x, 0, gpt_min(input.split_row, n_rows));
-    gpt_copy_rows(model, input, x, input.split_row, n_rows);
-    gpt_compute(model, layer, all);
-    branch = gpt_take(model, 0, n_rows, hidden);
-    gpt_linear(model, "down", branch, gpt_tensor(model, layer, GPT_GELU), down, hidden, 4 * hidden,
-               0, n_rows);
-    gpt_elements(model, "residual", gpt_residual_run, x, middle, &branch, &dropout, 0, n_rows);
-    gpt_give(model, branch);
+    if (gpt_is_split(&model->config))
+        gpt_forward_blocks(model, layer, x);
+    else
+        gpt_forward_plain(model, layer, x);
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_end(model->swap, layer, &model->error);
     gpt_end_phase(model, layer, "forward");
 }
 
-static void gpt_recompute(gpt_model* model, int32_t layer) {
-    gpt_need need[GPT_N_TENSORS];
-    int i;
-    memset(need, 0, sizeof need);
-    gpt_begin_phase(model, layer, "recompute");
-    for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model); i++)
-        memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
-    need[GPT_NORM1] = gpt_need_either(need[GPT_NORM1], need[GPT_RSTD1]);
-    need[GPT_NORM2] = gpt_need_either(need[GPT_NORM2], need[GPT_RSTD2]);
-    need[GPT_ATTENTION] = gpt_need_either(need[GPT_ATTENTION], need[GPT_LSE]);
-    gpt_compute(model, layer, need);
-    gpt_end_phase(model, layer, "recompute");
-}
-
-/* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
- * residual stream passes gradients on unchanged, so each branch adds to it. */
 static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
-    const gpt_layout* at = &model->layout;
-    const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, kv_hidden = at->kv_hidden, n = model->n_rows;
-    const gpt_dropout mlp_dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
-    const gpt_dropout projection_dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
-    gpt_rows t[GPT_N_TENSORS], masked, d_gelu, d_up, d_norm, d_attention, dq, dk, dv, delta;
-    int64_t begin, end;
-    int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
-
     gpt_begin_phase(model, layer, "backward");
     gpt_begin_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
         model->status = memo_swap_backward_begin(model->swap, layer, &model->error);
-    if (layer < model->n_recomputed_layers) {
-        gpt_recompute(model, layer);
-        snprintf(model->phase, sizeof model->phase, "backward %d", layer);
-    }
-
-    for (begin = 0; begin < n; begin = end) {
-        end = gpt_min(begin + model->chunk_rows, n);
-        masked = gpt_take(model, begin, end, hidden);
-        gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &mlp_dropout, begin, end);
-        d_gelu = gpt_take(model, begin, end, 4 * hidden);
-        gpt_linear_back(model, "down", d_gelu, masked, t[GPT_GELU], 1, weights + at->down, hidden,
-                        4 * hidden, begin, end);
-        gpt_give(model, masked);
-        d_up = gpt_take(model, begin, end, 4 * hidden);
-        gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &t[GPT_UP], NULL, begin,
-                     end);
-        gpt_give(model, d_gelu);
-        d_norm = gpt_take(model, begin, end, hidden);
-        gpt_linear_back(model, "up", d_norm, d_up, t[GPT_NORM2], 1, weights + at->up, 4 * hidden,
-                        hidden, begin, end);
-        gpt_give(model, d_up);
-        gpt_norm_back(model, "norm2", dx, d_norm, t[GPT_MIDDLE], t[GPT_RSTD2], weights + at->norm2,
-                      begin, end);
-        gpt_give(model, d_norm);
-    }
-
-    masked = gpt_take(model, 0, n, hidden);
-    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &projection_dropout, 0, n);
-    d_attention = gpt_take(model, 0, n, hidden);
-    gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
-                    weights + at->projection, hidden, hidden, 0, n);
-    gpt_give(model, masked);
-    dq = gpt_take(model, 0, n, hidden);
-    dk = gpt_take(model, 0, n, kv_hidden);
-    dv = gpt_take(model, 0, n, kv_hidden);
-    delta = gpt_take(model, 0, n, model->config.n_heads); /* not needed over ranks, but small */
-    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention);
-    gpt_give(model, delta);
-    gpt_give(model, d_attention);
-    gpt_rope_rows(model, "RoPE of q", dq, -1, 0, n);
-    gpt_rope_rows(model, "RoPE of k", dk, -1, 0, n);
-    d_norm = gpt_take(model, 0, n, hidden);
-    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, hidden,
-                    hidden, 0, n);
-    gpt_give(model, dq);
-    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, kv_hidden, hidden,
-                    0, n);
-    gpt_give(model, dk);
-    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, kv_hidden,
-                    hidden, 0, n);
-    gpt_give(model, dv);
-    gpt_norm_back(model, "norm1", dx, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1, 0,
-                  n);
-    gpt_give(model, d_norm);
+    if (gpt_is_split(&model->config))
+        gpt_backward_blocks(model, layer, dx);
+    else
+        gpt_backward_plain(model, layer, dx);
     gpt_end_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
         model->status = memo_swap_backward_end(model->swap, layer, &model->error);
@@ -1715,9 +622,12 @@ GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, m
     gpt_need need[GPT_N_TENSORS];
     gpt_rows x;
     void* tokens = NULL;
-    if (tensor == GPT_INPUT || tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "a layer's input, rstd and lse are not recomputed alone");
+    if (gpt_is_dead_end(&model->config, tensor) || tensor == GPT_RSTD1 || tensor == GPT_RSTD2 ||
+        tensor == GPT_LSE)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "a layer's input, rstd and lse are not recomputed alone, nor in the order "
+            "fine its middle");
     memset(need, 0, sizeof need);
     need[tensor].end = model->n_rows;
     snprintf(model->phase, sizeof model->phase, "recompute 0");
@@ -1729,7 +639,10 @@ GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, m
     x = gpt_take(model, 0, model->n_rows, model->config.hidden);
     (void)x;
     model->is_skipped = 0;
-    gpt_compute(model, 0, need);
+    if (gpt_is_split(&model->config))
+        gpt_compute_parts(model, 0, need);
+    else
+        gpt_compute(model, 0, need);
     memo_arena_abandon(model->arena);
     return gpt_finish(model, error);
 }
@@ -1885,16 +798,6 @@ static int64_t gpt_rope_bytes(const gpt_config* config) {
            (int64_t)sizeof(gpt_real);
 }
 
-/* Device memory that lives as long as the model: the same requests in a dry run and a real one.
- * The mark gives it its name in the picture of the plan. */
-static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
-    void* address = NULL;
-    if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
-    if (!model->status)
-        model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
-    return address;
-}
-
 /* Streams, events, pinned memory, engine. */
 static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap_memory,
                               void* sp_memory) {
@@ -1942,6 +845,7 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
         sp.device_memory = sp_memory;
         model->status = memo_sp_attention_create(&sp, &model->attention, &model->error);
     }
+    if (!model->status) gpt_create_blocks(model, desc);
 }
 
 /* The angles of this rank's positions.  host: room for those of the whole sequence and of a rank. */
@@ -1975,7 +879,7 @@ static void gpt_initialise(gpt_model* model) {
     for (i = 0; i < 4 && !model->status; i++)
         model->status =
             device->fill(device->context, model->compute, zeroed[i], 0, sizes[i], &model->error);
-    gpt_initial_parameters(&model->config, host);
+    gpt_initial_parameters(&model->config, model->share.tensor_rank, host);
     if (!model->status)
         model->status =
             gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
@@ -1988,15 +892,18 @@ static void gpt_initialise(gpt_model* model) {
 /* The communicators must be those of the config. */
 static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mesh,
                                   memo_error* error) {
-    if (gpt_n_ranks(config) == 1 ||
-        (mesh && mesh->gradient && mesh->degrees.data == gpt_degree(config->data) &&
+    if ((gpt_n_ranks(config) == 1 && !gpt_is_split(config)) ||
+        (mesh && mesh->gradient && mesh->tensor &&
+         mesh->degrees.tensor == gpt_degree(config->tensor) &&
+         mesh->degrees.data == gpt_degree(config->data) &&
          mesh->degrees.ring == gpt_degree(config->ring) &&
          mesh->degrees.ulysses == gpt_degree(config->ulysses)))
         return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "data %d x ring %d x ulysses %d ranks need a mesh of these degrees",
+                          "data %d x ring %d x ulysses %d x tensor %d ranks need a mesh of these "
+                          "degrees",
                           gpt_degree(config->data), gpt_degree(config->ring),
-                          gpt_degree(config->ulysses));
+                          gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
 /* How many layers, from the first on, recompute something; with a table, not the last one, over
@@ -2067,6 +974,7 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     model->rope = (gpt_real*)gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
     model->totals =
         (double*)gpt_take_persistent(model, "totals", GPT_N_TOTALS * (int64_t)sizeof(double));
+    gpt_take_partial_sums(model);
     if (gpt_sp_bytes(config, &model->share))
         sp_memory =
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
@@ -2090,6 +998,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     device = &model->device;
     /* In the reverse order of creation; what was not created yet is NULL. */
     if (model->compute) device->stream_synchronize(device->context, model->compute, NULL);
+    gpt_destroy_blocks(model);
     if (model->attention) memo_sp_attention_destroy(model->attention);
     if (model->swap) memo_swap_destroy(model->swap);
     if (model->host_totals) device->host_free(device->context, model->host_totals, NULL);
@@ -2106,153 +1015,19 @@ GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model) { return model->swap; }
 GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model) { return model->arena; }
 GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model) { return model->compute; }
 
-/* ---- generation, on the host --------------------------------------------------------------- */
-
-typedef struct gpt_generator {
-    gpt_config config;
-    gpt_layout layout;
-    int64_t n_positions, max_rows; /* in all; of one pass */
-    gpt_real* memory;              /* all that follows, in one piece */
-    gpt_real* parameters;
-    gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
-    gpt_real* rope;          /* (positions, head size) */
-    gpt_real *x, *y, *q;     /* (max rows, hidden) */
-    gpt_real* up;            /* (max rows, 4 hidden) */
-    gpt_real* rstd;          /* (max rows) */
-    gpt_real* scores;        /* (sequence) */
-    gpt_real* logits;        /* (vocabulary) */
-} gpt_generator;
-
-static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int64_t n_positions) {
-    const int64_t hidden = config->hidden, head_size = hidden / config->n_heads;
-    gpt_real** const places[11] = {&g->parameters, &g->keys,   &g->values, &g->rope,
-                                   &g->x,          &g->y,      &g->q,      &g->up,
-                                   &g->rstd,       &g->scores, &g->logits};
-    int64_t sizes[11], n = 0;
-    int i;
-    g->config = *config;
-    g->layout = gpt_layout_make(config);
-    g->n_positions = n_positions;
-    g->max_rows = gpt_min(config->tile_rows, n_positions);
-    sizes[0] = g->layout.n;
-    sizes[1] = sizes[2] = config->n_layers * n_positions * g->layout.kv_hidden;
-    sizes[3] = n_positions * head_size;
-    sizes[4] = sizes[5] = sizes[6] = g->max_rows * hidden;
-    sizes[7] = g->max_rows * 4 * hidden;
-    sizes[8] = g->max_rows;
-    sizes[9] = config->sequence;
-    sizes[10] = GPT_VOCABULARY;
-    for (i = 0; i < 11; i++) n += sizes[i];
-    g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
-    if (!g->memory) return 0;
-    for (i = 0, n = 0; i < 11; n += sizes[i++]) *places[i] = g->memory + n;
-    gpt_rope_table(g->rope, n_positions, head_size);
-    return 1;
+GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model) {
+    const gpt_tensor_state* t = &model->tensor;
+    int64_t n_bytes = t->ranks ? t->ranks->sent_bytes : 0;
+    int a, b;
+    for (a = 0; a < GPT_MAX_LEVELS; a++)
+        for (b = 0; b < GPT_MAX_LEVELS; b++) {
+            const memo_degree_comms* pair = &t->pairs[a][b];
+            if (pair->tensor) n_bytes += pair->tensor->sent_bytes + pair->data->sent_bytes;
+            if (pair->across) n_bytes += pair->across->sent_bytes;
+        }
+    return n_bytes;
 }
 
-/* One query (heads * head size) at `position` against the keys of the `sequence` positions up to
- * it. */
-static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
-                                   const gpt_real* keys, const gpt_real* values, int64_t position) {
-    const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
-    const int64_t first = position < g->config.sequence ? 0 : position - g->config.sequence + 1;
-    const int64_t n = position - first + 1;
-    int64_t head, j, c;
-    for (head = 0; head < g->config.n_heads; head++, q += size, out += size) {
-        const int64_t at =
-            first * kv_hidden + head * g->config.n_kv_heads / g->config.n_heads * size;
-        gpt_real max, sum;
-        for (j = 0; j < n; j++)
-            g->scores[j] = gpt_dot(q, keys + at + j * kv_hidden, size) / gpt_sqrt((gpt_real)size);
-        max = gpt_max(g->scores, n);
-        for (j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
-        sum = gpt_sum(g->scores, n);
-        for (c = 0; c < size; c++) out[c] = 0;
-        for (j = 0; j < n; j++)
-            for (c = 0; c < size; c++)
-                out[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
-    }
-}
-
-/* Takes n tokens at positions first, first + 1, ... in; logits are those after the last. */
-static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
-    const gpt_layout* at = &g->layout;
-    const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
-    const int64_t head_size = hidden / g->config.n_heads;
-    const gpt_dropout none = gpt_dropout_make(0, 0, 0, 0, 0);
-    int64_t layer, row;
-    gpt_embedding_forward(g->x, g->parameters + at->embedding, tokens, n, hidden);
-    for (layer = 0; layer < g->config.n_layers; layer++) {
-        const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
-        gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
-        gpt_real* values = g->values + layer * g->n_positions * kv_hidden;
-        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm1, n, hidden);
-        gpt_linear_forward(g->q, g->y, w + at->query, n, hidden, hidden);
-        gpt_linear_forward(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
-        gpt_linear_forward(values + first * kv_hidden, g->y, w + at->value, n, kv_hidden, hidden);
-        gpt_rope(g->q, g->rope, 1, first, n, g->n_positions, g->config.n_heads, head_size);
-        gpt_rope(keys + first * kv_hidden, g->rope, 1, first, n, g->n_positions,
-                 g->config.n_kv_heads, head_size);
-        for (row = 0; row < n; row++)
-            gpt_generate_attention(g, g->y + row * hidden, g->q + row * hidden, keys, values,
-                                   first + row);
-        gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
-        gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
-        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
-        gpt_linear_forward(g->up, g->y, w + at->up, n, 4 * hidden, hidden);
-        gpt_gelu_forward(g->up, g->up, n, 4 * hidden);
-        gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, 4 * hidden);
-        gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
-    }
-    gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
-                     hidden);
-    gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_VOCABULARY, hidden);
-}
-
-/* uniform in (0, 1) decides. */
-static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uniform) {
-    const double max = (double)gpt_max(logits, GPT_VOCABULARY);
-    double sum = 0, left;
-    int i, likeliest = 0;
-    for (i = 1; i < GPT_VOCABULARY; i++)
-        if (logits[i] > logits[likeliest]) likeliest = i;
-    if (temperature <= 0) return (uint8_t)likeliest;
-    for (i = 0; i < GPT_VOCABULARY; i++) sum += exp(((double)logits[i] - max) / temperature);
-    left = uniform * sum;
-    for (i = 0; i < GPT_VOCABULARY; i++) {
-        left -= exp(((double)logits[i] - max) / temperature);
-        if (left < 0) return (uint8_t)i;
-    }
-    return (uint8_t)likeliest;
-}
-
-GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
-                                      double temperature, uint64_t seed, uint8_t* result,
-                                      int64_t n_new, memo_error* error) {
-    const int64_t n_read = gpt_min(n_text, model->config.sequence);
-    gpt_generator generator;
-    memo_status status;
-    int64_t i, n;
-    if (n_text < 1 || n_new < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
-                              "a negative number",
-                              (long long)n_text, (long long)n_new);
-    if (!gpt_generator_create(&generator, &model->config, n_read + n_new))
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory to generate %lld bytes", (long long)n_new);
-    status = gpt_get_parameters(model, generator.parameters, error);
-    text += n_text - n_read;
-    for (i = 0; i < n_read && !status; i += n) {
-        n = gpt_min(generator.max_rows, n_read - i);
-        gpt_generator_read(&generator, text + i, i, n);
-    }
-    for (i = 0; i < n_new && !status; i++) {
-        result[i] = gpt_sample(generator.logits, temperature, gpt_uniform(seed, (uint64_t)i));
-        if (i + 1 < n_new) gpt_generator_read(&generator, &result[i], n_read + i, 1);
-    }
-    free(generator.memory);
-    return status;
-}
+#include "gpt_generate.h"
 
 #endif

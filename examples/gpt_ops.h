@@ -356,14 +356,18 @@ GPT_FUNCTION void gpt_linear_forward(gpt_real* y,            /* (rows, outputs) 
 
 /* is_first: dx is set, else added to. */
 GPT_FUNCTION void gpt_linear_backward(gpt_real* dx,           /* (rows, inputs) */
-                                      gpt_real* dweight,      /* (outputs, inputs), added to */
                                       const gpt_real* dy,     /* (rows, outputs) */
-                                      const gpt_real* x,      /* (rows, inputs) */
                                       const gpt_real* weight, /* (outputs, inputs) */
                                       int is_first, int64_t n_rows, int64_t n_outputs,
                                       int64_t n_inputs) {
     gpt_gemm(0, 0, n_rows, n_inputs, n_outputs, 1, dy, n_outputs, weight, n_inputs,
              is_first ? (gpt_real)0 : (gpt_real)1, dx, n_inputs);
+}
+
+GPT_FUNCTION void gpt_linear_weights(gpt_real* dweight,  /* (outputs, inputs), added to */
+                                     const gpt_real* dy, /* (rows, outputs) */
+                                     const gpt_real* x,  /* (rows, inputs) */
+                                     int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
     gpt_gemm(1, 0, n_outputs, n_inputs, n_rows, 1, dy, n_outputs, x, n_inputs, 1, dweight,
              n_inputs);
 }
@@ -468,12 +472,14 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
 
 /* ---- causal attention in tiles ----------------------------------------------------------------
  *
- * One sequence; query head h uses key-value head h * n_kv_heads / n_heads.  Scores exist a tile at
+ * One sequence, or the queries [first, sequence) of it against the keys before each; query head h uses key-value head h * n_kv_heads / n_heads.  Scores exist a tile at
  * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
  * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
 
 typedef struct gpt_attention_shape {
-    int64_t sequence, n_heads, n_kv_heads, head_size;
+    int64_t first, sequence; /* the first query; keys from 0 to sequence */
+    int64_t n_heads, n_kv_heads, head_size;
+    int adds; /* backward: dk and dv are added to, not set */
 } gpt_attention_shape;
 
 /* Scores of a tile of queries against a tile of keys; those of later keys, and columns that fill up
@@ -487,14 +493,15 @@ static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_
              q_stride, k, k_stride, 0, scores, GPT_ATTENTION_TILE);
     for (row = 0; row < n_queries; row++) {
         column = gpt_min(n_keys, first_query + row - first_key + 1);
+        if (column < 0) column = 0;
         for (; column < GPT_ATTENTION_TILE; column++)
             scores[row * GPT_ATTENTION_TILE + column] = -(gpt_real)INFINITY;
     }
 }
 
-GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (sequence, heads * head_size) */
-                                        gpt_real* lse,     /* (sequence, heads), natural log */
-                                        const gpt_real* q, /* (sequence, heads * head_size) */
+GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * head_size) */
+                                        gpt_real* lse,     /* (queries, heads), natural log */
+                                        const gpt_real* q, /* (queries, heads * head_size) */
                                         const gpt_real* k, /* (sequence, kv_heads * head_size) */
                                         const gpt_real* v, /* (sequence, kv_heads * head_size) */
                                         const gpt_attention_shape* shape) {
@@ -507,16 +514,16 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (sequence, heads *
         const int64_t kv_head = head * shape->n_kv_heads / shape->n_heads;
         const gpt_real* head_k = k + kv_head * size;
         const gpt_real* head_v = v + kv_head * size;
-        for (i = 0; i < shape->sequence; i += TILE) {
-            const int64_t n_queries = gpt_min(shape->sequence - i, TILE);
+        for (i = 0; i < shape->sequence - shape->first; i += TILE) {
+            const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
             gpt_real* tile_out = out + i * stride + head * size;
             for (row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
             for (row = 0; row < n_queries; row++) sum[row] = 0;
-            for (j = 0; j <= i; j += TILE) {
+            for (j = 0; j < shape->first + i + n_queries; j += TILE) {
                 const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
                 gpt_attention_scores(scores, q + i * stride + head * size, stride,
-                                     head_k + j * kv_stride, kv_stride, i, n_queries, j, n_keys,
-                                     size);
+                                     head_k + j * kv_stride, kv_stride, shape->first + i, n_queries,
+                                     j, n_keys, size);
                 for (row = 0; row < n_queries; row++) {
                     gpt_real* s = scores + row * TILE;
                     const gpt_real tile_max = gpt_max(s, TILE);
@@ -541,14 +548,14 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (sequence, heads *
     }
 }
 
-GPT_FUNCTION void gpt_attention_backward(gpt_real* dq, /* (sequence, heads * head_size), set */
-                                         gpt_real* dk, /* (sequence, kv_heads * head_size), set */
-                                         gpt_real* dv, /* (sequence, kv_heads * head_size), set */
-                                         gpt_real* delta,      /* (sequence, heads), scratch */
-                                         const gpt_real* dout, /* (sequence, heads * head_size) */
-                                         const gpt_real* out,  /* (sequence, heads * head_size) */
-                                         const gpt_real* lse,  /* (sequence, heads) */
-                                         const gpt_real* q,    /* (sequence, heads * head_size) */
+GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * head_size), set */
+                                         gpt_real* dk,    /* (sequence, kv_heads * head_size) */
+                                         gpt_real* dv,    /* (sequence, kv_heads * head_size) */
+                                         gpt_real* delta, /* (queries, heads), scratch */
+                                         const gpt_real* dout, /* (queries, heads * head_size) */
+                                         const gpt_real* out,  /* (queries, heads * head_size) */
+                                         const gpt_real* lse,  /* (queries, heads) */
+                                         const gpt_real* q,    /* (queries, heads * head_size) */
                                          const gpt_real* k, /* (sequence, kv_heads * head_size) */
                                          const gpt_real* v, /* (sequence, kv_heads * head_size) */
                                          const gpt_attention_shape* shape) {
@@ -558,11 +565,11 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq, /* (sequence, heads * hea
     const gpt_real scale = (gpt_real)(1 / sqrt((double)size));
     gpt_real p[TILE * TILE], ds[TILE * TILE];
     int64_t head, i, j, row, column;
-    memset(dq, 0, (size_t)(shape->sequence * stride) * sizeof *dq);
-    memset(dk, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dk);
-    memset(dv, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dv);
+    memset(dq, 0, (size_t)((shape->sequence - shape->first) * stride) * sizeof *dq);
+    if (!shape->adds) memset(dk, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dk);
+    if (!shape->adds) memset(dv, 0, (size_t)(shape->sequence * kv_stride) * sizeof *dv);
     /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
-    for (row = 0; row < shape->sequence; row++)
+    for (row = 0; row < shape->sequence - shape->first; row++)
         for (head = 0; head < shape->n_heads; head++)
             delta[row * shape->n_heads + head] =
                 gpt_dot(dout + row * stride + head * size, out + row * stride + head * size, size);
@@ -571,11 +578,12 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq, /* (sequence, heads * hea
         for (j = 0; j < shape->sequence; j += TILE) {
             const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
             const int64_t kv = j * kv_stride + kv_offset;
-            for (i = j; i < shape->sequence; i += TILE) {
-                const int64_t n_queries = gpt_min(shape->sequence - i, TILE);
+            i = j > shape->first ? (j - shape->first) / TILE * TILE : 0;
+            for (; i < shape->sequence - shape->first; i += TILE) {
+                const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
                 const int64_t at = i * stride + head * size;
-                gpt_attention_scores(p, q + at, stride, k + kv, kv_stride, i, n_queries, j, n_keys,
-                                     size);
+                gpt_attention_scores(p, q + at, stride, k + kv, kv_stride, shape->first + i,
+                                     n_queries, j, n_keys, size);
                 gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, v + kv, kv_stride, 0,
                          ds, TILE); /* dP */
                 for (row = 0; row < n_queries; row++) {

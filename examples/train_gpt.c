@@ -11,7 +11,8 @@
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
- *     gpt_model.h       the model on memo          gpt_ops.h        its maths */
+ *     gpt_model.h       the model on memo          gpt_ops.h        its maths
+ *     gpt_tensor.h      the same, with layers split over ranks and sums behind computation */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
@@ -240,7 +241,7 @@ static memo_status profile_recompute(void* user, int32_t tensor, memo_error* err
 
 /* Copies of the largest tensor are long enough to tell a rate; where the link is slow, less is. */
 static int64_t profile_copy_bytes(const train_options* o) {
-    int64_t n_bytes = 4 * o->hidden * o->batch * o->sequence * (int64_t)sizeof(gpt_real);
+    int64_t n_bytes = 4 * o->hidden * train_rows(o) * (int64_t)sizeof(gpt_real);
     int64_t most = o->link_bandwidth ? o->link_bandwidth / 50 + 512 : (int64_t)32 << 20;
     return counted_bytes(n_bytes < most ? n_bytes : most);
 }
@@ -365,6 +366,8 @@ static void print_text(const job* j) {
 
 static void print_model(const train_options* o) {
     gpt_config config = train_config(o);
+    config.tensor = 1; /* of all ranks */
+    config.degrees = NULL;
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values): %.2f million "
            "parameters\n",
            (long long)o->layers, (long long)o->hidden, (long long)o->heads, (long long)o->kv_heads,
@@ -420,19 +423,21 @@ static memo_status prepare(job* j, memo_error* error) {
         train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
     if (!status) status = check_spill(o, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
-    if (!status && has_choice(o, &j->plan)) {
-        status = measure_profile(j, error);
-        if (!status) status = candidate_choose_rows(o, &j->profile, &j->plan, error);
-        if (status == MEMO_STATUS_INFEASIBLE) return refuse(o, &j->plan, error);
-    }
-    if (!status && !candidate_fits(o, &j->plan)) status = refuse(o, &j->plan, error);
+    if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
+        status = refuse(o, &j->plan, error);
     if (status) return status;
     print_text(j);
     print_model(o);
     print_ranks(o);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
-    if (j->has_profile) print_profile(&j->profile);
+    fflush(stdout);
+    if (has_choice(o, &j->plan)) {
+        if ((status = measure_profile(j, error))) return status;
+        print_profile(&j->profile);
+        if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
+        if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
+    }
     print_choice(o, &j->plan, j->has_profile);
     print_plan(o, &j->plan);
     fflush(stdout);
@@ -476,8 +481,8 @@ static memo_status train(run* r, job* j, memo_error* error) {
     }
     if (r->reports) progress_end(&shown);
     if (status) return status;
-    return train_report_ranks(r->rank, r->mesh, o, (clock_s() - shown.begin_s) / (double)step, step,
-                              error);
+    return train_report_ranks(r->rank, r->mesh, r->model, o,
+                              (clock_s() - shown.begin_s) / (double)step, step, error);
 }
 
 static void print_loss(const job* j) {
@@ -492,8 +497,9 @@ static void print_loss(const job* j) {
            mean < j->text.bigram_nats ? ", which the model beats" : "");
 }
 
-/* Continues a place of the text, at the start of a line, with what the model makes of it. */
-/* In pieces, between which Ctrl-C is heeded. */
+/* Continues a place of the text, at the start of a line, with what the model makes of it.  Tensor
+ * ranks each have a share of the parameters, so all come here.  In pieces, between which one rank
+ * heeds Ctrl-C; several would have to agree on when. */
 static memo_status print_sample(const job* j, run* r, memo_error* error) {
     enum { N_PIECE = 64 };
     const train_options* o = &j->options;
@@ -506,13 +512,13 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --sample");
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
     memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
-    for (n_all = n_prompt + o->sample; n < n_all && !status && !interrupted;) {
+    for (n_all = n_prompt + o->sample; n < n_all && !status && !(interrupted && o->ranks == 1);) {
         int64_t n_new = gpt_min(N_PIECE, n_all - n);
         status = gpt_generate(r->model, bytes, n, 0.8, train_mix((uint64_t)(o->seed + n)),
                               bytes + n, n_new, error);
         n += n_new;
     }
-    if (!status) {
+    if (!status && r->reports) {
         printf("\n%lld bytes of the text:\n", (long long)n_prompt);
         print_bytes(bytes, n_prompt);
         printf("and %lld more, generated:\n", (long long)(n - n_prompt));
@@ -525,13 +531,12 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
 /* result: the job, where losses go. */
 static memo_status train_and_sample(run* r, const job* j, void* result, memo_error* error) {
     memo_status status = train(r, (job*)result, error);
-    if (status || !r->reports) return status;
-    if (r->stops) {
-        interrupted = 1;
-        return status;
-    }
-    print_loss(j);
-    return j->options.sample ? print_sample(j, r, error) : status;
+    if (status) return status;
+    if (r->reports && r->stops) interrupted = 1;
+    if (r->stops) return status;
+    if (r->reports) print_loss(j);
+    return j->options.sample && (r->reports || j->options.tensor > 1) ? print_sample(j, r, error)
+                                                                      : status;
 }
 
 /* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
@@ -700,7 +705,7 @@ static int compare_results(const job* j, comparison_table* table) {
     const double* losses = table->rows[0].losses;
     int are_equal = memcmp(j->losses, losses, n_bytes) == 0, policy;
     int64_t step;
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         comparison* row = &table->rows[policy];
         for (step = 0; step < j->options.compare; step++)
             row->loss_difference =
@@ -718,7 +723,7 @@ static void print_comparison(const job* j, const comparison_table* table) {
         (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &table->rows[policy];
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
                policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
@@ -730,7 +735,7 @@ static void print_comparison(const job* j, const comparison_table* table) {
                *row->shortage ? row->shortage : "fits",
                *row->shortage ? "; run without limit" : "");
     }
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &table->rows[policy];
         if (row->predicted_s > 0)
             printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
@@ -739,9 +744,10 @@ static void print_comparison(const job* j, const comparison_table* table) {
 }
 
 static memo_status compare_all(job* j, comparison_table* table, memo_error* error) {
-    memo_status status = j->options.alpha < 0 ? measure_profile(j, error) : MEMO_STATUS_OK;
+    const int has_plans = j->options.alpha < 0 && train_n_policies(&j->options) == N_POLICIES;
+    memo_status status = has_plans ? measure_profile(j, error) : MEMO_STATUS_OK;
     int policy;
-    for (policy = 0; policy < N_POLICIES && !status && !interrupted; policy++) {
+    for (policy = 0; policy < train_n_policies(&j->options) && !status && !interrupted; policy++) {
         candidate c;
         if (policy == (int)j->plan.desc.policy) {
             status = compare_policy(j, table, &j->plan, error);
@@ -879,6 +885,7 @@ static void job_destroy(job* j) {
     candidate_destroy(&j->plan);
     train_text_free(&j->text);
     free(j->losses);
+    memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
     if (j->n_old_path) unmake_directory(j->options.output, j->n_old_path);
 }

@@ -22,6 +22,10 @@ typedef struct train_options {
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; completed by train_check_ranks */
+    int64_t tensor, sub_batches;              /* likewise */
+    const char* degrees;                      /* a file; NULL: none */
+    int32_t* block_degrees;                   /* what it says, of 2 x layers blocks */
+    int64_t schedule;                         /* memo_blocks_order */
     double dropout;
     int64_t steps, seed;
     double learning_rate;
@@ -38,6 +42,7 @@ typedef enum option_kind {
     OPTION_REAL,
     OPTION_SIZE, /* bytes, with a suffix */
     OPTION_POLICY,
+    OPTION_SCHEDULE,
     OPTION_PATH,
     OPTION_FILES,
     OPTION_FLAG
@@ -82,14 +87,24 @@ static const option option_table[] = {
     {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
      "tokens of a tile: of one matrix product, and what plans are rounded to"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
-     "ranks, threads or MPI processes, each with a device of its own: data x ring x ulysses "
-     "(default: that product)"},
+     "ranks, threads or MPI processes, each with a device of its own: data x ring x ulysses x "
+     "tensor (default: that product)"},
     {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
      "ranks that split the batch (default: what --ranks leaves)"},
     {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
      "ranks that split each sequence, keys and values going round (default: 1)"},
     {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
      "ranks that split each sequence, and in attention the heads (default: 1)"},
+    {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, "N",
+     "ranks that split every layer: heads, both kinds, and columns of the MLP (default: the "
+     "largest of "
+     "--degrees, or 1)"},
+    {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
+     "ranks that split each block, attention and MLP in turn, as tmp_plan writes it"},
+    {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
+     "parts of a rank's micro-batch, sums of one behind computation of another (default: 1)"},
+    {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",
+     "default, pipelined, cross or fine: the order of sub-batches; see below"},
     {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
      "what the ranks split: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
@@ -158,6 +173,7 @@ static void option_print_default(const option* o) {
         if (*option_real(&options, o) >= 0) printf(" (default %g)", *option_real(&options, o));
         break;
     case OPTION_POLICY: printf(" (default %s)", policy_names[options.policy]); break;
+    case OPTION_SCHEDULE: /* it is called default */
     case OPTION_SIZE:
     case OPTION_PATH:
     case OPTION_FILES:
@@ -179,12 +195,21 @@ static void train_print_help(void) {
         printf("\n");
     }
     printf(
-        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs;\n"
-        "swap moves all rows to the host; alpha moves inputs, attention and one planned fraction "
-        "of\n"
-        "the rows of the rest, and recomputes the others; memo plans for every tensor of every "
-        "layer\n"
-        "which rows are kept, which swapped and which recomputed.\n"
+        "\nPolicies: keep has all activations on the device, recompute only the layers' inputs; "
+        "swap\n"
+        "moves all rows to the host; alpha moves inputs, attention and one planned fraction of "
+        "the\n"
+        "other rows, and recomputes the rest; memo plans for each tensor of each layer which rows\n"
+        "are kept, which swapped and which recomputed.\n"
+        "Schedules: default does one thing after another, pipelined overlaps sums over tensor "
+        "ranks\n"
+        "with other sub-batches in each pass, cross also recomputation with the backward; these\n"
+        "repeat the sum that ends attention for the rows of its output that are recomputed.  fine\n"
+        "recomputes without sums: that output (middle) is kept or swapped under every policy.  "
+        "The\n"
+        "losses are bitwise the same under every schedule.\n"
+        "Where --degrees has a smaller degree, the other tensor ranks take other sequences: whole\n"
+        "ones, on one rank each, under --policy keep, recompute (but middle) or swap.\n"
         "Of an option given twice the last one counts.\n"
         "SIZE is in bytes and takes a suffix: KiB, MiB, GiB, TiB (K, M, G, T) are powers of 1024,\n"
         "KB, MB, GB, TB powers of 1000; 1.5GiB is a size.\n\n"
@@ -239,6 +264,10 @@ static memo_status option_bad_value(const option* o, const char* value, memo_err
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "--policy %.80s: no such policy; keep, recompute, swap, alpha and memo are", value);
+    if (o->kind == OPTION_SCHEDULE)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--schedule %.80s: no such schedule; default, pipelined, cross and fine are", value);
     if (o->kind == OPTION_SIZE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
@@ -264,6 +293,13 @@ static memo_status option_set(train_options* options, const option* o, char* val
         for (i = 0; i < N_POLICIES; i++) {
             if (strcmp(value, policy_names[i])) continue;
             options->policy = i;
+            return MEMO_STATUS_OK;
+        }
+        return option_bad_value(o, value, error);
+    case OPTION_SCHEDULE:
+        for (i = MEMO_BLOCKS_DEFAULT; i <= MEMO_BLOCKS_FINE; i++) {
+            if (strcmp(value, memo_blocks_order_name((memo_blocks_order)i))) continue;
+            options->schedule = i;
             return MEMO_STATUS_OK;
         }
         return option_bad_value(o, value, error);

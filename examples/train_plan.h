@@ -48,7 +48,18 @@ static gpt_config train_config(const train_options* o) {
     config.ring = (int32_t)o->ring;
     config.ulysses = (int32_t)o->ulysses;
     config.zero = (int32_t)o->zero;
+    config.tensor = (int32_t)o->tensor;
+    config.sub_batches = (int32_t)o->sub_batches;
+    config.schedule = (memo_blocks_order)o->schedule;
+    config.degrees = o->block_degrees;
     return config;
+}
+
+/* How many policies there are for it, of the first ones: plans of rows need one degree of all
+ * blocks. */
+static int train_n_policies(const train_options* o) {
+    const gpt_config config = train_config(o);
+    return gpt_is_mixed(&config) ? GPT_POLICY_SWAP + 1 : N_POLICIES;
 }
 
 /* Of a rank. */
@@ -142,13 +153,13 @@ static int candidate_fits(const train_options* o, const candidate* c) {
     return device_fits(o, c) && host_fits(o, c);
 }
 
-/* The least that GPT_POLICY_MEMO can do with: everything recomputed but the layers' inputs, which are
- * swapped, or kept. */
+/* The least that GPT_POLICY_MEMO can do with: everything recomputed but the layers' inputs (and what
+ * else cannot be), which are swapped, or kept. */
 static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
                                           memo_error* error) {
     const int64_t n_rows = train_rows(o);
     memo_status status;
-    int64_t layer;
+    int64_t i;
     memset(c, 0, sizeof *c);
     c->desc.config = train_config(o);
     c->desc.policy = GPT_POLICY_MEMO;
@@ -157,10 +168,9 @@ static memo_status candidate_create_least(const train_options* o, int is_kept, c
     if (!c->rows)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the rows of a plan");
-    for (layer = 0; layer < o->layers; layer++) {
-        memo_swap_rows* input = &c->rows[layer * GPT_N_TENSORS + GPT_INPUT];
-        *(is_kept ? &input->kept : &input->swapped) = n_rows;
-    }
+    for (i = 0; i < o->layers * GPT_N_TENSORS; i++)
+        if (gpt_is_dead_end(&c->desc.config, (int)(i % GPT_N_TENSORS)))
+            *(is_kept ? &c->rows[i].kept : &c->rows[i].swapped) = n_rows;
     status = candidate_fit_host(o, c, error);
     if (!status) status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
@@ -213,10 +223,11 @@ static void swap_costs(memo_swap_cost costs[GPT_N_TENSORS]) {
  * time. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
-    const double h = (double)o->hidden, kv = (double)gpt_layout_make(&config).kv_hidden;
-    const double per_row[GPT_N_TENSORS] = {
-        -1, -1,    4 * h, h * h, h * kv,    h * kv, (double)o->sequence * h,
-        -1, h * h, -1,    4 * h, 4 * h * h, 40 * h};
+    const gpt_layout at = gpt_layout_make(&config);
+    const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
+    const double wide = (double)at.wide, attention = (double)o->sequence * q;
+    const double per_row[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   attention,
+                                           -1, h * q, -1,    4 * h, h * wide, 10 * wide};
     memo_swap_tensor tensors[GPT_N_TENSORS];
     gpt_desc desc;
     int t;
@@ -226,12 +237,13 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
     profile->n_tensors = GPT_N_TENSORS;
-    profile->forward_s = 4 * h * h * (double)profile->n_rows; /* down; what it reads is below */
+    profile->forward_s = h * wide * (double)profile->n_rows; /* down; what it reads is below */
     for (t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
         tensor->recompute_s_per_row = per_row[t];
         if (per_row[t] > 0) profile->forward_s += per_row[t] * (double)profile->n_rows;
+        if (gpt_is_dead_end(&config, t)) tensor->recompute_s_per_row = -1;
     }
     profile->backward_s = 2 * profile->forward_s;
     profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
@@ -257,9 +269,10 @@ static memo_status candidate_create_planned(const candidate* like, memo_swap_pla
 
 #define PLAN_ROUNDS 8
 
-/* Replaces *c, the least demanding candidate of its policy, by one that takes the least time.  What
- * is not activations takes the same memory whatever the rows, as far as the planner is told; where
- * the dry run of the planned rows says otherwise, the planner gets that much less. */
+/* Replaces *c, the least demanding candidate of its policy, by one that takes the least time; where
+ * no plan fits, *c stays.  What is not activations takes the same memory whatever the rows, as far as
+ * the planner is told; where the dry run of the planned rows says otherwise, the planner gets that
+ * much less. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
                                          candidate* c, memo_error* error) {
     gpt_desc by_alpha = c->desc;
@@ -283,8 +296,10 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
     for (round = 0; round < PLAN_ROUNDS && !status; round++) {
         memo_swap_plan* plan;
         candidate planned;
-        if ((status = memo_plan_swap(&desc, &plan, error))) break;
-        if ((status = candidate_create_planned(c, plan, &planned, error))) break;
+        status = memo_plan_swap(&desc, &plan, error);
+        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
+        if (!status) status = candidate_create_planned(c, plan, &planned, error);
+        if (status) return status;
         if (candidate_fits(o, &planned)) {
             candidate_destroy(c);
             *c = planned;
@@ -294,11 +309,7 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
         candidate_destroy(&planned);
         if (desc.device_bytes <= 0) break;
     }
-    return status ? status
-                  : memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                   "%s of device memory: no plan of rows was found whose step "
-                                   "fits; try a larger --device-memory",
-                                   bytes_name((double)o->device_memory));
+    return status;
 }
 
 /* The plan for a policy as far as it goes without knowing times: the least demanding where there is
@@ -333,7 +344,6 @@ static memo_status candidate_planned(const train_options* o, gpt_policy policy,
     memo_status status = candidate_of_policy(o, policy, c, error);
     if (status || !has_choice(o, c)) return status;
     status = candidate_choose_rows(o, profile, c, error);
-    if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
     if (status) candidate_destroy(c);
     return status;
 }
@@ -346,7 +356,7 @@ static void append_fitting_policies(const train_options* o, gpt_policy except, c
     train_options other = *o;
     int policy;
     if (o->alpha > 0) other.alpha = 0;
-    for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
+    for (policy = GPT_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         const int has_alpha = policy >= GPT_POLICY_ALPHA && o->alpha >= 0;
         candidate c;
         size_t used = strlen(text);
@@ -490,8 +500,7 @@ static void print_choice(const train_options* o, const candidate* c, int is_meas
     printf("limit     %s\n", plan->reason);
     if (!is_measured) return;
     printf("predicted %.1f ms for forward and backward of a step, of which %.1f ms stalled and "
-           "%.1f ms "
-           "recomputing",
+           "%.1f ms recomputing",
            n * plan->step_s, n * plan->stall_s, n * plan->recompute_s);
     if (c->desc.rows && plan->alpha >= 0)
         printf("; %.1f ms with the best single alpha, %.4g", n * plan->alpha_step_s, plan->alpha);
@@ -531,7 +540,7 @@ static memo_status print_policies(const train_options* o, const candidate* chose
                                   const memo_profile* profile, int* fits, memo_error* error) {
     int policy;
     printf("\npolicy       alpha  resident  device memory  host memory  moved in a step  fits\n");
-    for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
+    for (policy = GPT_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         candidate own;
         const candidate* c = policy == (int)chosen->desc.policy ? chosen : &own;
         char reason[96], alpha[16] = "-", resident[16] = "all";

@@ -113,28 +113,72 @@ static int32_t train_n_started(void) { return 0; } /* as many as asked for */
 
 /* ---- how many ------------------------------------------------------------------------------- */
 
-/* What is not given follows: ring and ulysses are 1, data is what --ranks leaves, and --ranks is the
- * product. */
-static memo_status train_check_degrees(train_options* o, memo_error* error) {
-    int64_t n_sequence;
-    if (!o->ring) o->ring = 1;
-    if (!o->ulysses) o->ulysses = 1;
-    n_sequence = o->ring * o->ulysses;
-    if (train_n_started() && !o->ranks) o->ranks = train_n_started();
-    if (!o->data && o->ranks % n_sequence)
+/* Whatever is wrong with the file is a mistake of who named it. */
+static memo_status train_read_degrees(train_options* o, memo_error* error) {
+    int32_t n_blocks = 0, block, largest = 1;
+    memo_error reason;
+    memo_status status;
+    if (!o->degrees) return MEMO_STATUS_OK;
+    status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
+        return memo_error_set(error, status, "no host memory for --degrees");
+    if (status)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--degrees %s", reason.message);
+    if (n_blocks != 2 * o->layers)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
+                              o->degrees, (int)n_blocks, (long long)o->layers,
+                              (long long)(2 * o->layers));
+    for (block = 0; block < n_blocks; block++)
+        if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
+    if (!o->tensor) o->tensor = largest;
+    if (o->tensor < largest || (o->tensor & (o->tensor - 1)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--ranks %lld cannot be divided into --ring %lld x --ulysses %lld; --ranks %lld can",
-            (long long)o->ranks, (long long)o->ring, (long long)o->ulysses,
-            (long long)(o->ranks / n_sequence + 1) * n_sequence);
-    if (!o->data) o->data = o->ranks ? o->ranks / n_sequence : 1;
-    if (!o->ranks) o->ranks = o->data * n_sequence;
-    if (o->ranks != o->data * n_sequence)
+            "--degrees %.300s: degrees up to %d do not fit --tensor %lld; --tensor "
+            "%d does",
+            o->degrees, (int)largest, (long long)o->tensor, (int)largest);
+    if (o->ranks && o->ranks < o->tensor)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld is not --data %lld x --ring %lld x --ulysses %lld; "
-                              "--ranks %lld would be",
-                              (long long)o->ranks, (long long)o->data, (long long)o->ring,
-                              (long long)o->ulysses, (long long)(o->data * n_sequence));
+                              "--degrees %.300s: a degree of %d is more than --ranks %lld",
+                              o->degrees, (int)largest, (long long)o->ranks);
+    return MEMO_STATUS_OK;
+}
+
+/* "--ring 2 x --ulysses 1", with --tensor where it is above 1. */
+static const char* degree_names(const train_options* o, char* text, size_t n_text) {
+    snprintf(text, n_text, "--ring %lld x --ulysses %lld", (long long)o->ring,
+             (long long)o->ulysses);
+    if (o->tensor > 1)
+        snprintf(text + strlen(text), n_text - strlen(text), " x --tensor %lld",
+                 (long long)o->tensor);
+    return text;
+}
+
+/* What is not given follows: ring, ulysses and tensor are 1, data is what --ranks leaves, and --ranks
+ * is the product. */
+static memo_status train_check_degrees(train_options* o, memo_error* error) {
+    char names[96];
+    int64_t n_others;
+    if (!o->ring) o->ring = 1;
+    if (!o->ulysses) o->ulysses = 1;
+    if (!o->tensor) o->tensor = 1;
+    if (!o->sub_batches) o->sub_batches = 1;
+    n_others = o->ring * o->ulysses * o->tensor;
+    if (train_n_started() && !o->ranks) o->ranks = train_n_started();
+    if (!o->data && o->ranks % n_others)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld cannot be divided into %s; --ranks %lld can",
+                              (long long)o->ranks, degree_names(o, names, sizeof names),
+                              (long long)((o->ranks / n_others + 1) * n_others));
+    if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
+    if (!o->ranks) o->ranks = o->data * n_others;
+    if (o->ranks != o->data * n_others)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
+                              (long long)o->ranks, (long long)o->data,
+                              degree_names(o, names, sizeof names),
+                              (long long)(o->data * n_others));
     if (train_n_started() && o->ranks != train_n_started())
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--ranks %lld, but mpirun started %d; mpirun -n %lld would do",
@@ -146,10 +190,72 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* The largest number up to n that divides both. */
+static int64_t common_divisor(int64_t n, int64_t a, int64_t b) {
+    while (a % n || b % n) n--;
+    return n;
+}
+
+/* Degrees that differ. */
+static memo_status train_check_mixed(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t unit = o->data * o->sub_batches * (o->tensor / gpt_least_degree(&config));
+    if (!gpt_is_mixed(&config)) return MEMO_STATUS_OK;
+    if (o->ring * o->ulysses > 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees that differ spread whole sequences over ranks, but --ring "
+                              "and --ulysses split them; --data works");
+    if (o->batch % unit)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--degrees spreads --batch %lld over groups of %d of --tensor %lld "
+                              "ranks; --batch %lld could be",
+                              (long long)o->batch, (int)gpt_least_degree(&config),
+                              (long long)o->tensor, (long long)((o->batch / unit + 1) * unit));
+    if (o->policy > GPT_POLICY_SWAP)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--policy %s plans rows, and with --degrees that differ a rank has "
+                              "other rows of each block; --policy keep, recompute and swap work",
+                              policy_names[o->policy]);
+    return MEMO_STATUS_OK;
+}
+
+/* Key and value heads are not copied where ranks are more than they: a rank without one of its own
+ * would have to sum the gradient of another's. */
+static memo_status train_check_tensor(const train_options* o, memo_error* error) {
+    const int64_t n_sequences = o->batch / o->data, n = o->ring * o->ulysses;
+    const int is_split = n_sequences == 1 && n == 1 && o->sub_batches <= o->sequence;
+    if (o->heads % o->tensor || o->kv_heads % o->tensor)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--tensor %lld cannot share %lld heads with %lld key-value heads evenly; --tensor %lld "
+            "can",
+            (long long)o->tensor, (long long)o->heads, (long long)o->kv_heads,
+            (long long)common_divisor(o->tensor, o->heads, o->kv_heads));
+    if (o->ulysses > o->heads / o->tensor)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--ulysses %lld splits the %lld heads of a rank of --tensor %lld, and "
+            "leaves ranks without any; --ulysses %lld would do",
+            (long long)o->ulysses, (long long)(o->heads / o->tensor), (long long)o->tensor,
+            (long long)(o->heads / o->tensor));
+    if (n_sequences % o->sub_batches && !is_split)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--sub-batches %lld does not divide the %lld sequence%s of a rank%s; --sub-batches "
+            "%lld does",
+            (long long)o->sub_batches, (long long)n_sequences, n_sequences == 1 ? "" : "s",
+            n_sequences > 1 ? ""
+            : n > 1         ? ", and a sequence that ranks share is not split again"
+                            : ", nor are there as many tokens",
+            (long long)common_divisor(gpt_min(o->sub_batches, n_sequences), n_sequences, 0));
+    return train_check_mixed(o, error);
+}
+
 /* Can the model be split like that? */
 static memo_status train_check_ranks(train_options* o, memo_error* error) {
     int64_t least, n;
-    memo_status status = train_check_degrees(o, error);
+    memo_status status = train_read_degrees(o, error);
+    if (!status) status = train_check_degrees(o, error);
     if (status) return status;
     if (o->batch % o->data)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -165,6 +271,7 @@ static memo_status train_check_ranks(train_options* o, memo_error* error) {
                               (long long)o->ulysses, (long long)o->heads, (long long)n,
                               (long long)(o->ring * (o->ulysses / n)));
     }
+    if ((status = train_check_tensor(o, error))) return status;
     least = o->ring * o->ulysses * (o->ring > 1 ? 2 : 1);
     if (o->sequence < least)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -186,6 +293,7 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
     desc.data = (int32_t)o->data;
     desc.ring = (int32_t)o->ring;
     desc.ulysses = (int32_t)o->ulysses;
+    desc.tensor = (int32_t)o->tensor;
     return desc;
 }
 
@@ -237,16 +345,64 @@ static memo_status train_share_profile(thread_rank* rank, memo_profile* profile,
 
 /* ---- what is printed ------------------------------------------------------------------------ */
 
+/* "degrees   blocks 0-3: 2, 4-7: 4" */
+static void print_degrees(const train_options* o) {
+    int64_t first, i;
+    if (!o->block_degrees) return;
+    printf("degrees   blocks");
+    for (first = 0; first < 2 * o->layers; first = i) {
+        for (i = first + 1; i < 2 * o->layers && o->block_degrees[i] == o->block_degrees[first];
+             i++) {
+        }
+        printf("%s %lld", first ? "," : "", (long long)first);
+        if (i - first > 1) printf("-%lld", (long long)i - 1);
+        printf(": %d", (int)o->block_degrees[first]);
+    }
+    printf("\n");
+}
+
+/* Who has what of a layer, and in which order its parts run. */
+static void print_tensor(const train_options* o) {
+    const gpt_config config = train_config(o);
+    if (!gpt_is_split(&config)) return;
+    print_degrees(o);
+    if (gpt_is_mixed(&config))
+        printf(
+            "tensor    %lld: a rank has its share of the heads and columns of a block, and of the "
+            "sequences where its degree is smaller; embedding, classifier and norms are copies\n",
+            (long long)o->tensor);
+    else
+        printf(
+            "tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
+            "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
+            (long long)o->tensor, (long long)(o->heads / o->tensor), (long long)o->heads,
+            (long long)(o->kv_heads / o->tensor), (long long)o->kv_heads,
+            (long long)(4 * o->hidden / o->tensor), (long long)(4 * o->hidden));
+    printf("schedule  %s: %lld sub-batch%s of %s%s\n",
+           memo_blocks_order_name((memo_blocks_order)o->schedule), (long long)o->sub_batches,
+           o->sub_batches == 1 ? "" : "es",
+           o->batch / o->data % o->sub_batches ? "the tokens of a sequence" : "whole sequences",
+           o->schedule == MEMO_BLOCKS_FINE
+               ? ", recomputed without sums over ranks: middle is kept or swapped"
+               : "");
+}
+
 static void print_ranks(const train_options* o) {
     gpt_config config = train_config(o), whole = config;
+    char tensor[32] = "";
+    print_tensor(o);
     if (o->ranks == 1) return;
     whole.zero = 0;
-    printf("ranks     %lld: data %lld x ring %lld x ulysses %lld, each with %lld of %lld sequences "
-           "and "
-           "%lld of %lld tokens of each\n",
-           (long long)o->ranks, (long long)o->data, (long long)o->ring, (long long)o->ulysses,
-           (long long)(o->batch / o->data), (long long)o->batch,
-           (long long)(gpt_n_rows(&config) / (o->batch / o->data)), (long long)o->sequence);
+    whole.tensor = 1;
+    whole.degrees = NULL;
+    if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", (long long)o->tensor);
+    printf(
+        "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
+        "and "
+        "%lld of %lld tokens of each\n",
+        (long long)o->ranks, (long long)o->data, (long long)o->ring, (long long)o->ulysses, tensor,
+        (long long)(o->batch / o->data), (long long)o->batch,
+        (long long)(gpt_n_rows(&config) / (o->batch / o->data)), (long long)o->sequence);
     printf(
         "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
         "moments; of all %s and %s\n",
@@ -275,7 +431,7 @@ static const char* token_ranges(const memo_layout* layout, int32_t sequence_rank
     return text;
 }
 
-static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[2], double step_s,
+static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[3], double step_s,
                               int64_t n_steps) {
     const gpt_config config = train_config(o);
     const gpt_share share = gpt_share_make(&config, NULL);
@@ -283,38 +439,46 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     int32_t r;
     printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
            (double)(o->accumulate * o->batch * o->sequence) / step_s);
-    printf("rank  data  ring  ulysses  sequences  tokens                    device peak  sent in a "
-           "step\n");
+    printf(
+        "rank  data  ring  ulysses%s  sequences  tokens                    device peak  sent in a "
+        "step%s\n",
+        o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
     for (r = 0; r < (int32_t)o->ranks; r++) {
         char sequences[48], tokens[96];
         memo_mesh at;
         if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
         snprintf(sequences, sizeof sequences, "%lld-%lld", (long long)(at.data_rank * share.batch),
                  (long long)((at.data_rank + 1) * share.batch - 1));
-        printf("%4d %5d %5d %8d  %-9s  %-24s %12s %15s\n", (int)r, (int)at.data_rank,
-               (int)at.ring_rank, (int)at.ulysses_rank, sequences,
+        printf("%4d %5d %5d %8d", (int)r, (int)at.data_rank, (int)at.ring_rank,
+               (int)at.ulysses_rank);
+        if (o->tensor > 1) printf(" %7d", (int)at.tensor_rank);
+        printf("  %-9s  %-24s %12s %15s", sequences,
                token_ranges(&share.layout, at.sequence_rank, tokens, sizeof tokens),
                bytes_name((double)of_ranks[r][0]),
                bytes_name((double)of_ranks[r][1] / (double)n_steps));
+        if (o->tensor > 1) printf(" %16s", bytes_name((double)of_ranks[r][2] / (double)n_steps));
+        printf("\n");
     }
 }
 
 /* What each rank needed and sent.  All ranks call it, after the same number of steps; waits. */
 static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
-                                      const train_options* o, double step_s, int64_t n_steps,
-                                      memo_error* error) {
+                                      const gpt_model* model, const train_options* o, double step_s,
+                                      int64_t n_steps, memo_error* error) {
     const memo_device* device = rank->device;
-    int64_t mine[2], of_ranks[THREAD_RANKS_MAX][2];
+    int64_t mine[3], of_ranks[THREAD_RANKS_MAX][3];
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
     mine[0] = memo_host_device_get_stats(rank->device).device_peak_bytes;
-    mine[1] = mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
+    mine[2] = gpt_tensor_bytes(model);
+    mine[1] =
+        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];
     status =
-        rank->comm->all_gather(rank->comm, rank->stream, mine, of_ranks, 2, MEMO_TYPE_I64, error);
+        rank->comm->all_gather(rank->comm, rank->stream, mine, of_ranks, 3, MEMO_TYPE_I64, error);
     if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
     if (!status && train_rank_reports(rank))
-        print_ranks_table(o, (const int64_t(*)[2])of_ranks, step_s, n_steps);
+        print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
     return status;
 }
 

@@ -1084,7 +1084,7 @@ static void any_failing_call_is_reported(void) {
             gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
             double loss = 0;
             int64_t i;
-            gpt_initial_parameters(&config, start);
+            gpt_initial_parameters(&config, 0, start);
             CHECK_OK(gpt_discard(model, NULL, &error));
             CHECK_OK(gpt_set_parameters(model, start, &error));
             for (i = 0; i < N_ACCUMULATED; i++)

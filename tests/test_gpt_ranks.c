@@ -7,140 +7,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
-#include "gpt_test.h"
-#include "thread_ranks.h"
-
-enum { N_STEPS = 3 };
-
-/* What is run: on one rank where the config's degrees are 0. */
-typedef struct training {
-    gpt_desc desc;
-    int64_t accumulate;
-    int32_t records; /* count races in the last step */
-
-    gpt_test_run planned; /* trace and plan, of every rank */
-    memo_swap_sizes sizes;
-    uint8_t *tokens, *targets; /* (N_STEPS, accumulate, batch, sequence) */
-    gpt_layout layout;
-
-    double losses[N_STEPS], norms[N_STEPS]; /* rank 0's */
-    int64_t n_races;
-    /* (ranks, parameters): after the first step's micro-batches; after the last step. */
-    gpt_real *gradients, *parameters;
-    int32_t failing_rank; /* -1: none */
-} training;
-
-static int64_t n_ranks_of(const training* t) { return gpt_n_ranks(&t->desc.config); }
-
-static memo_status train_step(training* t, const thread_rank* rank, gpt_model* model, int64_t step,
-                              memo_error* error) {
-    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
-    const gpt_config* config = &t->desc.config;
-    const int64_t n = config->batch * config->sequence;
-    double loss = 0, norm = 0;
-    int64_t m;
-    memo_status status = MEMO_STATUS_OK;
-    for (m = 0; m < t->accumulate && !status; m++) {
-        const int64_t at = (step * t->accumulate + m) * n;
-        status = gpt_micro_batch(model, t->tokens + at, t->targets + at, step, m,
-                                 1.0 / (double)(t->accumulate * n), error);
-    }
-    if (!status && step == 0)
-        status = gpt_get_gradients(model, t->gradients + rank->comm->rank * t->layout.n, error);
-    if (!status) status = gpt_update(model, &update, &loss, &norm, error);
-    if (status || rank->comm->rank) return status;
-    t->losses[step] = loss;
-    t->norms[step] = norm;
-    return status;
-}
-
-static memo_status train_steps(training* t, const thread_rank* rank, gpt_model* model,
-                               memo_recorder* recorder, memo_error* error) {
-    memo_schedule* schedule;
-    memo_check* check;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t step;
-    for (step = 0; step < N_STEPS && !status; step++) {
-        if (recorder && step == N_STEPS - 1) memo_recorder_resume(recorder);
-        status = train_step(t, rank, model, step, error);
-    }
-    if (!status)
-        status = gpt_get_parameters(model, t->parameters + rank->comm->rank * t->layout.n, error);
-    if (status || !recorder || rank->comm->rank) return status;
-    status = memo_recorder_schedule(recorder, &schedule, error);
-    if (!status) status = memo_schedule_check(schedule, &check, error);
-    if (status) return status;
-    t->n_races = check->n_races;
-    memo_check_destroy(check);
-    return status;
-}
-
-static memo_status train_on_rank(thread_rank* rank, memo_error* error) {
-    training* t = (training*)rank->user;
-    memo_mesh_desc degrees = memo_mesh_desc_default();
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_recorder* recorder = NULL;
-    memo_mesh* mesh = NULL;
-    gpt_model* model = NULL;
-    gpt_desc desc = t->desc;
-    void* taken;
-    memo_status status;
-    degrees.data = desc.config.data;
-    degrees.ring = desc.config.ring;
-    degrees.ulysses = desc.config.ulysses;
-    status = memo_mesh_create(rank->comm, &degrees, &mesh, error);
-    recorder_desc.device = rank->device;
-    if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
-    if (recorder) memo_recorder_pause(recorder);
-    if (!status && rank->comm->rank == t->failing_rank)
-        status = rank->device->device_alloc(rank->device->context, 512, &taken, error);
-    desc.host_device = rank->device;
-    desc.device = recorder ? memo_recorder_device(recorder) : rank->device;
-    desc.plan = t->planned.plan;
-    desc.mesh = mesh;
-    if (!status) status = gpt_create(&desc, &model, error);
-    if (!status) status = train_steps(t, rank, model, recorder, error);
-    if (status) rank->comm->abort(rank->comm);
-    gpt_destroy(model);
-    memo_mesh_destroy(mesh);
-    memo_recorder_destroy(recorder);
-    return status;
-}
-
-/* Each rank's device has the bytes that the plan promises and not one more. */
-static memo_status train_all(training* t, memo_error* error) {
-    memo_host_device_desc desc = memo_host_device_desc_default();
-    const int64_t n = n_ranks_of(t);
-    memo_status status;
-    t->layout = gpt_layout_make(&t->desc.config);
-    t->gradients = (gpt_real*)calloc((size_t)(n * t->layout.n), sizeof(gpt_real));
-    t->parameters = (gpt_real*)calloc((size_t)(n * t->layout.n), sizeof(gpt_real));
-    if (!t->gradients || !t->parameters) abort();
-    if ((status = gpt_test_plan(&t->desc, &t->planned, error)) ||
-        (status = gpt_swap_sizes(&t->desc, &t->sizes, error)))
-        return status;
-    desc.device_memory_bytes = t->planned.plan->peak_bytes;
-    desc.host_memory_bytes = t->sizes.host_bytes + gpt_staging_bytes(&t->desc.config);
-    return thread_ranks_run_on(&desc, 120, (int32_t)n, train_on_rank, t, error);
-}
-
-static training training_of(gpt_config config, gpt_policy policy, int64_t accumulate,
-                            uint8_t* text) {
-    training t;
-    memset(&t, 0, sizeof t);
-    t.desc = gpt_test_desc(config, policy, 0.5);
-    t.accumulate = accumulate;
-    t.failing_rank = -1;
-    t.tokens = text;
-    t.targets = text + 1;
-    return t;
-}
-
-static void training_free(training* t) {
-    free(t->gradients);
-    free(t->parameters);
-    gpt_test_close(&t->planned);
-}
+#include "gpt_ranks_test.h"
 
 static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t zero) {
     gpt_config config = gpt_test_config(3, 16, 4, 2, 21, 4, 4, 0.1);
@@ -149,14 +16,6 @@ static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t
     config.ulysses = ulysses;
     config.zero = zero;
     return config;
-}
-
-static uint8_t* text_of(const gpt_config* config, int64_t accumulate) {
-    const int64_t n = N_STEPS * accumulate * config->batch * config->sequence + 1;
-    uint8_t* text = (uint8_t*)malloc((size_t)n);
-    if (!text) abort();
-    gpt_test_text(text, n);
-    return text;
 }
 
 /* The gradient of a parameter: where ranks have parts of it, the others' are 0. */
@@ -183,16 +42,6 @@ static double gradient_difference(const training* one, const training* t) {
         }
     }
     return largest / sqrt(norm);
-}
-
-static double loss_difference(const training* a, const training* b) {
-    double largest = 0;
-    int64_t i;
-    for (i = 0; i < N_STEPS; i++) {
-        const double difference = fabs(a->losses[i] - b->losses[i]);
-        if (!(difference <= largest)) largest = difference;
-    }
-    return largest;
 }
 
 /* 0 and -0 are the same. */

@@ -101,7 +101,8 @@ help_lists_every_option() {
     expect_code 0
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
-        --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero; do
+        --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
+        --tensor --degrees --sub-batches --schedule; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -139,6 +140,11 @@ ranks_that_cannot_be_are_refused() {
     refused '--seq 7 leaves ranks .* without tokens; --seq 16 would do' $tiny --seq 7 --ring 4 --ulysses 2
     refused '--ranks 128: at most 64 would do' $tiny --ring 64 --data 2
     refused '^train_gpt: --zero 3: not a whole number from 0 to 2' $tiny --zero 3
+    refused '--tensor 4 cannot share 4 heads with 2 key-value heads evenly; --tensor 2 can' $tiny --tensor 4
+    refused '--ranks 3 cannot be divided into .* x --tensor 2; --ranks 4 can' $tiny --ranks 3 --tensor 2
+    refused '--ulysses 4 splits the 2 heads of a rank of --tensor 2' $tiny --tensor 2 --ulysses 4
+    refused '--sub-batches 3 does not divide the 2 sequences of a rank; --sub-batches 2 does' $tiny --sub-batches 3
+    refused '--schedule best: no such schedule; default, pipelined, cross and fine are' $tiny --schedule best
     refused 'heads of 512: attention over ranks takes 256 at most' $tiny --hidden 2048 --ring 2
     refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
 }
@@ -285,6 +291,70 @@ ranks_have_the_losses_of_one() {
     done
     expect_out '^ranks     8: data 2 x ring 2 x ulysses 2, each with 1 of 2 sequences and 13 of 50 tokens'
     expect_out '^   7     1     1        1  1-1 '
+}
+
+# block_degrees DEGREE...: the file degrees, of as many blocks.
+block_degrees() {
+    block=0
+    for degree in "$@"; do
+        echo "block $block $degree"
+        block=$((block + 1))
+    done >degrees
+}
+
+tensor_ranks_have_the_losses_of_one() {
+    run $tiny --policy keep --loss-log one.log
+    block_degrees 2 2 1 1 1 2 2 1
+    for split in '--tensor 2 --sub-batches 2' '--tensor 2 --data 2 --sub-batches 2' '--sub-batches 2 --ulysses 2 --tensor 2' \
+        '--degrees degrees'; do
+        rm -f ranks.log
+        run $tiny $split --policy keep --loss-log ranks.log
+        expect_code 0
+        expect_near one.log ranks.log
+        for other in '--schedule pipelined --policy recompute' '--schedule cross --policy swap' '--schedule fine --policy recompute' \
+            '--schedule fine --policy memo --alpha 0.5'; do
+            case $split$other in *degrees*memo*) continue ;; esac
+            run $tiny $split $other --loss-log other.log
+            expect_code 0
+            expect_same ranks.log other.log
+        done
+    done
+    expect_out '^degrees   blocks 0-1: 2, 2-4: 1, 5-6: 2, 7: 1$'
+    expect_out '^ranks     2: data 1 x ring 1 x ulysses 1 x tensor 2, '
+    expect_out '^schedule  fine: 1 sub-batch of whole sequences'
+    run $tiny --tensor 2 --sub-batches 2 --schedule fine
+    expect_out '^tensor    2: each rank has 2 of 4 heads, 1 of 2 of keys and values and 32 of 64 columns'
+    expect_out '  to tensor ranks$'
+    # 4 layers, each with 2 sums of 100 rows of 16 floats in either direction, and the norms' gradients.
+    expect_out ' 100.5 KiB        100.5 KiB$'
+}
+
+bad_degrees_are_refused() {
+    refused '^train_gpt: --degrees nowhere: cannot be read\|^train_gpt: --degrees .*nowhere' $tiny --degrees nowhere
+    block_degrees 2 2 1
+    refused 'degrees: has 3 blocks, but --layers 4 are 8' $tiny --degrees degrees
+    block_degrees 2 2 1 1 1 2 2 3
+    refused 'the degree 3 is no power of two' $tiny --degrees degrees
+    block_degrees 2 2 1 1 1 2 2 1
+    refused 'degrees up to 2 do not fit --tensor 1; --tensor 2 does' $tiny --degrees degrees --tensor 1
+    refused 'a degree of 2 is more than --ranks 1' $tiny --degrees degrees --ranks 1
+    refused '--policy memo plans rows.*; --policy keep, recompute and swap work' $tiny --degrees degrees
+    refused 'spreads --batch 2 over groups of 1 of --tensor 2 ranks; --batch 4 could be' $tiny --degrees degrees --policy keep --sub-batches 2
+    refused '--degrees that differ spread whole sequences.*; --data works' $tiny --degrees degrees --policy keep --ulysses 2
+}
+
+tensor_ranks_compare_and_draw() {
+    run $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --compare 2 --sample 30 --output tensor/run
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+    grep -q '"comm"' tensor/run/timeline.json || fail 'no stream comm in the timeline'
+    block_degrees 2 2 1 1 1 2 2 1
+    run $tiny --degrees degrees --policy swap --compare 2 --sample 30 --output tensor/run
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
 }
 
 # All that is done with one rank is done with several.
@@ -481,6 +551,9 @@ for name in help_lists_every_option \
     losses_equal_with_accumulation_and_few_layers \
     ranks_have_the_losses_of_one \
     ranks_compare_and_draw \
+    tensor_ranks_have_the_losses_of_one \
+    bad_degrees_are_refused \
+    tensor_ranks_compare_and_draw \
     alpha_is_rounded_to_tiles_and_said \
     plans_keep_within_host_memory \
     plans_keep_within_device_memory \

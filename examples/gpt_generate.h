@@ -1,0 +1,188 @@
+/* gpt_generate.h - continues a text, on the host with a key-value cache.
+ *
+ * Included by gpt_model.h. */
+#ifndef GPT_GENERATE_H
+#define GPT_GENERATE_H
+
+/* ---- generation, on the host --------------------------------------------------------------- */
+
+typedef struct gpt_generator {
+    gpt_config config;
+    gpt_layout layout;
+    int64_t n_positions, max_rows; /* in all; of one pass */
+    gpt_real* memory;              /* all that follows, in one piece */
+    gpt_real* parameters;
+    gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
+    gpt_real* rope;          /* (positions, head size) */
+    gpt_real *x, *y, *q;     /* (max rows, hidden) */
+    gpt_real* up;            /* (max rows, 4 hidden) */
+    gpt_real* rstd;          /* (max rows) */
+    gpt_real* scores;        /* (sequence) */
+    gpt_real* logits;        /* (vocabulary) */
+} gpt_generator;
+
+static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int64_t n_positions) {
+    const int64_t hidden = config->hidden, head_size = hidden / config->n_heads;
+    gpt_real** const places[11] = {&g->parameters, &g->keys,   &g->values, &g->rope,
+                                   &g->x,          &g->y,      &g->q,      &g->up,
+                                   &g->rstd,       &g->scores, &g->logits};
+    int64_t sizes[11], n = 0;
+    int i;
+    g->config = *config;
+    g->layout = gpt_layout_make(config);
+    g->n_positions = n_positions;
+    g->max_rows = gpt_min(config->tile_rows, n_positions);
+    sizes[0] = g->layout.n;
+    sizes[1] = sizes[2] = config->n_layers * n_positions * g->layout.kv_hidden;
+    sizes[3] = n_positions * head_size;
+    sizes[4] = sizes[5] = sizes[6] = g->max_rows * hidden;
+    sizes[7] = g->max_rows * 4 * hidden;
+    sizes[8] = g->max_rows;
+    sizes[9] = config->sequence;
+    sizes[10] = GPT_VOCABULARY;
+    for (i = 0; i < 11; i++) n += sizes[i];
+    g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    if (!g->memory) return 0;
+    for (i = 0, n = 0; i < 11; n += sizes[i++]) *places[i] = g->memory + n;
+    gpt_rope_table(g->rope, n_positions, head_size);
+    return 1;
+}
+
+/* One query (heads * head size) at `position` against the keys of the `sequence` positions up to
+ * it. */
+static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
+                                   const gpt_real* keys, const gpt_real* values, int64_t position) {
+    const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
+    const int64_t first = position < g->config.sequence ? 0 : position - g->config.sequence + 1;
+    const int64_t n = position - first + 1;
+    int64_t head, j, c;
+    for (head = 0; head < g->config.n_heads; head++, q += size, out += size) {
+        const int64_t at =
+            first * kv_hidden + head * g->config.n_kv_heads / g->config.n_heads * size;
+        gpt_real max, sum;
+        for (j = 0; j < n; j++)
+            g->scores[j] = gpt_dot(q, keys + at + j * kv_hidden, size) / gpt_sqrt((gpt_real)size);
+        max = gpt_max(g->scores, n);
+        for (j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
+        sum = gpt_sum(g->scores, n);
+        for (c = 0; c < size; c++) out[c] = 0;
+        for (j = 0; j < n; j++)
+            for (c = 0; c < size; c++)
+                out[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
+    }
+}
+
+/* Takes n tokens at positions first, first + 1, ... in; logits are those after the last. */
+static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
+    const gpt_layout* at = &g->layout;
+    const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
+    const int64_t head_size = hidden / g->config.n_heads;
+    const gpt_dropout none = gpt_dropout_make(0, 0, 0, 0, 0);
+    int64_t layer, row;
+    gpt_embedding_forward(g->x, g->parameters + at->embedding, tokens, n, hidden);
+    for (layer = 0; layer < g->config.n_layers; layer++) {
+        const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
+        gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
+        gpt_real* values = g->values + layer * g->n_positions * kv_hidden;
+        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm1, n, hidden);
+        gpt_linear_forward(g->q, g->y, w + at->query, n, hidden, hidden);
+        gpt_linear_forward(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
+        gpt_linear_forward(values + first * kv_hidden, g->y, w + at->value, n, kv_hidden, hidden);
+        gpt_rope(g->q, g->rope, 1, first, n, g->n_positions, g->config.n_heads, head_size);
+        gpt_rope(keys + first * kv_hidden, g->rope, 1, first, n, g->n_positions,
+                 g->config.n_kv_heads, head_size);
+        for (row = 0; row < n; row++)
+            gpt_generate_attention(g, g->y + row * hidden, g->q + row * hidden, keys, values,
+                                   first + row);
+        gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
+        gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
+        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
+        gpt_linear_forward(g->up, g->y, w + at->up, n, 4 * hidden, hidden);
+        gpt_gelu_forward(g->up, g->up, n, 4 * hidden);
+        gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, 4 * hidden);
+        gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
+    }
+    gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
+                     hidden);
+    gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_VOCABULARY, hidden);
+}
+
+/* uniform in (0, 1) decides. */
+static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uniform) {
+    const double max = (double)gpt_max(logits, GPT_VOCABULARY);
+    double sum = 0, left;
+    int i, likeliest = 0;
+    for (i = 1; i < GPT_VOCABULARY; i++)
+        if (logits[i] > logits[likeliest]) likeliest = i;
+    if (temperature <= 0) return (uint8_t)likeliest;
+    for (i = 0; i < GPT_VOCABULARY; i++) sum += exp(((double)logits[i] - max) / temperature);
+    left = uniform * sum;
+    for (i = 0; i < GPT_VOCABULARY; i++) {
+        left -= exp(((double)logits[i] - max) / temperature);
+        if (left < 0) return (uint8_t)i;
+    }
+    return (uint8_t)likeliest;
+}
+
+/* Those of all tensor ranks, in the layout of one rank. */
+static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* one,
+                                            gpt_real* whole, memo_error* error) {
+    memo_comm* ranks = model->tensor.ranks;
+    const int64_t n = model->layout.n, size = ranks ? ranks->size : 1;
+    gpt_real* shares = (gpt_real*)malloc((size_t)(n * size) * sizeof *shares);
+    memo_status status;
+    int64_t t, i;
+    int32_t r;
+    if (!shares)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the parameters of all ranks");
+    status = gpt_get_parameters(model, shares + model->share.tensor_rank * n, error);
+    if (!status && size > 1)
+        status = ranks->all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
+                                   shares, n, GPT_TYPE, error);
+    if (!status) status = gpt_wait(model, error);
+    for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, t);
+        gpt_real* to = whole + gpt_parameter_at(one, t).offset;
+        for (r = 0; r < p.degree; r++)
+            for (i = 0; i < p.n; i++)
+                to[gpt_element_of_whole(&p, r, i)] = shares[r * n + p.offset + i];
+    }
+    free(shares);
+    return status;
+}
+
+GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
+                                      double temperature, uint64_t seed, uint8_t* result,
+                                      int64_t n_new, memo_error* error) {
+    const int64_t n_read = gpt_min(n_text, model->config.sequence);
+    gpt_generator generator;
+    gpt_config whole;
+    memo_status status;
+    int64_t i, n;
+    if (n_text < 1 || n_new < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%lld bytes of text and %lld new ones: 1 or more are needed, and not "
+                              "a negative number",
+                              (long long)n_text, (long long)n_new);
+    whole = model->config;
+    whole.tensor = whole.sub_batches = whole.data = whole.ring = whole.ulysses = 0;
+    whole.degrees = NULL;
+    if (!gpt_generator_create(&generator, &whole, n_read + n_new))
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory to generate %lld bytes", (long long)n_new);
+    status = gpt_get_whole_parameters(model, &generator.config, generator.parameters, error);
+    text += n_text - n_read;
+    for (i = 0; i < n_read && !status; i += n) {
+        n = gpt_min(generator.max_rows, n_read - i);
+        gpt_generator_read(&generator, text + i, i, n);
+    }
+    for (i = 0; i < n_new && !status; i++) {
+        result[i] = gpt_sample(generator.logits, temperature, gpt_uniform(seed, (uint64_t)i));
+        if (i + 1 < n_new) gpt_generator_read(&generator, &result[i], n_read + i, 1);
+    }
+    free(generator.memory);
+    return status;
+}
+
+#endif

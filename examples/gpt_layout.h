@@ -1,0 +1,442 @@
+/* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a layer's
+ * backward needs of its forward; and which configurations can be meant.
+ *
+ * Included by gpt_model.h. */
+#ifndef GPT_LAYOUT_H
+#define GPT_LAYOUT_H
+
+/* ---- parameters: one flat array ------------------------------------------------------------ */
+
+/* Offsets in reals; those of a layer count from the layer's begin. */
+typedef struct gpt_layout {
+    /* Columns of q, of k and of v, and of the MLP, of a rank; where degrees differ, there is room for
+     * the smallest's, and gpt_widths_of says how much of it a layer takes. */
+    int64_t q_hidden, kv_hidden, wide;
+    int64_t embedding; /* (vocabulary, hidden) */
+    int64_t layers, layer_stride;
+    int64_t norm1;      /* (hidden) */
+    int64_t query;      /* (q_hidden, hidden) */
+    int64_t key, value; /* (kv_hidden, hidden) */
+    int64_t projection; /* (hidden, q_hidden) */
+    int64_t norm2;      /* (hidden) */
+    int64_t up;         /* (wide, hidden) */
+    int64_t down;       /* (hidden, wide) */
+    int64_t final_norm; /* (hidden) */
+    int64_t classifier; /* (vocabulary, hidden) */
+    int64_t n;
+} gpt_layout;
+
+static int64_t gpt_append(int64_t* n, int64_t n_reals) {
+    const int64_t offset = *n;
+    *n += (n_reals + 15) / 16 * 16;
+    return offset;
+}
+
+static int64_t gpt_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+static int32_t gpt_degree(int32_t degree) { return degree > 1 ? degree : 1; }
+static int32_t gpt_block_degree(const gpt_config* config, int32_t block) {
+    return config->degrees ? config->degrees[block] : gpt_degree(config->tensor);
+}
+static int32_t gpt_least_degree(const gpt_config* config) {
+    int32_t least = gpt_degree(config->tensor), block;
+    for (block = 0; block < 2 * config->n_layers && config->degrees; block++)
+        if (config->degrees[block] < least) least = config->degrees[block];
+    return least;
+}
+static int gpt_is_mixed(const gpt_config* config) { /* not all of degree tensor */
+    return gpt_least_degree(config) < gpt_degree(config->tensor);
+}
+
+/* What a rank has of a layer. */
+typedef struct gpt_widths {
+    int32_t degrees[2];         /* of attention, of the MLP */
+    int64_t q, kv, heads, wide; /* columns of q, of k and of v; heads of q; columns of the MLP */
+} gpt_widths;
+
+static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
+    gpt_widths w;
+    w.degrees[0] = gpt_block_degree(config, 2 * layer);
+    w.degrees[1] = gpt_block_degree(config, 2 * layer + 1);
+    w.q = config->hidden / w.degrees[0];
+    w.kv = config->hidden / config->n_heads * config->n_kv_heads / w.degrees[0];
+    w.heads = config->n_heads / w.degrees[0];
+    w.wide = 4 * (int64_t)config->hidden / w.degrees[1];
+    return w;
+}
+
+/* Those that train copies of a parameter: gradients are summed, and ZeRO splits, over them. */
+static int32_t gpt_n_ranks(const gpt_config* config) {
+    return gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses);
+}
+static int gpt_is_split(const gpt_config* config) { /* run by memo_blocks */
+    return config->tensor > 1 || config->sub_batches > 1;
+}
+
+static gpt_layout gpt_layout_make(const gpt_config* config) {
+    const int64_t hidden = config->hidden, unit = 16 * (int64_t)gpt_n_ranks(config);
+    const int32_t least = gpt_least_degree(config);
+    gpt_layout l;
+    l.q_hidden = hidden / least;
+    l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / least;
+    l.wide = 4 * hidden / least;
+    l.layer_stride = 0;
+    l.norm1 = gpt_append(&l.layer_stride, hidden);
+    l.query = gpt_append(&l.layer_stride, l.q_hidden * hidden);
+    l.key = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
+    l.value = gpt_append(&l.layer_stride, l.kv_hidden * hidden);
+    l.projection = gpt_append(&l.layer_stride, hidden * l.q_hidden);
+    l.norm2 = gpt_append(&l.layer_stride, hidden);
+    l.up = gpt_append(&l.layer_stride, l.wide * hidden);
+    l.down = gpt_append(&l.layer_stride, hidden * l.wide);
+    l.layer_stride = gpt_round_up(l.layer_stride, unit);
+    l.embedding = 0;
+    l.layers = gpt_round_up(GPT_VOCABULARY * hidden, unit);
+    l.n = l.layers + config->n_layers * l.layer_stride;
+    l.final_norm = gpt_append(&l.n, hidden);
+    l.classifier = gpt_append(&l.n, GPT_VOCABULARY * hidden);
+    l.n = l.layers + gpt_round_up(l.n - l.layers, unit);
+    return l;
+}
+
+GPT_FUNCTION int64_t gpt_n_parameters(const gpt_config* config) {
+    return gpt_layout_make(config).n;
+}
+
+GPT_FUNCTION int64_t gpt_optimizer_bytes(const gpt_config* config) {
+    return 2 * gpt_n_parameters(config) / (config->zero ? gpt_n_ranks(config) : 1) *
+           (int64_t)sizeof(gpt_real);
+}
+GPT_FUNCTION int64_t gpt_state_bytes(const gpt_config* config) {
+    const int64_t n = gpt_n_parameters(config);
+    return (n + n / (config->zero == 2 ? gpt_n_ranks(config) : 1)) * (int64_t)sizeof(gpt_real) +
+           gpt_optimizer_bytes(config);
+}
+
+GPT_FUNCTION int64_t gpt_n_parameter_tensors(const gpt_config* config) {
+    return 8 * (int64_t)config->n_layers + 3;
+}
+
+GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
+    const gpt_layout l = gpt_layout_make(config);
+    const int32_t last = config->n_layers - 1;
+    const gpt_widths w =
+        gpt_widths_of(config, (int32_t)(index > 0 ? gpt_min((index - 1) / 8, last) : 0));
+    const int64_t hidden = config->hidden, q = w.q, kv = w.kv, wide = w.wide;
+    const int32_t attention = w.degrees[0], mlp = w.degrees[1];
+    const int64_t vocabulary = GPT_VOCABULARY * hidden;
+    /* The two matrices that add to the residual stream start smaller: the sum over all layers then
+     * has the size of one (GPT-2). */
+    const double std = 0.02, residual_std = std / sqrt(2.0 * config->n_layers);
+    const gpt_parameter of_model[3] = {
+        {"embedding", l.embedding, vocabulary, hidden, hidden, 0, 1, std},
+        {"final norm", l.final_norm, hidden, hidden, hidden, 0, 1, 0},
+        {"classifier", l.classifier, vocabulary, hidden, hidden, 0, 1, std},
+    };
+    /* Tensor ranks have some of the outputs of what reads the whole stream, and some of the inputs
+     * of what adds to it. */
+    const gpt_parameter of_layer[8] = {
+        {"norm1", l.norm1, hidden, hidden, hidden, 0, 1, 0},
+        {"query", l.query, q * hidden, hidden, hidden, q * hidden, attention, std},
+        {"key", l.key, kv * hidden, hidden, hidden, kv * hidden, attention, std},
+        {"value", l.value, kv * hidden, hidden, hidden, kv * hidden, attention, std},
+        {"projection", l.projection, hidden * q, q, hidden, q, attention, residual_std},
+        {"norm2", l.norm2, hidden, hidden, hidden, 0, 1, 0},
+        {"up", l.up, wide * hidden, hidden, hidden, wide * hidden, mlp, std},
+        {"down", l.down, hidden * wide, wide, 4 * hidden, wide, mlp, residual_std},
+    };
+    gpt_parameter parameter;
+    if (index == 0) return of_model[0];
+    if (index > 8 * (int64_t)config->n_layers)
+        return of_model[index - 8 * (int64_t)config->n_layers];
+    parameter = of_layer[(index - 1) % 8];
+    parameter.offset += l.layers + (index - 1) / 8 * l.layer_stride;
+    return parameter;
+}
+
+GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor_rank, int64_t i) {
+    return tensor_rank % p->degree * p->step + i / p->n_columns * p->stride + i % p->n_columns;
+}
+
+/* A rank's share of those of one. */
+static void gpt_initial_parameters(const gpt_config* config, int32_t tensor_rank,
+                                   gpt_real* parameters) {
+    int64_t t, i;
+    memset(parameters, 0, (size_t)gpt_n_parameters(config) * sizeof *parameters);
+    for (t = 0; t < gpt_n_parameter_tensors(config); t++) {
+        const gpt_parameter p = gpt_parameter_at(config, t);
+        const uint64_t key = gpt_mix(config->seed) ^ (uint64_t)t;
+        for (i = 0; i < p.n; i++)
+            parameters[p.offset + i] =
+                p.initial_std > 0
+                    ? (gpt_real)(p.initial_std * gpt_normal(key, (uint64_t)gpt_element_of_whole(
+                                                                     &p, tensor_rank, i)))
+                    : (gpt_real)1;
+    }
+}
+
+/* ---- what a rank holds --------------------------------------------------------------------- */
+
+typedef struct gpt_share {
+    memo_layout layout; /* of a sequence over ring x ulysses ranks */
+    int64_t batch;      /* sequences of each rank */
+    int64_t n_rows;     /* batch * layout.local_tokens */
+    int32_t n_ranks;
+    int32_t data_rank, sequence_rank, rank; /* 0 in a dry run */
+    int32_t tensor_rank;
+} gpt_share;
+
+/* The config has been checked. */
+static gpt_share gpt_share_make(const gpt_config* config, const memo_mesh* mesh) {
+    memo_layout_desc desc = memo_layout_desc_default();
+    gpt_share share;
+    memset(&share, 0, sizeof share);
+    desc.kind = config->ring > 1 ? MEMO_LAYOUT_ZIGZAG : MEMO_LAYOUT_PLAIN;
+    desc.ring = config->ring;
+    desc.ulysses = config->ulysses;
+    desc.n_tokens = config->sequence;
+    memo_layout_make(&desc, &share.layout, NULL);
+    share.batch = config->batch / gpt_degree(config->data);
+    share.n_rows = share.batch * share.layout.local_tokens;
+    share.n_ranks = gpt_n_ranks(config);
+    if (mesh) {
+        share.data_rank = mesh->data_rank;
+        share.sequence_rank = mesh->sequence_rank;
+        share.rank = mesh->gradient_rank;
+        share.tensor_rank = mesh->tensor_rank;
+    }
+    return share;
+}
+
+GPT_FUNCTION int64_t gpt_n_rows(const gpt_config* config) {
+    return gpt_share_make(config, NULL).n_rows;
+}
+
+/* The number of a row's token in the micro-batch of all ranks; -1: padding. */
+static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
+    const memo_layout* layout = &share->layout;
+    const int64_t sequence = share->data_rank * share->batch + row / layout->local_tokens;
+    const int64_t position =
+        memo_layout_position(layout, share->sequence_rank, row % layout->local_tokens);
+    return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
+}
+
+/* How many rows from `row` on, up to `end`, hold consecutive tokens, from *token on, or padding
+ * (*token = -1). */
+static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t end, int64_t* token) {
+    const int64_t first = gpt_token_of(share, row);
+    int64_t n = 1;
+    while (row + n < end && gpt_token_of(share, row + n) == (first < 0 ? first : first + n)) n++;
+    *token = first;
+    return n;
+}
+
+/* ---- skeletal tensors ---------------------------------------------------------------------- */
+
+/* What a layer's backward needs of its forward, in the order in which it is computed. */
+enum {
+    GPT_INPUT,     /* (rows, hidden) */
+    GPT_RSTD1,     /* (rows) */
+    GPT_NORM1,     /* (rows, hidden) */
+    GPT_Q,         /* (rows, q_hidden), turned by RoPE */
+    GPT_K,         /* (rows, kv_hidden), turned by RoPE */
+    GPT_V,         /* (rows, kv_hidden) */
+    GPT_ATTENTION, /* (rows, q_hidden) */
+    GPT_LSE,       /* (rows, heads); split by heads: as memo_sp_attention_tensors says */
+    GPT_MIDDLE,    /* (rows, hidden) */
+    GPT_RSTD2,     /* (rows) */
+    GPT_NORM2,     /* (rows, hidden) */
+    GPT_UP,        /* (rows, wide) */
+    GPT_GELU,      /* (rows, wide) */
+    GPT_N_TENSORS
+};
+
+/* The order `fine`, and any where degrees differ, recomputes without a sum over ranks, from the input of every block; the others
+ * recompute a layer from its input, and repeat the sum that ends attention for the rows of middle
+ * that are recomputed. */
+static int gpt_has_middle(const gpt_config* config) {
+    return gpt_is_split(config) && (config->schedule == MEMO_BLOCKS_FINE || gpt_is_mixed(config));
+}
+/* Of these no row can be recomputed: what it would be made from is gone. */
+static int gpt_is_dead_end(const gpt_config* config, int tensor) {
+    return tensor == GPT_INPUT || (tensor == GPT_MIDDLE && gpt_has_middle(config));
+}
+
+static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
+    const gpt_config* config = &desc->config;
+    const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
+    const int64_t q = hidden / tensor, wide = 4 * hidden / tensor;
+    const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
+    const int64_t lse_columns = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
+    const int has_middle = gpt_has_middle(config);
+    const struct {
+        const char* name;
+        int64_t n_columns;
+        int32_t is_dear; /* dear to recompute, or small: swapped whole whatever alpha */
+        int32_t is_contiguous;
+    } table[GPT_N_TENSORS] = {
+        {"input", hidden, 1, 0},
+        {"rstd1", 1, 1, 0},
+        {"norm1", hidden, 0, 0},
+        {"q", q, 0, 1},
+        {"k", kv, 0, 1},
+        {"v", kv, 0, 1},
+        {"attention", q, 1, 1},
+        {"lse", lse_columns, 1, 1},
+        {"middle", hidden, has_middle, 0},
+        {"rstd2", 1, 1, 0},
+        {"norm2", hidden, 0, 0},
+        {"up", wide, 0, 0},
+        {"gelu", wide, 0, 0},
+    };
+    memo_swap_desc swap = memo_swap_desc_default();
+    int t;
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        tensors[t].name = table[t].name;
+        tensors[t].row_bytes = table[t].n_columns * (int64_t)sizeof(gpt_real);
+        tensors[t].is_contiguous = table[t].is_contiguous;
+        switch (desc->policy) {
+        case GPT_POLICY_KEEP: tensors[t].mode = MEMO_SWAP_KEEP; break;
+        case GPT_POLICY_RECOMPUTE:
+            tensors[t].mode = gpt_is_dead_end(config, t) ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
+            break;
+        case GPT_POLICY_SWAP: tensors[t].mode = MEMO_SWAP_WHOLE; break;
+        case GPT_POLICY_ALPHA:
+        case GPT_POLICY_MEMO:
+            tensors[t].mode = table[t].is_dear ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
+            break;
+        }
+    }
+    swap.tensors = tensors;
+    swap.n_tensors = GPT_N_TENSORS;
+    swap.n_layers = config->n_layers;
+    swap.n_rows = gpt_n_rows(config);
+    swap.tile_rows = config->tile_rows;
+    swap.alpha = desc->policy >= GPT_POLICY_ALPHA ? desc->alpha : 1;
+    swap.rows = desc->policy == GPT_POLICY_MEMO ? desc->rows : NULL;
+    swap.n_resident_layers = desc->n_resident_layers;
+    swap.n_host_layers = desc->n_host_layers;
+    swap.spill_directory = desc->spill_directory;
+    swap.is_timed = desc->is_timed;
+    return swap;
+}
+
+static memo_status gpt_check_degrees(const gpt_config* config, memo_error* error) {
+    const int32_t tensor = gpt_degree(config->tensor);
+    const int64_t n_sequences = config->batch / gpt_degree(config->data);
+    const int64_t n_parts = (int64_t)gpt_degree(config->sub_batches) * tensor;
+    int32_t block;
+    for (block = 0; block < 2 * config->n_layers && config->degrees; block++) {
+        const int32_t degree = config->degrees[block];
+        if (degree < 1 || degree > tensor || (degree & (degree - 1)) || (tensor & (tensor - 1)) ||
+            tensor > 128)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "degree %d of block %d: powers of two up to tensor %d, itself "
+                                  "one and at most 128, would work",
+                                  (int)degree, (int)block, (int)tensor);
+    }
+    if (gpt_is_mixed(config) && (n_sequences % (n_parts / gpt_least_degree(config)) ||
+                                 gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "degrees %d to %d spread whole sequences, on one rank each: %lld of a "
+            "data rank must be a multiple of sub-batches x %d",
+            (int)gpt_least_degree(config), (int)tensor, (long long)n_sequences,
+            (int)(tensor / gpt_least_degree(config)));
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
+    const int64_t heads = config->n_heads, kv_heads = config->n_kv_heads;
+    memo_status status;
+    if (config->n_layers < 1 || config->hidden < 1 || heads < 1 || kv_heads < 1 ||
+        config->sequence < 1 || config->batch < 1 || config->tile_rows < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layers %d, hidden %d, heads %d, key-value heads %d, sequence %lld, "
+                              "batch %lld, tile rows %lld: each must be 1 or more",
+                              config->n_layers, config->hidden, config->n_heads, config->n_kv_heads,
+                              (long long)config->sequence, (long long)config->batch,
+                              (long long)config->tile_rows);
+    if (config->hidden % heads || heads % kv_heads || config->hidden / heads % 2)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "hidden %d must be heads %d times an even number, and heads a "
+                              "multiple of key-value heads %d",
+                              config->hidden, config->n_heads, config->n_kv_heads);
+    if (!(config->dropout >= 0 && config->dropout < 1))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
+                              config->dropout);
+    if (config->data < 0 || config->ring < 0 || config->ulysses < 0 ||
+        (double)gpt_degree(config->data) * gpt_degree(config->ring) * gpt_degree(config->ulysses) >
+            1 << 16 ||
+        config->batch % gpt_degree(config->data))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "ranks: data %d, ring %d, ulysses %d: at most 2^16 in all, and batch "
+                              "%lld a multiple of data",
+                              config->data, config->ring, config->ulysses,
+                              (long long)config->batch);
+    if (config->tensor < 0 || config->tensor > 1 << 16 || heads % gpt_degree(config->tensor) ||
+        kv_heads % gpt_degree(config->tensor))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "tensor %d: must divide heads %d and key-value heads %d",
+                              config->tensor, config->n_heads, config->n_kv_heads);
+    if ((status = gpt_check_degrees(config, error))) return status;
+    if (config->sub_batches < 0 || config->sub_batches > 1000 ||
+        (config->batch / gpt_degree(config->data) % gpt_degree(config->sub_batches) &&
+         (config->batch != gpt_degree(config->data) ||
+          gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 ||
+          config->sub_batches > config->sequence)))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sub-batches %d: must divide the %lld sequences of a rank, or be parts of a single one "
+            "that is on one rank",
+            config->sub_batches, (long long)(config->batch / gpt_degree(config->data)));
+    if (config->zero < 0 || config->zero > 2)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "zero %d is not 0, 1 or 2",
+                              config->zero);
+    if (gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 &&
+        (sizeof(gpt_real) != sizeof(float) ||
+         config->hidden / heads > MEMO_HOST_ATTENTION_HEAD_SIZE))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "attention over ranks takes floats, in heads of at most %d",
+                              MEMO_HOST_ATTENTION_HEAD_SIZE);
+    /* Up to here no product of sizes passes 64 bits, and no dimension of a GEMM an int. */
+    if (config->n_layers > 1 << 16 || config->hidden > 1 << 18 || config->tile_rows > 1 << 28 ||
+        config->sequence > ((int64_t)1 << 36) / config->batch)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layers are at most 2^16, hidden 2^18, tile rows 2^28, batch * "
+                              "sequence 2^36");
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_check_rows(const gpt_config* config, const memo_swap_desc* swap,
+                                  memo_error* error) {
+    int64_t i;
+    for (i = 0; i < (int64_t)swap->n_layers * GPT_N_TENSORS; i++) {
+        const memo_swap_rows* rows = &swap->rows[i];
+        const int tensor = (int)(i % GPT_N_TENSORS);
+        if (gpt_is_dead_end(config, tensor) && rows->kept + rows->swapped < swap->n_rows)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "gpt_desc.rows: layer %d: %lld rows of its %s would be "
+                                  "recomputed, but nothing is there to do it from",
+                                  (int)(i / GPT_N_TENSORS),
+                                  (long long)(swap->n_rows - rows->kept - rows->swapped),
+                                  tensor == GPT_INPUT ? "input" : "middle");
+    }
+    return MEMO_STATUS_OK;
+}
+
+GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
+                                        memo_error* error) {
+    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status = gpt_check_config(&desc->config, error);
+    if (status) return status;
+    if (gpt_is_mixed(&desc->config) && desc->policy > GPT_POLICY_SWAP)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "where degrees differ, a rank has other rows of each block, and no "
+                              "plan of rows suits all: policies keep, recompute and swap work");
+    swap = gpt_swap_desc(desc, tensors);
+    status = memo_swap_get_sizes(&swap, sizes, error);
+    return status || !swap.rows ? status : gpt_check_rows(&desc->config, &swap, error);
+}
+
+#endif

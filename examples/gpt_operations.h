@@ -1,0 +1,792 @@
+/* gpt_operations.h - the model's state, memory from its arena, and its operations: each a struct of
+ * arguments, a function that runs with them on the compute stream, and one that announces and
+ * enqueues it.
+ *
+ * Included by gpt_model.h. */
+#ifndef GPT_OPERATIONS_H
+#define GPT_OPERATIONS_H
+
+/* ---- the model ----------------------------------------------------------------------------- */
+
+typedef memo_swap_view gpt_rows; /* where the rows of a tensor lie, skeletal or not */
+
+/* Rows of a tensor that a pass computes, or of a part. */
+typedef struct gpt_need {
+    int64_t begin, end;
+} gpt_need;
+
+/* What a backward function does: both, or first what the sum over tensor ranks waits for. */
+typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
+
+enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
+
+/* Of a model that memo_blocks runs: gpt_tensor.h. */
+typedef struct gpt_tensor_state {
+    memo_blocks* blocks;
+    memo_comm* ranks; /* memo_mesh.tensor */
+    memo_comm sums;   /* the same, but with sums of the rows that are read */
+    /* Of degrees 2^a < 2^b: ranks of the first, and what exchanges rows with the second. */
+    memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
+    int32_t n_parts;
+    int32_t splits_sequence, is_mixed;
+    gpt_rows partial, gradient;   /* y and g of memo_blocks (rows, hidden); persistent */
+    gpt_rows x, dx;               /* the residual stream and its gradient, of this micro-batch */
+    gpt_rows d_key, d_value;      /* (rows, kv_hidden), where parts add to each other's */
+    gpt_need need[GPT_N_TENSORS]; /* what the layer at hand recomputes */
+    int64_t sum_begin, sum_end;   /* what the next sum is of: reals of the part's buffer */
+    /* Memory for what a block needs while it runs; a block's requests begin anew. */
+    char* work;
+    int64_t work_bytes, work_used;
+    int is_in_block;
+    /* Of the block that was called last, whose collective comes next. */
+    int32_t block, part;
+    int is_forward, is_backward;
+} gpt_tensor_state;
+
+struct gpt_model {
+    gpt_config config;
+    gpt_layout layout;
+    gpt_share share;
+    memo_comm* gradient;          /* those of gpt_n_ranks; NULL: one */
+    int32_t zero;                 /* config.zero, 0 on one rank */
+    memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one */
+    memo_host_attention attention_state;
+    int64_t n_rows, chunk_rows; /* chunk: what the MLP's backward and the classifier do at a time */
+    int32_t is_dry_run;
+
+    memo_device* host_device;
+    memo_device device;
+    memo_stream compute;
+    memo_event tokens_copied[2]; /* of either half of the staging buffer */
+    int32_t is_copying[2];
+    int32_t half;
+    memo_arena* arena;
+    memo_swap* swap;
+    int32_t n_recomputed_layers; /* the first ones */
+    gpt_tensor_state tensor;
+    gpt_pass pass;
+    int32_t parts, is_skipped; /* which parts are enqueued; whether the one at hand is not */
+    gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
+
+    /* On the device. */
+    gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
+    gpt_real* rope;                                         /* (local tokens, head size) */
+    double* totals;                                         /* (GPT_N_TOTALS), of this step */
+    /* zero 2: the gradients of the bucket that is computed at the moment, and its first one. */
+    gpt_rows bucket;
+    int64_t bucket_begin;
+    int32_t is_reduced; /* the gradients are those of all ranks */
+    /* In pinned host memory. */
+    double* host_totals;
+    uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
+
+    int64_t n_updates;
+    int64_t step;        /* keys the dropout, as does */
+    int64_t first_token; /* the global number of the micro-batch's first token, of all ranks */
+    char phase[32];      /* "forward 3", for the names of operations */
+
+    /* The first failure of the call at hand.  After it every further operation does nothing, so the
+     * code below reads from top to bottom and asks once, at the end. */
+    memo_status status;
+    memo_error error;
+};
+
+enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
+/* Totals of a step.  The squares, of the gradient, come last: where it is whole on every rank they
+ * are not summed. */
+enum { GPT_TOTAL_LOSS, GPT_TOTAL_VOTES, GPT_TOTAL_SQUARES, GPT_N_TOTALS };
+#define GPT_TYPE (sizeof(gpt_real) == sizeof(float) ? MEMO_TYPE_F32 : MEMO_TYPE_F64)
+
+static memo_status gpt_finish(gpt_model* model, memo_error* error) {
+    if (model->status && error) *error = model->error;
+    return model->status;
+}
+
+/* In a block whose parts take turns in the schedule's order: the arena knows one order alone. */
+static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
+    gpt_tensor_state* t = &model->tensor;
+    void* address = t->work + t->work_used;
+    t->work_used += gpt_round_up(size_bytes, 64);
+    if (t->work_used > t->work_bytes && !model->status)
+        model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE,
+                                       "a block needs %lld bytes of the %lld set aside",
+                                       (long long)t->work_used, (long long)t->work_bytes);
+    return address;
+}
+
+/* Rows [begin, end) of a tensor that lives until gpt_give. */
+static gpt_rows gpt_take(gpt_model* model, int64_t begin, int64_t end, int64_t n_columns) {
+    gpt_rows rows;
+    void* address = NULL;
+    rows.row_bytes = n_columns * (int64_t)sizeof(gpt_real);
+    if (model->tensor.is_in_block)
+        address = gpt_take_work(model, (end - begin) * rows.row_bytes);
+    else if (!model->status)
+        model->status = memo_arena_alloc(model->arena, (end - begin) * rows.row_bytes, 0, &address,
+                                         &model->error);
+    rows.first = NULL; /* there are no rows before begin */
+    rows.rest = (char*)address;
+    rows.split_row = begin;
+    return rows;
+}
+
+static void gpt_give(gpt_model* model, gpt_rows rows) {
+    if (model->tensor.is_in_block) return;
+    if (!model->status) model->status = memo_arena_free(model->arena, rows.rest, &model->error);
+}
+
+/* Device memory that lives as long as the model: the same requests in a dry run and a real one.
+ * The mark gives it its name in the picture of the plan. */
+static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
+    void* address = NULL;
+    if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
+    if (!model->status)
+        model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
+    return address;
+}
+
+/* phase: forward, recompute or backward. */
+static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
+    char text[64];
+    snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
+    snprintf(text, sizeof text, "layer %d %s begin", layer, phase);
+    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
+}
+static void gpt_end_phase(gpt_model* model, int32_t layer, const char* phase) {
+    char text[64];
+    snprintf(text, sizeof text, "layer %d %s end", layer, phase);
+    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
+}
+
+/* ---- operations -------------------------------------------------------------------------------
+ *
+ * Each is a struct of arguments, a function that runs with them on the compute stream, and a
+ * function that announces what will be read and written and enqueues it. */
+
+typedef struct gpt_op {
+    const char* name;
+    memo_range reads[16], writes[16];
+    int32_t n_reads, n_writes;
+} gpt_op;
+
+static gpt_op gpt_op_make(const char* name) {
+    gpt_op op;
+    op.name = name;
+    op.n_reads = op.n_writes = 0;
+    return op;
+}
+
+static memo_range gpt_range(const void* address, int64_t n_bytes) {
+    memo_range range;
+    range.begin = (uint64_t)(uintptr_t)address;
+    range.end = range.begin + (uint64_t)n_bytes;
+    return range;
+}
+static void gpt_reads(gpt_op* op, const void* address, int64_t n_bytes) {
+    op->reads[op->n_reads++] = gpt_range(address, n_bytes);
+}
+static void gpt_writes(gpt_op* op, const void* address, int64_t n_bytes) {
+    op->writes[op->n_writes++] = gpt_range(address, n_bytes);
+}
+
+/* Rows [begin, end) lie in one piece or two. */
+static void gpt_reads_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
+    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
+    gpt_reads(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
+    if (split < end) gpt_reads(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
+}
+static void gpt_writes_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
+    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
+    gpt_writes(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
+    if (split < end) gpt_writes(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
+}
+
+/* A dry run only requests memory, and after a failure nothing more is enqueued. */
+static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
+/* Nor is a part that is not measured. */
+static int gpt_is_silent(const gpt_model* model) { return gpt_is_idle(model) || model->is_skipped; }
+static void gpt_begin_part(gpt_model* model, int part) {
+    model->is_skipped = !(model->parts & part);
+}
+
+static void gpt_announce(gpt_model* model, const gpt_op* op) {
+    memo_op_desc announced = memo_op_desc_default();
+    char name[96];
+    if (gpt_is_silent(model) || !model->device.annotate) return;
+    snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
+    announced.name = name;
+    announced.reads = op->reads;
+    announced.n_reads = op->n_reads;
+    announced.writes = op->writes;
+    announced.n_writes = op->n_writes;
+    model->status =
+        model->device.annotate(model->device.context, model->compute, &announced, &model->error);
+}
+
+static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function function,
+                        const void* args, size_t args_bytes) {
+    if (gpt_is_silent(model)) return;
+    gpt_announce(model, op);
+    if (!model->status)
+        model->status = memo_host_device_launch(model->host_device, model->compute, function, args,
+                                                (int64_t)args_bytes, &model->error);
+}
+
+/* All but the gradients of weights has been done when their turn comes alone. */
+static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function function,
+                       const void* args, size_t args_bytes) {
+    if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
+}
+
+/* Rows [begin, end), taken a tile at a time.  A tile lies in one piece.  (A part may begin inside a
+ * tile; it then has the rest of it, whoever computes it and when.) */
+typedef struct gpt_span {
+    int64_t begin, end, tile_rows;
+} gpt_span;
+
+static gpt_span gpt_span_make(const gpt_model* model, int64_t begin, int64_t end) {
+    gpt_span span;
+    span.begin = begin;
+    span.end = end;
+    span.tile_rows = model->config.tile_rows;
+    return span;
+}
+/* Of the tile that `row` lies in. */
+static int64_t gpt_tile_end(const gpt_span* span, int64_t row) {
+    return gpt_min((row / span->tile_rows + 1) * span->tile_rows, span->end);
+}
+static int64_t gpt_tile(const gpt_span* span, int64_t row) { return gpt_tile_end(span, row) - row; }
+static int64_t gpt_columns(const gpt_rows* rows) {
+    return rows->row_bytes / (int64_t)sizeof(gpt_real);
+}
+static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
+    return (gpt_real*)memo_swap_row(rows, row);
+}
+
+/* Where the gradient of the parameters from `offset` on is added up. */
+static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
+    return model->zero == 2 ? gpt_at(&model->bucket, 0) + (offset - model->bucket_begin)
+                            : model->gradients + offset;
+}
+
+/* --- linear: y = x W^T --- */
+typedef struct gpt_linear_args {
+    gpt_span span;
+    gpt_rows y, x; /* backward: y is dy */
+    gpt_rows dx;
+    const gpt_real* weight;
+    gpt_real* dweight;
+    int64_t n_outputs, n_inputs;
+    int32_t is_first; /* backward: dx is set, else added to */
+    gpt_pass pass;
+} gpt_linear_args;
+
+static memo_status gpt_linear_run(void* pointer, memo_error* error) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_linear_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), a->weight,
+                           gpt_tile(&a->span, row), a->n_outputs, a->n_inputs);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_linear(gpt_model* model, const char* name, gpt_rows y, gpt_rows x, int64_t weight,
+                       int64_t n_outputs, int64_t n_inputs, int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_linear_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = y;
+    a.x = x;
+    a.weight = model->parameters + weight;
+    a.n_outputs = n_outputs;
+    a.n_inputs = n_inputs;
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.weight, n_outputs * n_inputs * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &y, begin, end);
+    gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
+}
+
+static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row)) {
+        const int64_t n = gpt_tile(&a->span, row);
+        if (a->pass != GPT_PASS_WEIGHTS)
+            gpt_linear_backward(gpt_at(&a->dx, row), gpt_at(&a->y, row), a->weight, a->is_first, n,
+                                a->n_outputs, a->n_inputs);
+        if (a->pass != GPT_PASS_INPUTS)
+            gpt_linear_weights(a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row), n, a->n_outputs,
+                               a->n_inputs);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy,
+                            gpt_rows x, int is_first, int64_t weight, int64_t n_outputs,
+                            int64_t n_inputs, int64_t begin, int64_t end) {
+    const int64_t weight_bytes = n_outputs * n_inputs * (int64_t)sizeof(gpt_real);
+    gpt_op op = gpt_op_make(name);
+    gpt_linear_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = dy;
+    a.x = x;
+    a.dx = dx;
+    a.weight = model->parameters + weight;
+    a.dweight = gpt_gradient(model, weight);
+    a.n_outputs = n_outputs;
+    a.n_inputs = n_inputs;
+    a.is_first = is_first;
+    a.pass = model->pass;
+    gpt_reads_rows(&op, &dy, begin, end);
+    if (a.pass != GPT_PASS_WEIGHTS) {
+        gpt_reads(&op, a.weight, weight_bytes);
+        gpt_writes_rows(&op, &dx, begin, end);
+    }
+    if (a.pass != GPT_PASS_INPUTS) {
+        gpt_reads_rows(&op, &x, begin, end);
+        gpt_writes(&op, a.dweight, weight_bytes);
+    }
+    gpt_enqueue(model, &op, gpt_linear_backward_run, &a, sizeof a);
+}
+
+/* --- norm --- */
+typedef struct gpt_norm_args {
+    gpt_span span;
+    gpt_rows y, x, rstd; /* backward: y is dy */
+    gpt_rows dx;         /* added to */
+    const gpt_real* weight;
+    gpt_real* dweight;
+    int64_t hidden;
+} gpt_norm_args;
+
+static memo_status gpt_norm_run(void* pointer, memo_error* error) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_norm_forward(gpt_at(&a->y, row), gpt_at(&a->rstd, row), gpt_at(&a->x, row), a->weight,
+                         gpt_tile(&a->span, row), a->hidden);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_norm(gpt_model* model, const char* name, gpt_rows y, gpt_rows rstd, gpt_rows x,
+                     int64_t weight, int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_norm_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = y;
+    a.x = x;
+    a.rstd = rstd;
+    a.weight = model->parameters + weight;
+    a.hidden = model->config.hidden;
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &y, begin, end);
+    gpt_writes_rows(&op, &rstd, begin, end);
+    gpt_launch(model, &op, gpt_norm_run, &a, sizeof a);
+}
+
+static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_norm_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
+                          gpt_at(&a->rstd, row), a->weight, gpt_tile(&a->span, row), a->hidden);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_norm_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy, gpt_rows x,
+                          gpt_rows rstd, int64_t weight, int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_norm_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = dy;
+    a.x = x;
+    a.rstd = rstd;
+    a.dx = dx;
+    a.weight = model->parameters + weight;
+    a.dweight = gpt_gradient(model, weight);
+    a.hidden = model->config.hidden;
+    gpt_reads_rows(&op, &dy, begin, end);
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads_rows(&op, &rstd, begin, end);
+    gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &dx, begin, end);
+    gpt_writes(&op, a.dweight, a.hidden * (int64_t)sizeof(gpt_real));
+    gpt_launch(model, &op, gpt_norm_backward_run, &a, sizeof a);
+}
+
+/* --- element by element: dropout, residual, GELU --- */
+typedef struct gpt_elements_args {
+    gpt_span span;
+    gpt_rows y, x, z; /* y from x and, where there are two, z */
+    int64_t n_columns, first_token;
+    const gpt_share* share; /* of the model, which outlives the operation */
+    gpt_dropout dropout;
+} gpt_elements_args;
+
+static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row, n, token;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += n) {
+        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
+        gpt_dropout_apply(gpt_at(&a->y, row), gpt_at(&a->x, row), &a->dropout,
+                          a->first_token + token, n, a->n_columns);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_residual_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row, n, token;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += n) {
+        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
+        gpt_residual_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
+                             &a->dropout, a->first_token + token, n, a->n_columns);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_gelu_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_tile(&a->span, row),
+                         a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_gelu_backward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
+                          gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+/* z and dropout may be NULL. */
+static void gpt_elements(gpt_model* model, const char* name, memo_host_function function,
+                         gpt_rows y, gpt_rows x, const gpt_rows* z, const gpt_dropout* dropout,
+                         int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_elements_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.y = y;
+    a.x = x;
+    a.n_columns = y.row_bytes / (int64_t)sizeof(gpt_real);
+    a.first_token = model->first_token;
+    a.share = &model->share;
+    if (z) a.z = *z;
+    if (dropout) a.dropout = *dropout;
+    gpt_reads_rows(&op, &x, begin, end);
+    if (z) gpt_reads_rows(&op, z, begin, end);
+    gpt_writes_rows(&op, &y, begin, end);
+    gpt_launch(model, &op, function, &a, sizeof a);
+}
+
+/* --- RoPE, in place --- */
+typedef struct gpt_rope_args {
+    gpt_span span;
+    gpt_rows x;
+    const gpt_real* table; /* a row for each position of this rank */
+    int64_t sequence, n_heads, head_size;
+    int direction;
+} gpt_rope_args;
+
+static memo_status gpt_rope_run(void* pointer, memo_error* error) {
+    const gpt_rope_args* a = (const gpt_rope_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_rope(gpt_at(&a->x, row), a->table, a->direction, row, gpt_tile(&a->span, row),
+                 a->sequence, a->n_heads, a->head_size);
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int direction,
+                          int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make(name);
+    gpt_rope_args a;
+    if (gpt_is_idle(model) || begin == end) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.x = x;
+    a.table = model->rope;
+    a.sequence = model->share.layout.local_tokens;
+    a.head_size = model->config.hidden / model->config.n_heads;
+    a.n_heads = x.row_bytes / (a.head_size * (int64_t)sizeof(gpt_real));
+    a.direction = direction;
+    gpt_reads_rows(&op, &x, begin, end);
+    gpt_reads(&op, a.table, a.sequence * a.head_size * (int64_t)sizeof(gpt_real));
+    gpt_writes_rows(&op, &x, begin, end);
+    gpt_launch(model, &op, gpt_rope_run, &a, sizeof a);
+}
+
+/* --- attention over the ranks that hold a sequence --- */
+static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    desc.layout = share->layout;
+    desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
+    desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
+    desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
+    desc.head_size = config->hidden / config->n_heads;
+    desc.sends_again = 1; /* by heads, q, k and v are not kept: by rows they are there anyhow */
+    return desc;
+}
+
+/* Of the rank that needs most, so that all ranks have one plan; 0 where no sequence is split. */
+static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
+    memo_sp_attention_desc desc = gpt_sp_desc(config, share);
+    memo_sp_attention_sizes sizes;
+    int64_t most = 0;
+    if (share->layout.ring * share->layout.ulysses == 1) return 0;
+    for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
+        if (!memo_sp_attention_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
+            most = sizes.device_bytes;
+    return most;
+}
+
+static memo_sp_attention_tensors gpt_sp_tensors(const gpt_rows* tensors, int64_t begin) {
+    memo_sp_attention_tensors t;
+    memset(&t, 0, sizeof t);
+    t.q = gpt_at(&tensors[GPT_Q], begin);
+    t.k = gpt_at(&tensors[GPT_K], begin);
+    t.v = gpt_at(&tensors[GPT_V], begin);
+    t.out = gpt_at(&tensors[GPT_ATTENTION], begin);
+    t.lse = (float*)(void*)gpt_at(&tensors[GPT_LSE], begin);
+    return t;
+}
+
+/* --- attention, of whole sequences, or of the queries of a part of one --- */
+typedef struct gpt_attention_args {
+    gpt_attention_shape shape;
+    int64_t batch;
+    const gpt_real *q, *k, *v;
+    gpt_real *out, *lse;
+    const gpt_real* dout;
+    gpt_real *dq, *dk, *dv, *delta;
+} gpt_attention_args;
+
+/* Where the keys of the queries [begin, end) begin. */
+static int64_t gpt_first_key(const gpt_model* model, int64_t begin) {
+    return model->tensor.splits_sequence ? 0 : begin;
+}
+
+static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_rows* tensors,
+                                                  int64_t begin, int64_t end) {
+    const int64_t first = gpt_first_key(model, begin);
+    gpt_attention_args a;
+    memset(&a, 0, sizeof a);
+    a.shape.first = begin - first;
+    a.shape.sequence = model->tensor.splits_sequence ? end : model->config.sequence;
+    a.shape.head_size = model->config.hidden / model->config.n_heads;
+    a.shape.n_heads = gpt_columns(&tensors[GPT_Q]) / a.shape.head_size; /* of this rank */
+    a.shape.n_kv_heads = gpt_columns(&tensors[GPT_K]) / a.shape.head_size;
+    /* To what later parts, which came before, have added. */
+    a.shape.adds = model->tensor.splits_sequence && end < model->n_rows;
+    a.batch = model->tensor.splits_sequence ? 1 : (end - begin) / model->config.sequence;
+    a.q = gpt_at(&tensors[GPT_Q], begin); /* these five are contiguous */
+    a.k = gpt_at(&tensors[GPT_K], first);
+    a.v = gpt_at(&tensors[GPT_V], first);
+    a.out = gpt_at(&tensors[GPT_ATTENTION], begin);
+    a.lse = gpt_at(&tensors[GPT_LSE], begin);
+    return a;
+}
+
+static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
+    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
+    int64_t b;
+    (void)error;
+    for (b = 0; b < a->batch; b++) {
+        const int64_t row = b * a->shape.sequence;
+        gpt_attention_forward(a->out + row * q_columns, a->lse + row * a->shape.n_heads,
+                              a->q + row * q_columns, a->k + row * kv_columns,
+                              a->v + row * kv_columns, &a->shape);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_attention(gpt_model* model, const gpt_rows* tensors, int64_t begin, int64_t end) {
+    const int64_t first = gpt_first_key(model, begin);
+    gpt_op op = gpt_op_make("attention");
+    gpt_attention_args a;
+    if (gpt_is_idle(model)) return;
+    if (model->attention) {
+        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, begin);
+        const memo_mask causal = memo_mask_default();
+        model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
+        return;
+    }
+    a = gpt_attention_args_make(model, tensors, begin, end);
+    gpt_reads_rows(&op, &tensors[GPT_Q], begin, end);
+    gpt_reads_rows(&op, &tensors[GPT_K], first, end);
+    gpt_reads_rows(&op, &tensors[GPT_V], first, end);
+    gpt_writes_rows(&op, &tensors[GPT_ATTENTION], begin, end);
+    gpt_writes_rows(&op, &tensors[GPT_LSE], begin, end);
+    gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
+}
+
+static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
+    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
+    int64_t b;
+    (void)error;
+    for (b = 0; b < a->batch; b++) {
+        const int64_t row = b * a->shape.sequence, head_row = row * a->shape.n_heads;
+        gpt_attention_backward(a->dq + row * q_columns, a->dk + row * kv_columns,
+                               a->dv + row * kv_columns, a->delta + head_row,
+                               a->dout + row * q_columns, a->out + row * q_columns,
+                               a->lse + head_row, a->q + row * q_columns, a->k + row * kv_columns,
+                               a->v + row * kv_columns, &a->shape);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_attention_back(gpt_model* model, const gpt_rows* tensors, gpt_rows dq, gpt_rows dk,
+                               gpt_rows dv, gpt_rows delta, gpt_rows dout, int64_t begin,
+                               int64_t end) {
+    const int64_t first = gpt_first_key(model, begin);
+    gpt_op op = gpt_op_make("attention");
+    gpt_attention_args a;
+    int t;
+    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
+    if (model->attention) {
+        memo_sp_attention_tensors s = gpt_sp_tensors(tensors, begin);
+        const memo_mask causal = memo_mask_default();
+        s.d_out = gpt_at(&dout, begin);
+        s.d_q = gpt_at(&dq, begin);
+        s.d_k = gpt_at(&dk, begin);
+        s.d_v = gpt_at(&dv, begin);
+        model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
+        return;
+    }
+    a = gpt_attention_args_make(model, tensors, begin, end);
+    a.dout = gpt_at(&dout, begin);
+    a.dq = gpt_at(&dq, begin);
+    a.dk = gpt_at(&dk, first);
+    a.dv = gpt_at(&dv, first);
+    a.delta = gpt_at(&delta, begin);
+    for (t = GPT_Q; t <= GPT_LSE; t++)
+        gpt_reads_rows(&op, &tensors[t], t == GPT_K || t == GPT_V ? first : begin, end);
+    gpt_reads_rows(&op, &dout, begin, end);
+    gpt_writes_rows(&op, &dq, begin, end);
+    gpt_writes_rows(&op, &dk, first, end);
+    gpt_writes_rows(&op, &dv, first, end);
+    gpt_writes_rows(&op, &delta, begin, end);
+    gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
+}
+
+/* --- what touches tokens: embedding, loss --- */
+typedef struct gpt_tokens_args {
+    gpt_span span;
+    gpt_rows x;
+    gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
+    const uint8_t* tokens; /* (rows); cross-entropy: the targets */
+    const gpt_share* share;
+    double* loss;
+    double loss_scale;
+    int64_t n_columns;
+} gpt_tokens_args;
+
+static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_embedding_forward(gpt_at(&a->x, row), a->table, a->tokens + row,
+                              gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
+        gpt_embedding_backward(a->table, gpt_at(&a->x, row), a->tokens + row,
+                               gpt_tile(&a->span, row), a->n_columns);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
+    const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
+    int64_t row, n, token;
+    (void)error;
+    for (row = a->span.begin; row < a->span.end; row += n) {
+        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
+        if (token < 0) /* padding has no loss, and so no gradient */
+            memset(gpt_at(&a->x, row), 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
+        else
+            *a->loss += gpt_cross_entropy(gpt_at(&a->x, row), a->tokens + row, a->loss_scale, n,
+                                          a->n_columns);
+    }
+    return MEMO_STATUS_OK;
+}
+
+static void gpt_embedding(gpt_model* model, gpt_rows x, const uint8_t* tokens, int is_backward) {
+    const int64_t table_bytes = GPT_VOCABULARY * model->config.hidden * (int64_t)sizeof(gpt_real);
+    gpt_op op = gpt_op_make("embedding");
+    gpt_tokens_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, 0, model->n_rows);
+    a.x = x;
+    a.table = is_backward ? gpt_gradient(model, model->layout.embedding)
+                          : model->parameters + model->layout.embedding;
+    a.tokens = tokens;
+    a.n_columns = model->config.hidden;
+    gpt_reads(&op, tokens, model->n_rows);
+    if (is_backward) {
+        gpt_reads_rows(&op, &x, 0, model->n_rows);
+        gpt_writes(&op, a.table, table_bytes);
+    } else {
+        gpt_reads(&op, a.table, table_bytes);
+        gpt_writes_rows(&op, &x, 0, model->n_rows);
+    }
+    gpt_launch(model, &op, is_backward ? gpt_embedding_backward_run : gpt_embedding_run, &a,
+               sizeof a);
+}
+
+/* Adds to the loss; logits become their gradient. */
+static void gpt_loss(gpt_model* model, gpt_rows logits, const uint8_t* targets, double loss_scale,
+                     int64_t begin, int64_t end) {
+    gpt_op op = gpt_op_make("cross-entropy");
+    gpt_tokens_args a;
+    if (gpt_is_idle(model)) return;
+    memset(&a, 0, sizeof a);
+    a.span = gpt_span_make(model, begin, end);
+    a.x = logits;
+    a.tokens = targets;
+    a.share = &model->share;
+    a.loss = &model->totals[GPT_TOTAL_LOSS];
+    a.loss_scale = loss_scale;
+    a.n_columns = GPT_VOCABULARY;
+    gpt_reads_rows(&op, &logits, begin, end);
+    gpt_reads(&op, targets + begin, end - begin);
+    gpt_writes_rows(&op, &logits, begin, end);
+    gpt_writes(&op, a.loss, (int64_t)sizeof(double));
+    gpt_launch(model, &op, gpt_cross_entropy_run, &a, sizeof a);
+}
+
+#endif

@@ -1,0 +1,496 @@
+/* gpt_tensor.h - layers split by columns over tensor ranks, and a micro-batch into parts: the two
+ * blocks of a layer (gpt_model.h) as functions that memo_blocks calls in its schedule's order.
+ *
+ * Each rank has its heads and its columns of the MLP; everything of the width of the residual stream
+ * is whole on all of them and has the same bits, since a sum over ranks has.  Norms, and embedding
+ * and classifier (of 256 bytes: splitting them would save little and cost a sum of logits), are
+ * copies.  The copies' gradients: those of embedding, final norm and classifier come out whole and
+ * alike on every rank; those of a layer's norms are partial sums, since g is carried through the
+ * norm before it is summed, and are summed with the step's gradients.  In the norm of the whole
+ * gradient a copy counts once.
+ *
+ * What is recomputed is what the policy has left, by rows, as in the plain model.  `fine` recomputes
+ * without a collective, so `middle` is kept or swapped; the other orders repeat the projection and
+ * its sum for those rows of `middle` that are recomputed, and no others: a sum of the published order
+ * that nobody reads is not run.
+ *
+ * Blocks may have degrees of their own (config.degrees).  Of the tensor ranks, `degree` side by side
+ * then share a block, and each such group has a slice of every part's rows; its weights' gradients
+ * are summed over the groups at the end of a step.  Where a larger degree follows, or the
+ * classifier, the residual stream of the slices is gathered on the comm stream, right behind the
+ * sum, and in the backward its gradient is where a smaller one was; otherwise a rank goes on with
+ * the rows that it needs.  A block's tensors are fewer and wider rows in the smaller degree, and as
+ * many bytes; parameters have room for the smallest degree's share in every layer.
+ *
+ * Included by gpt_model.h. */
+#ifndef GPT_TENSOR_H
+#define GPT_TENSOR_H
+
+/* ---- parts ---- */
+
+static gpt_need gpt_part_rows(const gpt_model* model, int32_t part) {
+    const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
+    return gpt_rows_make(share.begin, share.begin + share.count);
+}
+
+/* What the larger of the two backward functions requests. */
+static int64_t gpt_work_bytes(const gpt_model* model) {
+    const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
+    const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
+    const int64_t q = hidden / tensor;
+    const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
+    const int64_t attention = 2 * hidden + 2 * q + 2 * kv + heads;
+    const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has wider rows, but fewer */
+    return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
+}
+
+/* Of the degree's group of this rank. */
+static gpt_need gpt_slice(const gpt_model* model, gpt_need part, int32_t degree) {
+    const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
+    const memo_share share =
+        memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
+    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
+}
+
+/* Where degrees differ, the engine has room for all rows in the width of the largest.  This rank's
+ * rows lie there side by side, part by part; a policy that treats a tensor as a whole need not know. */
+static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor) {
+    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
+    const int32_t wider = gpt_degree(model->config.tensor) / degree;
+    const gpt_need part = gpt_part_rows(model, model->tensor.part);
+    gpt_rows rows = model->tensors[layer][tensor];
+    char* all = rows.split_row > 0 ? rows.first : rows.rest;
+    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
+        rows.row_bytes *= wider;
+    rows.first = NULL; /* there are no rows before the slice's */
+    rows.split_row = gpt_slice(model, part, degree).begin;
+    rows.rest = all + part.begin / wider * rows.row_bytes;
+    return rows;
+}
+
+/* The degree of a block; before the first and behind the last one all ranks have all rows. */
+static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
+    return block < 0 || block >= 2 * model->config.n_layers
+               ? gpt_degree(model->config.tensor)
+               : gpt_block_degree(&model->config, block);
+}
+
+/* Rows of a block's part begin its work: its operations get the name, its requests begin anew. */
+static gpt_need gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
+    const gpt_need part = gpt_part_rows(model, call->part);
+    const gpt_need rows = gpt_slice(model, part, gpt_degree_at(model, call->block));
+    gpt_tensor_state* t = &model->tensor;
+    snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)call->block / 2,
+             'a' + (int)call->part % 26);
+    t->is_in_block = 1;
+    t->is_forward = t->is_backward = 0;
+    t->block = call->block;
+    t->part = call->part;
+    t->work_used = 0;
+    t->sum_begin = (rows.begin - part.begin) * model->config.hidden;
+    t->sum_end = (rows.end - part.begin) * model->config.hidden;
+    return rows;
+}
+
+static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
+    model->tensor.is_in_block = 0;
+    model->pass = GPT_PASS_BOTH;
+    return gpt_finish(model, error);
+}
+
+/* ---- the residual stream and its gradient ---- */
+
+/* x takes up what a block has made. */
+static void gpt_add_output(gpt_model* model, int32_t block, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_residual(model, t->x, t->x, t->partial, block / 2,
+                 block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
+}
+
+/* dx += g, the sum of what the block above has made of its gradient. */
+static void gpt_add_gradient(gpt_model* model, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    gpt_op op = gpt_op_make("gradient of the block above");
+    gpt_sum_args a;
+    if (gpt_is_idle(model)) return;
+    a.to = gpt_at(&t->dx, rows.begin);
+    a.from = gpt_at(&t->gradient, rows.begin);
+    a.n = (rows.end - rows.begin) * model->config.hidden;
+    gpt_reads_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_reads_rows(&op, &t->gradient, rows.begin, rows.end);
+    gpt_writes_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
+}
+
+/* ---- sums over tensor ranks ---- */
+
+static int gpt_level(int32_t degree) {
+    int level = 0;
+    while (1 << level < degree) level++;
+    return level;
+}
+static memo_degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    return &model->tensor.pairs[gpt_level(degree)][gpt_level(larger)];
+}
+static memo_comm* gpt_ranks_of(gpt_model* model, int32_t degree) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    return degree == all ? model->tensor.ranks : gpt_pair(model, degree, all)->tensor;
+}
+
+static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* what,
+                            memo_range range, memo_error* error) {
+    memo_op_desc told = memo_op_desc_default();
+    char name[96];
+    if (!model->device.annotate) return MEMO_STATUS_OK;
+    snprintf(name, sizeof name, "%s: %s", model->phase, what);
+    told.name = name;
+    told.reads = told.writes = &range;
+    told.n_reads = told.n_writes = 1;
+    return model->device.annotate(model->device.context, stream, &told, error);
+}
+
+/* Slices of the stream, or of its gradient, become those of the larger degree that comes next: this
+ * rank's takes up its block's sum, then all are gathered. */
+static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree,
+                                     int32_t next, memo_error* error) {
+    const gpt_tensor_state* t = &model->tensor;
+    const gpt_need part = gpt_part_rows(model, t->part);
+    const gpt_need from = gpt_slice(model, part, degree), to = gpt_slice(model, part, next);
+    const gpt_rows* rows = t->is_forward ? &t->x : &t->dx;
+    memo_comm* across = gpt_pair(model, degree, next)->across;
+    const memo_stream compute = model->compute;
+    memo_status status;
+    model->compute = stream; /* where the sum is */
+    if (t->is_forward)
+        gpt_add_output(model, t->block, from);
+    else
+        gpt_add_gradient(model, from);
+    model->compute = compute;
+    if (model->status) return gpt_finish(model, error);
+    status =
+        gpt_tell(model, stream, "gather rows",
+                 gpt_range(gpt_at(rows, to.begin), (to.end - to.begin) * rows->row_bytes), error);
+    return status ? status
+                  : across->all_gather(
+                        across, stream, gpt_at(rows, from.begin), gpt_at(rows, to.begin),
+                        (from.end - from.begin) * model->config.hidden, GPT_TYPE, error);
+}
+
+/* The collective of the block that was called last: memo_blocks calls it right behind. */
+static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const void* from, void* to,
+                                   int64_t count, memo_type type, memo_reduction reduction,
+                                   memo_error* error) {
+    gpt_model* model = (gpt_model*)comm->context;
+    const gpt_tensor_state* t = &model->tensor;
+    const int64_t n = t->sum_end - t->sum_begin;
+    const int32_t degree = gpt_degree_at(model, t->block);
+    const int32_t next = t->is_forward || t->is_backward
+                             ? gpt_degree_at(model, t->block + (t->is_forward ? 1 : -1))
+                             : 0;
+    memo_comm* ranks = gpt_ranks_of(model, degree);
+    gpt_real* sum = (gpt_real*)to + t->sum_begin;
+    memo_status status;
+    (void)from; /* in place */
+    (void)count;
+    if (n == 0 || model->is_skipped) return MEMO_STATUS_OK;
+    status = gpt_tell(model, stream, "sum over ranks",
+                      gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
+    if (!status) status = ranks->all_reduce(ranks, stream, sum, sum, n, type, reduction, error);
+    return status || next <= degree ? status
+                                    : gpt_gather_slices(model, stream, degree, next, error);
+}
+
+/* Those that have other rows of a layer's parameter; all, for a norm. */
+static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    if (p->initial_std <= 0) return model->tensor.ranks;
+    return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
+}
+
+/* Gradients of layers that are partial sums on tensor ranks, of the parts that this rank updates. */
+static void gpt_sum_layer_gradients(gpt_model* model) {
+    gpt_op op = gpt_op_make("sum over tensor ranks");
+    int64_t i;
+    int32_t r;
+    if (gpt_degree(model->config.tensor) == 1) return;
+    for (i = 1; i <= 8 * (int64_t)model->config.n_layers; i++) {
+        const gpt_parameter p = gpt_parameter_at(&model->config, i);
+        memo_comm* ranks = gpt_ranks_to_sum(model, &p);
+        if (!ranks) continue;
+        for (r = gpt_first_part(model); r < gpt_end_part(model) && !model->status; r++) {
+            const gpt_part part = gpt_part_at(model, gpt_bucket_of(&model->config, i), r);
+            const int64_t begin = p.offset > part.begin ? p.offset : part.begin;
+            const int64_t end = gpt_min(p.offset + p.n, part.end);
+            gpt_real* sum = part.gradients + (begin - part.begin);
+            if (begin >= end) continue;
+            op.n_reads = op.n_writes = 0;
+            gpt_reads(&op, sum, (end - begin) * (int64_t)sizeof *sum);
+            gpt_writes(&op, sum, (end - begin) * (int64_t)sizeof *sum);
+            gpt_announce(model, &op);
+            if (!model->status)
+                model->status = ranks->all_reduce(ranks, model->compute, sum, sum, end - begin,
+                                                  GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+        }
+    }
+}
+
+/* ---- forward ---- */
+
+/* The residual stream takes up what the block before has made; a layer keeps what backward needs. */
+static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    if (call->block > 0 &&
+        gpt_degree_at(model, call->block - 1) >= gpt_degree_at(model, call->block))
+        gpt_add_output(model, call->block - 1, rows); /* else it is gathered with it */
+    gpt_copy_rows(model,
+                  gpt_tensor(model, call->block / 2, call->block % 2 ? GPT_MIDDLE : GPT_INPUT),
+                  t->x, rows);
+}
+
+static memo_status gpt_block_forward(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "forward");
+    const int32_t layer = call->block / 2;
+    gpt_need all[GPT_N_TENSORS];
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
+    gpt_enter_block(model, call, rows);
+    model->tensor.is_forward = 1;
+    if (call->block % 2 == 0) {
+        gpt_compute_attention(model, layer, all, rows, model->tensor.partial);
+    } else {
+        gpt_compute_mlp(model, layer, all);
+        gpt_down(model, layer, model->tensor.partial, rows);
+    }
+    return gpt_end_block(model, error);
+}
+
+static memo_status gpt_block_forward_end(void* context, const memo_block_call* call,
+                                         memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "forward");
+    if (gpt_degree_at(model, call->block) == gpt_degree(model->config.tensor)) /* else gathered */
+        gpt_add_output(model, call->block, rows);
+    return gpt_end_block(model, error);
+}
+
+/* ---- recomputation ---- */
+
+static memo_status gpt_block_recompute(void* context, const memo_block_call* call,
+                                       memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "recompute");
+    const int32_t layer = call->block / 2;
+    gpt_tensor_state* t = &model->tensor;
+    gpt_need need[GPT_N_TENSORS];
+    int i;
+    for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(t->need[i], rows);
+    t->sum_end = t->sum_begin; /* nobody reads what the MLP would make */
+    if (call->block % 2 == 0) {
+        const int64_t begin = gpt_part_rows(model, call->part).begin;
+        t->sum_begin = (need[GPT_MIDDLE].begin - begin) * model->config.hidden;
+        t->sum_end = (need[GPT_MIDDLE].end - begin) * model->config.hidden;
+        gpt_compute_attention(model, layer, need, rows, t->partial);
+    } else {
+        gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
+                     gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
+                     need[GPT_MIDDLE]);
+        gpt_compute_mlp(model, layer, need);
+    }
+    return gpt_end_block(model, error);
+}
+
+/* ---- backward ---- */
+
+static void gpt_clear_gradient(gpt_model* model, gpt_need rows) {
+    if (!gpt_is_silent(model))
+        model->status = model->device.fill(
+            model->device.context, model->compute, gpt_at(&model->tensor.gradient, rows.begin), 0,
+            (rows.end - rows.begin) * model->tensor.gradient.row_bytes, &model->error);
+}
+
+static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
+    const gpt_tensor_state* t = &model->tensor;
+    if (call->block % 2 == 0)
+        gpt_backward_attention(model, call->block / 2, t->gradient, t->dx, rows);
+    else
+        gpt_backward_mlp(model, call->block / 2, t->gradient, t->dx, rows);
+}
+
+static memo_status gpt_block_backward(void* context, const memo_block_call* call,
+                                      memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "backward");
+    model->tensor.is_backward = 1;
+    if (call->block < 2 * model->config.n_layers - 1 &&
+        gpt_degree_at(model, call->block + 1) >= gpt_degree_at(model, call->block))
+        gpt_add_gradient(model, rows); /* else it is gathered with it */
+    gpt_clear_gradient(model, rows);
+    model->pass = GPT_PASS_INPUTS;
+    gpt_backward_block(model, call, rows);
+    return gpt_end_block(model, error);
+}
+
+/* Of the part whose inputs' gradients were computed last: the requests are the same, and so find
+ * them again. */
+static memo_status gpt_block_weights(void* context, const memo_block_call* call,
+                                     memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "weights");
+    model->pass = GPT_PASS_WEIGHTS;
+    gpt_backward_block(model, call, rows);
+    return gpt_end_block(model, error);
+}
+
+static memo_status gpt_block_backward_end(void* context, const memo_block_call* call,
+                                          memo_error* error) {
+    gpt_model* model = (gpt_model*)context;
+    const gpt_need rows = gpt_begin_block(model, call, "backward");
+    if (gpt_degree_at(model, 0) == gpt_degree(model->config.tensor)) /* else gathered */
+        gpt_add_gradient(model, rows);
+    return gpt_end_block(model, error);
+}
+
+/* ---- a layer ---- */
+
+static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_rows x) {
+    model->tensor.x = x;
+    if (!gpt_is_idle(model))
+        model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
+}
+
+static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_rows dx) {
+    const int64_t kv_hidden = model->layout.kv_hidden;
+    gpt_tensor_state* t = &model->tensor;
+    const gpt_rows work = gpt_take(model, 0, gpt_work_bytes(model) / (int64_t)sizeof(gpt_real), 1);
+    if (t->splits_sequence) {
+        t->d_key = gpt_take(model, 0, model->n_rows, kv_hidden);
+        t->d_value = gpt_take(model, 0, model->n_rows, kv_hidden);
+    }
+    t->dx = dx;
+    t->work = work.rest;
+    t->work_bytes = gpt_work_bytes(model);
+    gpt_recompute_need(model, layer, t->need);
+    if (!gpt_is_idle(model))
+        model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
+    if (t->splits_sequence) {
+        gpt_give(model, t->d_value);
+        gpt_give(model, t->d_key);
+    }
+    gpt_give(model, work);
+}
+
+/* Both blocks, of need, part by part, without overlap: to measure recomputation. */
+static void gpt_compute_parts(gpt_model* model, int32_t layer,
+                              const gpt_need whole[GPT_N_TENSORS]) {
+    gpt_tensor_state* t = &model->tensor;
+    int32_t s, i;
+    for (s = 0; s < t->n_parts; s++) {
+        const gpt_need rows = gpt_part_rows(model, s);
+        gpt_need need[GPT_N_TENSORS], middle;
+        for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(whole[i], rows);
+        middle = need[GPT_MIDDLE];
+        gpt_compute_attention(model, layer, need, rows, t->partial);
+        if (!gpt_is_idle(model) && middle.begin < middle.end)
+            model->status =
+                t->ranks->all_reduce(t->ranks, model->compute, gpt_at(&t->partial, middle.begin),
+                                     gpt_at(&t->partial, middle.begin),
+                                     (middle.end - middle.begin) * model->config.hidden, GPT_TYPE,
+                                     MEMO_REDUCTION_SUM, &model->error);
+        gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
+                     gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
+                     middle);
+        gpt_compute_mlp(model, layer, need);
+    }
+}
+
+/* ---- begin and end ---- */
+
+/* Sums lie in the same place from step to step: their stream reads and writes them while the compute
+ * stream goes on. */
+static void gpt_take_partial_sums(gpt_model* model) {
+    const int64_t hidden = model->config.hidden, n_bytes = 2 * model->n_rows * hidden;
+    gpt_tensor_state* t = &model->tensor;
+    void* both;
+    t->n_parts = gpt_degree(model->config.sub_batches);
+    t->is_mixed = gpt_is_mixed(&model->config);
+    t->splits_sequence = model->share.batch % t->n_parts != 0;
+    if (!gpt_is_split(&model->config)) return;
+    both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));
+    t->partial.rest = (char*)both;
+    t->partial.row_bytes = hidden * (int64_t)sizeof(gpt_real);
+    t->gradient = t->partial;
+    if (both) t->gradient.rest += model->n_rows * t->partial.row_bytes;
+}
+
+static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
+    memo_degree_comms* pair = gpt_pair(model, degree, larger);
+    if (degree < larger && !pair->tensor && !model->status)
+        model->status =
+            memo_degree_comms_create(model->tensor.ranks, degree, larger, pair, &model->error);
+}
+
+/* All tensor ranks come here, and find the same pairs in the same order. */
+static void gpt_create_pairs(gpt_model* model) {
+    const int32_t all = gpt_degree(model->config.tensor);
+    int32_t block;
+    for (block = 0; block < 2 * model->config.n_layers && gpt_is_mixed(&model->config); block++) {
+        const int32_t degree = gpt_degree_at(model, block), next = gpt_degree_at(model, block + 1);
+        gpt_create_pair(model, degree, all);
+        gpt_create_pair(model, gpt_min(degree, next) == degree ? degree : next,
+                        degree < next ? next : degree);
+    }
+}
+
+static void gpt_destroy_blocks(gpt_model* model) {
+    int a, b;
+    memo_blocks_destroy(model->tensor.blocks);
+    for (a = 0; a < GPT_MAX_LEVELS; a++)
+        for (b = 0; b < GPT_MAX_LEVELS; b++) memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
+}
+
+static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
+    gpt_tensor_state* t = &model->tensor;
+    memo_blocks_desc blocks = memo_blocks_desc_default();
+    memo_block_buffers* buffers;
+    int32_t s;
+    if (!gpt_is_split(&model->config)) return;
+    buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);
+    if (!buffers) {
+        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                       "no host memory for %d sub-batches", (int)t->n_parts);
+        return;
+    }
+    for (s = 0; s < t->n_parts; s++) {
+        const gpt_need rows = gpt_part_rows(model, s);
+        buffers[s].output = gpt_at(&t->partial, rows.begin);
+        buffers[s].gradient = gpt_at(&t->gradient, rows.begin);
+        buffers[s].count = (rows.end - rows.begin) * model->config.hidden;
+    }
+    t->ranks = desc->mesh->tensor;
+    gpt_create_pairs(model);
+    t->sums = *t->ranks;
+    t->sums.context = model;
+    t->sums.all_reduce = gpt_sum_partial;
+    blocks.device = &model->device;
+    blocks.compute_stream = model->compute;
+    blocks.comm = &t->sums;
+    blocks.type = GPT_TYPE;
+    blocks.schedule.order = model->config.schedule;
+    blocks.schedule.n_blocks = 2 * model->config.n_layers;
+    blocks.schedule.n_parts = t->n_parts;
+    blocks.schedule.splits_sequence = t->splits_sequence;
+    blocks.buffers = buffers;
+    blocks.functions.context = model;
+    blocks.functions.forward = gpt_block_forward;
+    blocks.functions.recompute = gpt_block_recompute;
+    blocks.functions.backward = gpt_block_backward;
+    blocks.functions.weights = gpt_block_weights;
+    blocks.functions.forward_end = gpt_block_forward_end;
+    blocks.functions.backward_end = gpt_block_backward_end;
+    if (!model->status) model->status = memo_blocks_create(&blocks, &t->blocks, &model->error);
+    free(buffers);
+}
+
+#endif

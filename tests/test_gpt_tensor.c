@@ -1,0 +1,385 @@
+/* The trainer's model split by columns and into sub-batches: under every schedule and policy the bits
+ * of the default one, against one rank's numbers, with data, Ulysses and ZeRO around it, ordering,
+ * refusals. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#define MEMO_PLAN_IMPLEMENTATION
+#include "memo_plan.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+
+#include "gpt_ranks_test.h"
+
+enum { ACCUMULATE = 2 };
+
+/* Every other case, where an instrument makes each slow. */
+#if defined(MEMO_TEST_VALGRIND) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { N_SKIPPED = 2 };
+#else
+enum { N_SKIPPED = 1 };
+#endif
+
+/* 4 sequences of 21 tokens in tiles of 4: a part begins inside a tile. */
+static gpt_config config_of(int32_t tensor, int32_t sub_batches, memo_blocks_order schedule) {
+    gpt_config config = gpt_test_config(3, 16, 4, tensor > 2 ? 4 : 2, 21, 4, 4, 0.1);
+    config.tensor = tensor;
+    config.sub_batches = sub_batches;
+    config.schedule = schedule;
+    return config;
+}
+
+static training train_of(gpt_config config, gpt_policy policy, uint8_t* text) {
+    training t = training_of(config, policy, ACCUMULATE, text);
+    memo_error error;
+    t.desc.n_resident_layers = 1;
+    CHECK_OK(train_all(&t, &error));
+    return t;
+}
+
+static int are_the_same(const training* a, const training* b) {
+    const size_t n_bytes = (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real);
+    return !memcmp(a->losses, b->losses, sizeof a->losses) &&
+           !memcmp(a->norms, b->norms, sizeof a->norms) &&
+           !memcmp(a->gradients, b->gradients, n_bytes) &&
+           !memcmp(a->parameters, b->parameters, n_bytes);
+}
+
+/* Of the copies that tensor rank r's share of a parameter has, those that hold its gradient. */
+static double gradient_of(const training* t, int32_t r, int64_t i) {
+    const int32_t tensor = gpt_degree(t->desc.config.tensor);
+    double sum = 0;
+    int64_t g, n = t->desc.config.zero ? n_ranks_of(t) / tensor : 1;
+    for (g = 0; g < n; g++) sum += (double)t->gradients[(g * tensor + r) * t->layout.n + i];
+    return sum;
+}
+
+/* The largest, over the norm of one rank's gradient. */
+static double gradient_difference(const training* one, const training* t) {
+    double largest = 0, norm = 0;
+    int64_t k, i;
+    int32_t r;
+    for (k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
+        const gpt_parameter a = gpt_parameter_at(&one->desc.config, k);
+        const gpt_parameter b = gpt_parameter_at(&t->desc.config, k);
+        for (i = 0; i < a.n; i++)
+            norm += (double)one->gradients[a.offset + i] * (double)one->gradients[a.offset + i];
+        for (r = 0; r < gpt_degree(t->desc.config.tensor); r++)
+            for (i = 0; i < b.n; i++) {
+                const int64_t at = gpt_element_of_whole(&b, r, i);
+                const double difference =
+                    fabs(gradient_of(t, r, b.offset + i) - (double)one->gradients[a.offset + at]);
+                if (!(difference <= largest)) largest = difference; /* takes NaN */
+            }
+    }
+    return largest / sqrt(norm);
+}
+
+/* Copies of a parameter have stayed copies. */
+static int copies_are_equal(const training* t) {
+    const int32_t tensor = gpt_degree(t->desc.config.tensor);
+    int64_t k, r;
+    for (k = 0; k < gpt_n_parameter_tensors(&t->desc.config); k++) {
+        const gpt_parameter p = gpt_parameter_at(&t->desc.config, k);
+        for (r = 1; r < n_ranks_of(t); r++) {
+            const int64_t of = r % tensor % p.degree;
+            if (memcmp(t->parameters + of * t->layout.n + p.offset,
+                       t->parameters + r * t->layout.n + p.offset, (size_t)p.n * sizeof(gpt_real)))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+static double worst_first_loss, worst_loss, worst_gradient;
+
+static void check_against(const training* one, const training* t, const char* what) {
+    const double first_loss = fabs(one->losses[0] - t->losses[0]);
+    const double loss = loss_difference(one, t), gradient = gradient_difference(one, t);
+    /* Adam divides by the gradient's size: where that is near 0, its rounding is seen in the next
+     * steps. */
+    CHECK_CASE(first_loss < 5e-7 && loss < 1e-5 && gradient < 4e-6 && copies_are_equal(t) &&
+                   fabs(t->norms[0] / one->norms[0] - 1) < 1e-5,
+               "%s, tensor %d, sub-batches %d: losses differ by %g, first ones by %g, gradients by "
+               "%g",
+               what, (int)t->desc.config.tensor, (int)t->desc.config.sub_batches, loss, first_loss,
+               gradient);
+    worst_first_loss = fmax(worst_first_loss, first_loss);
+    worst_loss = fmax(worst_loss, loss);
+    worst_gradient = fmax(worst_gradient, gradient);
+}
+
+/* One rank's training of the same model. */
+static training unsplit(gpt_config config, uint8_t* text) {
+    config.tensor = config.sub_batches = config.data = config.ulysses = config.ring = 0;
+    config.zero = 0;
+    config.degrees = NULL;
+    return train_of(config, GPT_POLICY_KEEP, text);
+}
+
+/* Every schedule and policy gives the bits of the default schedule that keeps everything. */
+static void check_schedules(gpt_config config, const training* one, uint8_t* text,
+                            const char* what) {
+    training first;
+    int order, policy;
+    config.schedule = MEMO_BLOCKS_DEFAULT;
+    first = train_of(config, GPT_POLICY_KEEP, text);
+    check_against(one, &first, what);
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
+        for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
+            static const gpt_policy policies[] = {GPT_POLICY_KEEP, GPT_POLICY_RECOMPUTE,
+                                                  GPT_POLICY_SWAP, GPT_POLICY_ALPHA};
+            training t;
+            config.schedule = (memo_blocks_order)order;
+            t = train_of(config,
+                         policies[policy == 1                           ? 1
+                                  : order % 2 && !gpt_is_mixed(&config) ? 3
+                                                                        : 2],
+                         text);
+            CHECK_CASE(are_the_same(&first, &t),
+                       "%s: tensor %d, sub-batches %d, %s, policy %d: not the bits", what,
+                       (int)config.tensor, (int)config.sub_batches,
+                       memo_blocks_order_name(config.schedule), (int)t.desc.policy);
+            training_free(&t);
+        }
+    training_free(&first);
+}
+
+static void schedules_and_policies_give_the_same_bits(void) {
+    int32_t tensor, parts;
+    for (tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2) {
+        const gpt_config config = config_of(tensor, 1, MEMO_BLOCKS_DEFAULT);
+        uint8_t* text = text_of(&config, ACCUMULATE);
+        training one = unsplit(config, text);
+        for (parts = 1; parts <= 4; parts *= 2)
+            if (tensor * parts > 1)
+                check_schedules(config_of(tensor, parts, MEMO_BLOCKS_DEFAULT), &one, text, "rows");
+        training_free(&one);
+        free(text);
+    }
+}
+
+/* One sequence: attention of a part reads the keys of those before it. */
+static void parts_of_a_sequence_give_the_same_bits(void) {
+    int32_t tensor, parts;
+    for (tensor = N_SKIPPED; tensor <= 2; tensor++)
+        for (parts = 2; parts <= 3; parts++) {
+            gpt_config config = config_of(tensor, parts, MEMO_BLOCKS_DEFAULT);
+            uint8_t* text;
+            training one;
+            config.batch = 1;
+            config.sequence = parts == 2 ? 150 : 31; /* more than a tile of attention, less */
+            text = text_of(&config, ACCUMULATE);
+            one = unsplit(config, text);
+            check_schedules(config, &one, text, "sequence");
+            training_free(&one);
+            free(text);
+        }
+}
+
+/* Rows of middle kept in part, others of its layer recomputed, as a table says. */
+static void tables_of_rows_give_the_same_bits(void) {
+    int order;
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+        const gpt_config config = config_of(2, 2, (memo_blocks_order)order);
+        const int64_t n_rows = gpt_n_rows(&config);
+        memo_swap_rows rows[3 * GPT_N_TENSORS];
+        uint8_t* text = text_of(&config, ACCUMULATE);
+        training keep = train_of(config, GPT_POLICY_KEEP, text);
+        training t = training_of(config, GPT_POLICY_MEMO, ACCUMULATE, text);
+        memo_error error;
+        int i;
+        memset(rows, 0, sizeof rows);
+        for (i = 0; i < 3 * GPT_N_TENSORS; i++) {
+            const int tensor = i % GPT_N_TENSORS;
+            const int is_whole = gpt_is_dead_end(&config, tensor) || tensor == GPT_LSE ||
+                                 tensor == GPT_ATTENTION || i >= 2 * GPT_N_TENSORS;
+            const int is_contiguous = tensor >= GPT_Q && tensor <= GPT_V;
+            rows[i].kept = is_whole        ? n_rows
+                           : is_contiguous ? 0
+                                           : (int64_t)memo_test_int(0, (n_rows - 1) / 4) * 4;
+            if (!is_whole) rows[i].swapped = (n_rows - rows[i].kept) / 8 * 4;
+        }
+        t.desc.rows = rows;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(are_the_same(&keep, &t), "%s", memo_blocks_order_name(config.schedule));
+        training_free(&t);
+        training_free(&keep);
+        free(text);
+    }
+}
+
+/* Blocks of other degrees have other rows: gathered where the degree grows, cut where it falls. */
+static void mixed_degrees_give_the_same_bits(void) {
+    static const int32_t degrees[][6] = {
+        {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
+    size_t k;
+    for (k = 0; k < sizeof degrees / sizeof degrees[0]; k += N_SKIPPED) {
+        gpt_config config = config_of(4, 2, MEMO_BLOCKS_DEFAULT);
+        uint8_t* text;
+        training one;
+        config.batch = 8;
+        config.sequence = 9;
+        config.sub_batches = k % 2 ? 1 : 2;
+        config.degrees = degrees[k];
+        text = text_of(&config, ACCUMULATE);
+        one = unsplit(config, text);
+        check_schedules(config, &one, text, "degrees");
+        if (k % 2) { /* 2 x 4 ranks */
+            config.data = 2;
+            config.zero = 2 - (int32_t)k / 2;
+            check_schedules(config, &one, text, "degrees with data");
+        }
+        training_free(&one);
+        free(text);
+    }
+}
+
+/* data, ring, ulysses, ZeRO, tensor, sub-batches */
+static void it_composes(void) {
+    static const int32_t cases[][6] = {{2, 1, 1, 0, 2, 2}, {2, 1, 1, 2, 2, 2}, {1, 1, 2, 1, 2, 2},
+                                       {1, 2, 1, 0, 2, 1}, {2, 1, 2, 2, 2, 1}, {1, 1, 2, 0, 1, 4}};
+    size_t k;
+    for (k = 0; k < sizeof cases / sizeof cases[0]; k += N_SKIPPED) {
+        const int32_t* c = cases[k];
+        gpt_config config = config_of(c[4], c[5], MEMO_BLOCKS_DEFAULT);
+        uint8_t* text = text_of(&config, ACCUMULATE);
+        training one, t, fine;
+        config.data = c[0];
+        config.ring = c[1];
+        config.ulysses = c[2];
+        config.zero = c[3];
+        one = unsplit(config, text);
+        t = train_of(config, GPT_POLICY_RECOMPUTE, text);
+        config.schedule = MEMO_BLOCKS_FINE;
+        fine = train_of(config, GPT_POLICY_ALPHA, text);
+        check_against(&one, &t, "composed");
+        CHECK_CASE(are_the_same(&t, &fine), "composition %d", (int)k);
+        training_free(&one);
+        training_free(&t);
+        training_free(&fine);
+        free(text);
+    }
+}
+
+static void recorded_steps_have_no_race(void) {
+    int order;
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+        const gpt_config config = config_of(2, 2, (memo_blocks_order)order);
+        uint8_t* text = text_of(&config, 1);
+        training t = training_of(config, GPT_POLICY_ALPHA, 1, text);
+        memo_error error;
+        t.desc.n_resident_layers = 1;
+        t.records = 1;
+        t.n_races = -1;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(t.n_races == 0, "%s: %d races", memo_blocks_order_name(config.schedule),
+                   (int)t.n_races);
+        training_free(&t);
+        free(text);
+    }
+}
+
+static void recorded_gathers_have_no_race(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int order;
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+        gpt_config config = config_of(2, 2, (memo_blocks_order)order);
+        uint8_t* text = text_of(&config, 1);
+        training t;
+        memo_error error;
+        config.degrees = degrees;
+        t = training_of(config, GPT_POLICY_SWAP, 1, text);
+        t.desc.n_resident_layers = 1;
+        t.records = 1;
+        t.n_races = -1;
+        CHECK_OK(train_all(&t, &error));
+        CHECK_CASE(t.n_races == 0, "%s: %d races", memo_blocks_order_name(config.schedule),
+                   (int)t.n_races);
+        training_free(&t);
+        free(text);
+    }
+}
+
+/* Before its first message, or while the others wait for it in the middle of a block. */
+static void a_rank_that_fails_ends_all(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int32_t fails_later, rank;
+    for (fails_later = 0; fails_later < 2; fails_later++)
+        for (rank = 0; rank < 2; rank++) {
+            gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
+            uint8_t* text = text_of(&config, 1);
+            training t;
+            memo_error error;
+            if (rank) config.degrees = degrees;
+            t = training_of(config, GPT_POLICY_KEEP, 1, text);
+            t.failing_rank = rank;
+            t.fails_later = fails_later;
+            CHECK(train_all(&t, &error) ==
+                  (fails_later ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_OUT_OF_DEVICE_MEMORY));
+            training_free(&t);
+            free(text);
+        }
+}
+
+static void impossible_degrees_are_refused(void) {
+    static const int32_t bad[][6] = {{2, 2, 2, 2, 2, 4}, {2, 0, 2, 2, 2, 2}, {1, 2, 2, 2, 2, -2}};
+    static const int32_t mixed[6] = {1, 2, 2, 2, 2, 2};
+    gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
+    memo_swap_sizes sizes;
+    memo_error error;
+    gpt_desc desc;
+    size_t k;
+    config.degrees = mixed;
+    desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.config.sub_batches = 2;
+    CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
+    desc.policy = GPT_POLICY_MEMO;
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_UNSUPPORTED);
+    desc.policy = GPT_POLICY_KEEP;
+    desc.config.ulysses = 2;
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.config.ulysses = 1;
+    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+        desc.config.degrees = bad[k];
+        CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    }
+}
+
+static void impossible_splits_are_refused(void) {
+    /* tensor, sub-batches, batch, ulysses: 2 key-value heads, 4 heads */
+    static const int32_t bad[][4] = {{3, 1, 4, 1}, {4, 1, 4, 1}, {-1, 1, 4, 1},
+                                     {2, 3, 4, 1}, {2, 2, 1, 2}, {2, -1, 4, 1}};
+    memo_swap_sizes sizes;
+    memo_error error;
+    size_t k;
+    for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+        gpt_config config = gpt_test_config(3, 16, 4, 2, 21, bad[k][2], 4, 0.1);
+        gpt_desc desc;
+        config.tensor = bad[k][0];
+        config.sub_batches = bad[k][1];
+        config.ulysses = bad[k][3];
+        desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+        CHECK_CASE(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT, "case %d",
+                   (int)k);
+    }
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(schedules_and_policies_give_the_same_bits);
+    TEST(parts_of_a_sequence_give_the_same_bits);
+    TEST(tables_of_rows_give_the_same_bits);
+    TEST(mixed_degrees_give_the_same_bits);
+    TEST(it_composes);
+    TEST(recorded_steps_have_no_race);
+    TEST(recorded_gathers_have_no_race);
+    TEST(a_rank_that_fails_ends_all);
+    TEST(impossible_degrees_are_refused);
+    TEST(impossible_splits_are_refused);
+    printf(
+        "# largest difference to one rank: loss %.2g in the first step, %.2g in %d, gradient over "
+        "its norm %.2g\n",
+        worst_first_loss, worst_loss, N_STEPS, worst_gradient);
+    return memo_test_end();
+}
