@@ -6265,8 +6265,7 @@ MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* nea
     for (i = 0; i < 2 * n; i++) {
         near_splits[i].tiles[0] = near_tiles[i / 2];
         near_splits[i].tiles[1] = others;
-        near_splits[i].n_others =
-            (int32_t)(i & 1 ? ceil(n_others - 1e-7) : floor(n_others + 1e-7));
+        near_splits[i].n_others = (int32_t)(i & 1 ? ceil(n_others - 1e-7) : floor(n_others + 1e-7));
         near_splits[i].is_spread = 0;
     }
     return 2 * n;
@@ -6369,8 +6368,8 @@ MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double
             for (without = 0; without < (by_layers ? 3 : 1) && !status; without++) {
                 double near_least = least_value * (1 + 1e-7);
                 if (*found > 0 && *value <= near_least &&
-                    (!rounds || (s->best.score.excess_bytes <= 0 &&
-                                 s->best.score.step_s <= near_least)))
+                    (!rounds ||
+                     (s->best.score.excess_bytes <= 0 && s->best.score.step_s <= near_least)))
                     return MEMO_STATUS_OK;
                 if (!by_layers)
                     (void)memoi_combination(s, k);
@@ -6379,18 +6378,6 @@ MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double
                 status = memoi_search_places(s, aim, step_limit_s, rounds, least, n_moved, value,
                                              found, error);
             }
-    return status;
-}
-
-/* All programs, rounded; s->program_s is the least value of those with all layers alike. */
-MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
-    int found = 0;
-    double value = 0;
-    memo_status status =
-        memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 0, &value, &found, error);
-    s->program_s = found > 0 ? value : 0;
-    if (!status && found >= 0)
-        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 1, &value, &found, error);
     return status;
 }
 
@@ -6422,7 +6409,17 @@ MEMOI memo_status memoi_try_combinations(memoi_splitter* s, int keeps, memo_erro
     return MEMO_STATUS_OK;
 }
 
-/* s->best: the best choice found. */
+/* s->best, moved to what is better. */
+MEMOI memo_status memoi_improve_best(memoi_splitter* s, memo_error* error) {
+    memo_status status;
+    if (s->best.score.excess_bytes > 0) return MEMO_STATUS_OK;
+    memoi_take_choice(s, &s->here, &s->best);
+    status = memoi_improve(s, error);
+    memoi_keep_best(s);
+    return status;
+}
+
+/* s->best: the best choice found; s->program_s: the least value of programs with all layers alike. */
 MEMOI memo_status memoi_best_choice(memoi_splitter* s, double alpha, memo_error* error) {
     memo_status status;
     int is_better;
@@ -6436,13 +6433,17 @@ MEMOI memo_status memoi_best_choice(memoi_splitter* s, double alpha, memo_error*
     if (!status) status = memoi_mend(s, error);
     memoi_keep_best(s);
 #ifdef MEMO_LP_SOLVE
-    if (!status) status = memoi_try_programs(s, error);
+    if (!status) {
+        double value = 0;
+        int found = 0;
+        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 0, &value, &found, error);
+        s->program_s = found > 0 ? value : 0;
+        if (!status) status = memoi_improve_best(s, error);
+        if (status || found < 0) return status;
+        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 1, &value, &found, error);
+    }
 #endif
-    if (status || s->best.score.excess_bytes > 0) return status;
-    memoi_take_choice(s, &s->here, &s->best);
-    status = memoi_improve(s, error);
-    memoi_keep_best(s);
-    return status;
+    return status ? status : memoi_improve_best(s, error);
 }
 
 /* A step under these capacities, as short as this build can tell; and the memory it takes, at least
@@ -6641,9 +6642,9 @@ MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo
         if (status) return status;
         if (memoi_score_is_better(&s->best.score, &score)) {
             score = s->best.score;
-            plan->rows = (memo_swap_rows*)memoi_calloc(
-                (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors,
-                sizeof(memo_swap_rows));
+            plan->rows = (memo_swap_rows*)memoi_calloc((int64_t)s->desc->swap->n_layers *
+                                                           s->desc->swap->n_tensors,
+                                                       sizeof(memo_swap_rows));
             if (!plan->rows) return memoi_no_memory(error, "the rows of a plan");
             memoi_fill_rows(s, s->best.splits, plan->rows);
         }

@@ -567,7 +567,8 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
 }
 
 static void random_plans_are_near_the_best(void) {
-    int round, n_planned = 0, n_split = 0, n_refused = 0, n_spilled = 0, n_lent = 0, n_unbounded = 0;
+    int round, n_planned = 0, n_split = 0, n_refused = 0, n_spilled = 0, n_lent = 0,
+               n_unbounded = 0;
     int n_shorter = 0, n_layers_only = 0;
     double worst = 0;
     for (round = 0; n_planned < 1000 && round < 2000; round++) {
@@ -616,14 +617,14 @@ static void random_plans_are_near_the_best(void) {
         }
 #endif
         worst = larger(worst, plan->step_s / best);
-        if (plan->step_s > best * 1.01) printf("# round %d: %.6g of %.6g, program %.6g: %s\n", round, plan->step_s, best, plan->program_s, describe(&p));
         memo_swap_plan_destroy(plan);
     }
-    printf("# %d planned, %d of them split, %d spilled; %d refused, %d fit by layers only; at worst "
-           "%.4f times the best choice for all layers, %d shorter than it; a memory lends tiles in "
-           "%d, cannot in %d\n",
-           n_planned, n_split, n_spilled, n_refused, n_layers_only, worst, n_shorter, n_lent,
-           n_unbounded);
+    printf(
+        "# %d planned, %d of them split, %d spilled; %d refused, %d fit by layers only; at worst "
+        "%.4f times the best choice for all layers, %d shorter than it; a memory lends tiles in "
+        "%d, cannot in %d\n",
+        n_planned, n_split, n_spilled, n_refused, n_layers_only, worst, n_shorter, n_lent,
+        n_unbounded);
     CHECK(n_planned == 1000 && n_refused > 20 && n_spilled > 30);
 }
 
