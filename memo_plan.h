@@ -5790,7 +5790,7 @@ MEMOI int memoi_move_of(const memoi_splitter* s, int64_t k, memoi_move* move) {
 
 /* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
 #define MEMOI_TRIALS_MAX 4000
-#define MEMOI_LOOKS_MAX  1000000
+#define MEMOI_LOOKS_MAX  500000
 
 MEMOI int64_t memoi_most_trials(const memoi_splitter* s) {
     int64_t n = MEMOI_LOOKS_MAX / ((int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors);
@@ -6338,9 +6338,11 @@ MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double s
     if (!*found || here < *value) *value = here;
     *found = 1;
     if (!rounds || !is_hopeful) return MEMO_STATUS_OK;
-    /* Of equal steps, one that does little; the shares of the program are there still where not. */
-    (void)memoi_program_solve(s, MEMOI_AIM_WORK, here * (1 + 1e-9), &here);
-    return memoi_round_shares(s, error);
+    status = memoi_round_shares(s, error);
+    /* And of equal steps the one that does least. */
+    if (!status && memoi_program_solve(s, MEMOI_AIM_WORK, here * (1 + 1e-9), &here) > 0)
+        status = memoi_round_shares(s, error);
+    return status;
 }
 
 /* The least value over all combinations, alike in all layers or (by_layers) with a bundle that is not,
@@ -6366,7 +6368,7 @@ MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double
     for (k = 0; k < n && !status; k++)
         for (b = 0; b < (by_layers ? s->n_bundles : 1); b++)
             for (without = 0; without < (by_layers ? 3 : 1) && !status; without++) {
-                double near_least = least_value * (1 + 1e-7);
+                double near_least = least_value * (rounds ? 1 + 1e-7 : 1 + 1e-5);
                 if (*found > 0 && *value <= near_least &&
                     (!rounds ||
                      (s->best.score.excess_bytes <= 0 && s->best.score.step_s <= near_least)))
@@ -6500,7 +6502,7 @@ MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* o
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_widen(memoi_splitter* s, memo_alpha_limit limit, int is_all) {
+MEMOI int memoi_raise_limit(memoi_splitter* s, memo_alpha_limit limit, int is_all) {
     const memo_swap_plan_desc* desc = s->desc;
     int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
     int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
@@ -6518,7 +6520,7 @@ MEMOI int memoi_widen(memoi_splitter* s, memo_alpha_limit limit, int is_all) {
     return 1;
 }
 
-MEMOI void memoi_narrow(memoi_splitter* s) {
+MEMOI void memoi_restore_limits(memoi_splitter* s) {
     s->host_bytes = s->desc->host_bytes;
     s->device_bytes = s->desc->device_bytes;
     s->link_factor = s->disk_factor = 1;
@@ -6530,9 +6532,9 @@ MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_a
     memo_status status = MEMO_STATUS_OK;
     *saved = 0;
     then->step_s = -1;
-    if (memoi_widen(s, limit, is_all))
+    if (memoi_raise_limit(s, limit, is_all))
         status = memoi_foresee(s, limit == MEMO_ALPHA_LIMIT_HOST_MEMORY, then, error);
-    memoi_narrow(s);
+    memoi_restore_limits(s);
     if (!status && then->step_s >= 0) *saved = 1 - then->step_s / now_s;
     return status;
 }
@@ -6549,14 +6551,14 @@ MEMOI memo_status memoi_gain(memoi_splitter* s, memo_alpha_limit limit, double n
     memo_status status = memoi_lift(s, limit, 1, now_s, &then, saved, error);
     *extra_bytes = 0;
     if (status || then.step_s < 0) return status;
-    (void)memoi_widen(s, limit, 1);
+    (void)memoi_raise_limit(s, limit, 1);
     if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
         *capacity = (int64_t)(then.bytes * (1 + 1e-9)) + 1;
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
     }
     status = memoi_best_score(s, &score, error);
-    memoi_narrow(s);
+    memoi_restore_limits(s);
     *saved = !status && score.excess_bytes <= 0 ? 1 - score.step_s / now_s : 0;
     return status;
 }

@@ -364,13 +364,14 @@ static void paths_give_the_value_of_start_times(void) {
 }
 
 /* Of one tile, in every layer, of each tensor that the program's shares split; of two where these are
- * three. */
+ * three.  A tile costs its recomputation or its copies, there and back, whichever is dearer. */
 static double cost_of_tiles(const problem* p, const memoi_splitter* s) {
     int32_t b, n_layers = p->swap.n_layers;
     double cost = 0;
     for (b = 0; b < s->n_bundles; b++) {
         const double* share = s->shares + 3 * b;
-        double bytes = (double)(s->bundles[b].row_bytes * p->swap.n_rows), whole = 0;
+        double bytes = n_layers * (double)(s->bundles[b].row_bytes * p->swap.n_rows), copies = 0;
+        double whole = 0;
         int i, n_split = 0;
         for (i = 0; i < 3; i++) {
             double tiles = share[i] * (double)s->n_tiles;
@@ -378,14 +379,11 @@ static double cost_of_tiles(const problem* p, const memoi_splitter* s) {
         }
         if (!n_split) continue;
         if (s->bundles[b].recompute_s > 0) whole = (n_layers - 1) * s->bundles[b].recompute_s;
-        if (p->desc.to_host_bytes_per_s > 0)
-            whole = larger(whole, n_layers * bytes / p->desc.to_host_bytes_per_s);
-        if (p->desc.to_device_bytes_per_s > 0)
-            whole = larger(whole, n_layers * bytes / p->desc.to_device_bytes_per_s);
-        if (p->desc.to_file_bytes_per_s > 0)
-            whole = larger(whole, n_layers * bytes / p->desc.to_file_bytes_per_s);
-        if (p->desc.from_file_bytes_per_s > 0)
-            whole = larger(whole, n_layers * bytes / p->desc.from_file_bytes_per_s);
+        if (p->desc.to_host_bytes_per_s > 0) copies += bytes / p->desc.to_host_bytes_per_s;
+        if (p->desc.to_device_bytes_per_s > 0) copies += bytes / p->desc.to_device_bytes_per_s;
+        if (p->desc.to_file_bytes_per_s > 0) copies += bytes / p->desc.to_file_bytes_per_s;
+        if (p->desc.from_file_bytes_per_s > 0) copies += bytes / p->desc.from_file_bytes_per_s;
+        whole = larger(whole, copies);
         cost += (n_split - 1) * whole / (double)s->n_tiles;
     }
     return cost;
