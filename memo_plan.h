@@ -5764,7 +5764,7 @@ MEMOI int memoi_apply_move(memoi_splitter* s, const memoi_move* move) {
 
 /* Move k from s->here; sizes fall to a quarter, down to one.  0: no such move; -1: nor any after. */
 MEMOI int memoi_move_of(const memoi_splitter* s, int64_t k, memoi_move* move) {
-    enum { SIZES = 33, SPANS = 18 }; /* of 2^63 tiles and 2^31 layers */
+    enum { SIZES = 32, SPANS = 18 }; /* of 2^63 tiles and 2^31 layers */
     int size = (int)(k / SPANS % SIZES), span = (int)(k % SPANS);
     const memoi_split* split;
     int64_t share;
