@@ -478,7 +478,12 @@ typedef struct memo_profile_tensor {
 typedef struct memo_profile_copy {
     int64_t size_bytes;
     double to_host_s, to_device_s; /* alone */
-    double both_ways_s;            /* one each way at the same time, until both are done */
+    /* One each way at the same time, until both are done.  For people and for simulations
+     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once, nor
+     * do those of one micro-batch and the next.  The last forwards wait for all that leaves, nothing
+     * comes back before the first backward, and all is back before the last.  Reads and writes of a
+     * file are measured beside copies that go their way. */
+    double both_ways_s;
 } memo_profile_copy;
 
 /* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than it
@@ -550,9 +555,18 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
  * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
  * compared by that makespan, with the best single alpha (MEMO paper) among them.
  *
- * Layers have the same times, so their shares are the same; where device memory is left over,
- * layers keep rows that others recompute, from the last on.  (Keeping rows of all layers or of some
- * is the same to the program: both shorten the step by the same time for each byte.)
+ * Layers have the same times, so the program gives them the same shares, but for what is whole or not
+ * at all in a layer: for each such tensor there are programs in which some layers swap it and others
+ * recompute or keep it.  (Keeping rows of all layers or of some is the same to the program: both
+ * shorten the step by the same time for each byte.)  What tiles leave over goes to single layers.
+ *
+ * Of plans that take as long, the one that recomputes least and then moves least.
+ *
+ * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of each
+ * tensor that the program splits; of two, where into three shares.  That takes no memory, where the
+ * tile can be recomputed.  A tensor that cannot be, split between device and host where both are
+ * full, needs the room of a tile from other tensors: R is then also what the program's value rises
+ * by with that much less of one of the memories, and has no bound where they have nothing to give.
  *
  * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
  * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
@@ -6448,8 +6462,8 @@ MEMOI memo_status memoi_best_choice(memoi_splitter* s, double alpha, memo_error*
     return status ? status : memoi_improve_best(s, error);
 }
 
-/* A step under these capacities, as short as this build can tell; and the memory it takes, at least
- * of `aim` (device 0, host 1).  step_s < 0: none. */
+/* A step under these capacities, as short as this build can tell, and the memory it takes at least.
+ * step_s < 0: none. */
 typedef struct memoi_outlook {
     double step_s, bytes;
 } memoi_outlook;
@@ -6467,7 +6481,9 @@ MEMOI memo_status memoi_best_score(memoi_splitter* s, memoi_score* score, memo_e
 
 MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* outlook,
                                 memo_error* error) {
-    memoi_score score;
+    memoi_score score, by_alpha;
+    double alpha;
+    int32_t n_resident_layers;
     memo_status status;
     outlook->step_s = -1;
     outlook->bytes = 0;
@@ -6493,9 +6509,14 @@ MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* o
     }
 #endif
     status = memoi_best_score(s, &score, error);
+    if (!status) status = memoi_best_alpha(s, &by_alpha, &alpha, &n_resident_layers, error);
     if (!status && score.excess_bytes <= 0) {
+        double bytes = (double)(is_host ? by_alpha.sizes.host_bytes : by_alpha.sizes.device_bytes);
         outlook->step_s = score.step_s;
         outlook->bytes = (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes);
+        if (by_alpha.excess_bytes <= 0 && by_alpha.step_s <= score.step_s * (1 + 1e-6) &&
+            bytes < outlook->bytes)
+            outlook->bytes = bytes;
     }
     return status;
 }
@@ -6563,9 +6584,9 @@ MEMOI memo_status memoi_gain(memoi_splitter* s, memo_alpha_limit limit, double n
     return status;
 }
 
-/* The limit of which a tenth more saves most (its shadow price), and what the plan would gain without
- * it; where a tenth saves nothing (attention is recomputed whole or not at all), the one that costs
- * most in all. */
+/* The limit of which a tenth more saves most, and what the plan would gain without it; where a tenth
+ * saves nothing (attention is recomputed whole or not at all), the one that costs most in all.  Programs
+ * are compared, not lp_solve's shadow prices, which hold for one choice of what is whole. */
 MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
     static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
                                               MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
@@ -6607,18 +6628,20 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
     return status;
 }
 
-/* What the least demanding plan lacks. */
+/* What the plan that is nearest to fitting lacks. */
 MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     int64_t needed_bytes[3], there_bytes[3];
     char needed[32], there[32];
-    memoi_score score;
+    memoi_score score = s->best.score;
     memo_status status;
     int which = 0;
-    memoi_tiles_of_alpha(s, 0);
-    status = memoi_score_trial(s, error);
-    if (status) return status;
-    score = s->trial.score;
+    if (s->desc->is_alpha_only || score.excess_bytes >= MEMOI_IMPOSSIBLE) {
+        memoi_tiles_of_alpha(s, 0);
+        status = memoi_score_trial(s, error);
+        if (status) return status;
+        score = s->trial.score;
+    }
     needed_bytes[0] = score.sizes.device_bytes;
     needed_bytes[1] = score.sizes.host_bytes;
     needed_bytes[2] = score.sizes.spill_bytes;
@@ -6627,11 +6650,12 @@ MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
     there_bytes[2] = s->desc->spill_bytes;
     while (which < 2 && (!there_bytes[which] || needed_bytes[which] <= there_bytes[which])) which++;
     if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                          "%s: %s, with as much recomputed as can be, needs %s of the %s there",
-                          names[which], s->desc->is_alpha_only ? "a single alpha" : "a plan",
-                          memoi_bytes_name(needed, (double)needed_bytes[which]),
-                          memoi_bytes_name(there, (double)there_bytes[which]));
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
+        s->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
+                               : "the plan that is nearest to fitting",
+        memoi_bytes_name(needed, (double)needed_bytes[which]),
+        memoi_bytes_name(there, (double)there_bytes[which]));
 }
 
 MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
