@@ -6574,7 +6574,8 @@ MEMOI memo_status memoi_gain(memoi_splitter* s, memo_alpha_limit limit, double n
     if (status || then.step_s < 0) return status;
     (void)memoi_raise_limit(s, limit, 1);
     if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
-        *capacity = (int64_t)(then.bytes * (1 + 1e-9)) + 1;
+        /* A hair more: the program's bytes are those of a step a hair longer. */
+        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1;
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
     }

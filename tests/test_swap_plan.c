@@ -729,6 +729,69 @@ static void large_stacks_are_planned_quickly(void) {
     }
 }
 
+#ifdef MEMO_LP_SOLVE
+
+/* 32 layers of 256K rows; seconds of tables found by hand that fit: attention swapped in every layer or in
+ * the first ones. */
+static void little_memory_is_used_well(void) {
+    static const struct {
+        double device_gib, host_gib, by_hand_s;
+    } cases[] = {{60, 100, 125.72}, {50, 118.75, 125.72}, {40, 112.5, 131.51},
+                 {40, 100, 137.30}, {45, 106.25, 134.41}, {50, 106.25, 134.41}};
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memo_swap_tensor tensors[GPT_TENSORS];
+        memo_swap_cost costs[GPT_TENSORS];
+        memo_swap_desc swap;
+        memo_swap_plan_desc desc;
+        memo_swap_sizes sizes;
+        memo_swap_plan* plan = NULL;
+        gpt_problem(tensors, costs, &swap, &desc, 32, 262144);
+        desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
+        desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
+        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        if (!plan) continue;
+        CHECK_CASE(plan->step_s <= cases[i].by_hand_s, "%g and %g GiB: %.6g s, by hand %.6g",
+                   cases[i].device_gib, cases[i].host_gib, plan->step_s, cases[i].by_hand_s);
+        memo_swap_plan_apply(plan, &swap);
+        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        CHECK(sizes.device_bytes <= desc.device_bytes && sizes.host_bytes <= desc.host_bytes);
+        memo_swap_plan_destroy(plan);
+    }
+}
+
+#endif /* MEMO_LP_SOLVE */
+
+/* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */
+static void what_fits_only_in_parts_is_found(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    memset(&p, 0, sizeof p);
+    p.swap = memo_swap_desc_default();
+    p.desc = memo_swap_plan_desc_default();
+    connect(&p);
+    p.swap.n_layers = 4;
+    p.swap.n_tensors = 3;
+    p.swap.n_rows = 12;
+    p.swap.tile_rows = 3;
+    p.tensors[0].row_bytes = 2048;
+    p.tensors[0].mode = MEMO_SWAP_WHOLE;
+    p.costs[0].recompute_s_per_row = -1;
+    p.tensors[1].row_bytes = 512;
+    p.costs[1].recompute_s_per_row = 0.05;
+    p.tensors[2].row_bytes = 1024;
+    p.costs[2].recompute_s_per_row = 0.08;
+    p.desc.forward_s = 0.05;
+    p.desc.backward_s = 1.7;
+    p.desc.to_host_bytes_per_s = 41386;
+    p.desc.to_device_bytes_per_s = 29090;
+    p.desc.device_bytes = 110675;
+    p.desc.host_bytes = 44157;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    if (plan) check_plan(&p, plan, 0);
+    memo_swap_plan_destroy(plan);
+}
+
 /* --- words --- */
 
 /* One tensor, 6 layers, copies half as long as a forward. */
@@ -750,12 +813,15 @@ static void simple_problem(problem* p) {
 
 static void reasons_are_named(void) {
     problem p;
+    double step_s, percent = 0;
     memo_swap_plan* plan = NULL;
     simple_problem(&p);
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
                plan->reason);
     CHECK(plan->step_s == 18 && plan->stall_s == 0 && plan->alpha == 1);
+    CHECK(plan->swapped_bytes == 0 &&
+          plan->recompute_s <= 0); /* takes as long: the least is done */
     memo_swap_plan_destroy(plan);
 
     /* Three quarters of the rows may be on the host. */
@@ -766,6 +832,13 @@ static void reasons_are_named(void) {
                    strstr(plan->reason, "host memory is the limit; 64.0 KiB more would save"),
                "%s", plan->reason);
     CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
+    step_s = plan->step_s;
+    CHECK(sscanf(strstr(plan->reason, "save"), "save %lf%%", &percent) == 1);
+    memo_swap_plan_destroy(plan);
+    p.desc.host_bytes += 65536; /* as much more, as much saved */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(fabs(100 * (1 - plan->step_s / step_s) - percent) < 0.06 * percent, "%g, %g %%",
+               100 * (1 - plan->step_s / step_s), percent);
     memo_swap_plan_destroy(plan);
 
     p.desc.host_bytes = 0;
@@ -1284,9 +1357,11 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
 #ifdef MEMO_LP_SOLVE
     TEST(paths_give_the_value_of_start_times);
+    TEST(little_memory_is_used_well);
 #endif
     TEST(random_plans_are_near_the_best);
     TEST(large_stacks_are_planned_quickly);
+    TEST(what_fits_only_in_parts_is_found);
     TEST(reasons_are_named);
     TEST(the_disk_is_named);
     TEST(leftover_memory_is_used);
