@@ -487,7 +487,12 @@ typedef struct memo_profile_tensor {
 typedef struct memo_profile_copy {
     int64_t size_bytes;
     double to_host_s, to_device_s; /* alone */
-    double both_ways_s;            /* one each way at the same time, until both are done */
+    /* One each way at the same time, until both are done.  For people and for simulations
+     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once, nor
+     * do those of one micro-batch and the next.  The last forwards wait for all that leaves, nothing
+     * comes back before the first backward, and all is back before the last.  Reads and writes of a
+     * file are measured beside copies that go their way. */
+    double both_ways_s;
 } memo_profile_copy;
 
 /* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than it
@@ -559,9 +564,18 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
  * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
  * compared by that makespan, with the best single alpha (MEMO paper) among them.
  *
- * Layers have the same times, so their shares are the same; where device memory is left over,
- * layers keep rows that others recompute, from the last on.  (Keeping rows of all layers or of some
- * is the same to the program: both shorten the step by the same time for each byte.)
+ * Layers have the same times, so the program gives them the same shares, but for what is whole or not
+ * at all in a layer: for each such tensor there are programs in which some layers swap it and others
+ * recompute or keep it.  (Keeping rows of all layers or of some is the same to the program: both
+ * shorten the step by the same time for each byte.)  What tiles leave over goes to single layers.
+ *
+ * Of plans that take as long, the one that recomputes least and then moves least.
+ *
+ * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of each
+ * tensor that the program splits; of two, where into three shares.  That takes no memory, where the
+ * tile can be recomputed.  A tensor that cannot be, split between device and host where both are
+ * full, needs the room of a tile from other tensors: R is then also what the program's value rises
+ * by with that much less of one of the memories, and has no bound where they have nothing to give.
  *
  * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
  * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
@@ -6042,7 +6056,11 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
  * decomposition); after a few rounds the program's value is the length of the longest path itself.
  *
  * What has to be whole (a contiguous tensor is kept whole or not at all, attention is recomputed
- * whole) is tried in all combinations, each with a program of its own. */
+ * whole) is tried in all combinations, each with a program of its own.  Then each such bundle in turn
+ * may differ from layer to layer: its shares are shares of the layers.
+ *
+ * From shares to tiles: the nearest tiles, then single moves of tiles and of layers.  What does not
+ * fit is mended by the move that costs least time for each byte too many; what fits is improved. */
 
 memo_swap_plan_desc memo_swap_plan_desc_default(void) {
     memo_swap_plan_desc desc;
@@ -6194,17 +6212,32 @@ typedef struct memoi_bundle {
     int32_t is_contiguous, is_whole, must_keep;
 } memoi_bundle;
 
-/* Tiles of a bundle in every layer; the others are recomputed. */
+/* Of one layer; the other tiles are recomputed. */
 typedef struct memoi_tiles {
     int64_t kept, swapped;
 } memoi_tiles;
+
+/* Of a bundle: two kinds of layers.  The last two layers, which are not moved, are of the first. */
+typedef struct memoi_split {
+    memoi_tiles tiles[2];
+    int32_t n_others;  /* layers with tiles[1] */
+    int32_t is_spread; /* these are spread over the others, not the last before the last two */
+} memoi_split;
 
 typedef struct memoi_score {
     memo_swap_sizes sizes;
     int32_t n_host_layers;
     double step_s, stall_s, recompute_s;
-    int32_t fits; /* the capacities, and nothing is recomputed that cannot be */
+    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_IMPOSSIBLE: never would */
 } memoi_score;
+
+#define MEMOI_IMPOSSIBLE 1e300
+
+/* A choice for all bundles, and how good it is. */
+typedef struct memoi_choice {
+    memoi_score score;
+    memoi_split* splits;
+} memoi_choice;
 
 typedef struct memoi_splitter {
     const memo_swap_plan_desc* desc;
@@ -6220,11 +6253,10 @@ typedef struct memoi_splitter {
     int64_t n_tiles, tile_rows;
     memoi_layer_times* layers;
     double* bundle_rows;  /* of one layer, being recomputed */
-    memo_swap_rows* rows; /* the table of the tiles being scored */
-    memo_swap_rows* best_rows;
-    memoi_tiles* tiles; /* of each bundle, being tried */
-    memoi_tiles* best_tiles;
-    memoi_score best; /* the best table so far; fits 0: none */
+    memo_swap_rows* rows; /* the table of the choice being scored */
+    memoi_choice trial;
+    memoi_choice here; /* the best of a start and of what it was moved to */
+    memoi_choice best; /* of all */
     double program_s;
     double* shares;    /* the program's: kept, swapped, recomputed of each bundle */
     int32_t* freedoms; /* of each bundle: what the combination being tried allows */
@@ -6236,9 +6268,9 @@ MEMOI void memoi_splitter_free(memoi_splitter* s) {
     MEMO_FREE(s->layers);
     MEMO_FREE(s->bundle_rows);
     MEMO_FREE(s->rows);
-    MEMO_FREE(s->best_rows);
-    MEMO_FREE(s->tiles);
-    MEMO_FREE(s->best_tiles);
+    MEMO_FREE(s->trial.splits);
+    MEMO_FREE(s->here.splits);
+    MEMO_FREE(s->best.splits);
     MEMO_FREE(s->shares);
     MEMO_FREE(s->freedoms);
 }
@@ -6311,13 +6343,13 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
     s->layers = (memoi_layer_times*)memoi_calloc(swap->n_layers, sizeof(memoi_layer_times));
     s->bundle_rows = (double*)memoi_calloc(n_tensors, sizeof(double));
     s->rows = (memo_swap_rows*)memoi_calloc(n_cells, sizeof(memo_swap_rows));
-    s->best_rows = (memo_swap_rows*)memoi_calloc(n_cells, sizeof(memo_swap_rows));
-    s->tiles = (memoi_tiles*)memoi_calloc(n_tensors, sizeof(memoi_tiles));
-    s->best_tiles = (memoi_tiles*)memoi_calloc(n_tensors, sizeof(memoi_tiles));
+    s->trial.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
+    s->here.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
+    s->best.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
     s->shares = (double*)memoi_calloc(3 * n_tensors, sizeof(double));
     s->freedoms = (int32_t*)memoi_calloc(n_tensors, sizeof(int32_t));
     if (!s->bundles || !s->bundle_of || !s->layers || !s->bundle_rows || !s->rows ||
-        !s->best_rows || !s->tiles || !s->best_tiles || !s->shares || !s->freedoms) {
+        !s->trial.splits || !s->here.splits || !s->best.splits || !s->shares || !s->freedoms) {
         memoi_splitter_free(s);
         return memoi_no_memory(error, "the planning of rows");
     }
@@ -6385,6 +6417,10 @@ MEMOI int memoi_score_layer(memoi_splitter* s, const memoi_swap_layout* layout, 
     return 1;
 }
 
+MEMOI double memoi_excess(int64_t capacity_bytes, int64_t n_bytes) {
+    return capacity_bytes && n_bytes > capacity_bytes ? (double)(n_bytes - capacity_bytes) : 0;
+}
+
 /* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */
 MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
                                    memo_error* error) {
@@ -6395,14 +6431,17 @@ MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memo
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
-    if (status) return status;
+    score->excess_bytes = MEMOI_IMPOSSIBLE;
+    /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
+    if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
     score->sizes = layout.sizes;
-    score->fits = (!s->device_bytes || layout.sizes.device_bytes <= s->device_bytes) &&
-                  (!s->host_bytes || layout.sizes.host_bytes <= s->host_bytes) &&
-                  layout.sizes.spill_bytes <= desc->spill_bytes;
+    score->excess_bytes = memoi_excess(s->device_bytes, layout.sizes.device_bytes) +
+                          memoi_excess(s->host_bytes, layout.sizes.host_bytes);
+    if (layout.sizes.spill_bytes > desc->spill_bytes)
+        score->excess_bytes += (double)(layout.sizes.spill_bytes - desc->spill_bytes);
     score->n_host_layers = layout.sizes.n_spilled_layers ? layout.n_host_layers : 0;
     for (i = 0; i < swap->n_layers; i++) {
-        if (!memoi_score_layer(s, &layout, i)) score->fits = 0;
+        if (!memoi_score_layer(s, &layout, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
         score->recompute_s += s->layers[i].recompute_s;
     }
     memoi_swap_layout_free(&layout);
@@ -6425,49 +6464,77 @@ MEMOI memo_swap_rows memoi_rows_of_tiles(const memoi_splitter* s, int32_t layer,
     return rows;
 }
 
-MEMOI memo_status memoi_score_rows(memoi_splitter* s, memoi_score* score, memo_error* error) {
-    memo_swap_desc swap = *s->desc->swap;
-    swap.rows = s->rows;
-    return memoi_score_desc(s, &swap, score, error);
+/* Which of its two kinds of tiles a layer has. */
+MEMOI int memoi_layer_kind(const memoi_splitter* s, const memoi_split* split, int32_t layer) {
+    int64_t n_layers = s->desc->swap->n_layers, n = n_layers > 2 ? n_layers - 2 : n_layers;
+    int64_t m = split->n_others, first = m < n ? n - m : 0;
+    if (split->is_spread && m < n) return layer < n && (layer + 1) * m / n > layer * m / n;
+    return layer >= first && layer < first + m;
 }
 
-/* Every layer alike. */
-MEMOI memo_status memoi_score_tiles(memoi_splitter* s, memoi_score* score, memo_error* error) {
+/* A choice as a table of rows. */
+MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits,
+                           memo_swap_rows* rows) {
     const memo_swap_desc* swap = s->desc->swap;
     memoi_tiles absent;
     int32_t layer, t;
     absent.kept = s->n_tiles;
     absent.swapped = 0;
     for (layer = 0; layer < swap->n_layers; layer++)
-        for (t = 0; t < swap->n_tensors; t++)
-            s->rows[(int64_t)layer * swap->n_tensors + t] = memoi_rows_of_tiles(
-                s, layer, s->bundle_of[t] < 0 ? &absent : &s->tiles[s->bundle_of[t]]);
-    return memoi_score_rows(s, score, error);
+        for (t = 0; t < swap->n_tensors; t++) {
+            const memoi_tiles* tiles = &absent;
+            if (s->bundle_of[t] >= 0) {
+                const memoi_split* split = &splits[s->bundle_of[t]];
+                tiles = &split->tiles[memoi_layer_kind(s, split, layer)];
+            }
+            rows[(int64_t)layer * swap->n_tensors + t] = memoi_rows_of_tiles(s, layer, tiles);
+        }
 }
 
-/* Shorter; where equal, with less moved and kept. */
+/* Closer to the capacities; where both fit, shorter; where equal, with less recomputed, moved, held. */
 MEMOI int memoi_score_is_better(const memoi_score* a, const memoi_score* b) {
     double hair = 1e-12 * b->step_s;
-    if (!a->fits || !b->fits) return a->fits && !b->fits;
+    if (a->excess_bytes < b->excess_bytes || a->excess_bytes > b->excess_bytes)
+        return a->excess_bytes < b->excess_bytes;
     if (a->step_s < b->step_s - hair) return 1;
-    return a->step_s <= b->step_s + hair &&
-           a->sizes.host_bytes + a->sizes.device_bytes + a->sizes.spill_bytes <
-               b->sizes.host_bytes + b->sizes.device_bytes + b->sizes.spill_bytes;
+    if (a->step_s > b->step_s + hair) return 0;
+    if (a->recompute_s < b->recompute_s - hair) return 1;
+    if (a->recompute_s > b->recompute_s + hair) return 0;
+    if (a->sizes.swapped_bytes != b->sizes.swapped_bytes)
+        return a->sizes.swapped_bytes < b->sizes.swapped_bytes;
+    return a->sizes.host_bytes + a->sizes.device_bytes + a->sizes.spill_bytes <
+           b->sizes.host_bytes + b->sizes.device_bytes + b->sizes.spill_bytes;
 }
 
-/* Scores s->tiles, and keeps them where they are the best so far. */
-MEMOI memo_status memoi_try_tiles(memoi_splitter* s, int* is_better, memo_error* error) {
-    memoi_score score;
-    memo_status status = memoi_score_tiles(s, &score, error);
-    *is_better = 0;
-    if (status || !memoi_score_is_better(&score, &s->best)) return status;
-    *is_better = 1;
-    s->best = score;
-    memcpy(s->best_tiles, s->tiles, (size_t)s->n_bundles * sizeof(memoi_tiles));
-    memcpy(s->best_rows, s->rows,
-           (size_t)s->desc->swap->n_layers * (size_t)s->desc->swap->n_tensors *
-               sizeof(memo_swap_rows));
-    return MEMO_STATUS_OK;
+MEMOI void memoi_take_choice(const memoi_splitter* s, memoi_choice* to, const memoi_choice* from) {
+    to->score = from->score;
+    memcpy(to->splits, from->splits, (size_t)s->n_bundles * sizeof(memoi_split));
+}
+
+MEMOI memo_status memoi_score_trial(memoi_splitter* s, memo_error* error) {
+    memo_swap_desc swap = *s->desc->swap;
+    memoi_fill_rows(s, s->trial.splits, s->rows);
+    swap.rows = s->rows;
+    return memoi_score_desc(s, &swap, &s->trial.score, error);
+}
+
+/* Scores s->trial, and goes there where that is better than where s->here is. */
+MEMOI memo_status memoi_try(memoi_splitter* s, int* is_better, memo_error* error) {
+    memo_status status = memoi_score_trial(s, error);
+    *is_better = !status && memoi_score_is_better(&s->trial.score, &s->here.score);
+    if (*is_better) memoi_take_choice(s, &s->here, &s->trial);
+    return status;
+}
+
+MEMOI void memoi_keep_best(memoi_splitter* s) {
+    if (memoi_score_is_better(&s->here.score, &s->best.score))
+        memoi_take_choice(s, &s->best, &s->here);
+}
+
+/* From nowhere: whatever is tried next is better. */
+MEMOI void memoi_leave(memoi_choice* choice) {
+    memset(&choice->score, 0, sizeof choice->score);
+    choice->score.excess_bytes = 2 * MEMOI_IMPOSSIBLE;
 }
 
 /* May a bundle have these tiles? */
@@ -6489,6 +6556,7 @@ MEMOI memo_status memoi_best_alpha(memoi_splitter* s, memoi_score* best, double*
     memo_swap_desc swap = *s->desc->swap;
     int64_t step = s->n_tiles / 64 + 1, low = 0, high = s->n_tiles, best_tiles = -1, k;
     memset(best, 0, sizeof *best);
+    best->excess_bytes = MEMOI_IMPOSSIBLE;
     *alpha = -1;
     *n_resident_layers = 2;
     swap.rows = NULL;
@@ -6501,7 +6569,7 @@ MEMOI memo_status memoi_best_alpha(memoi_splitter* s, memoi_score* best, double*
                 swap.alpha = (double)k / (double)s->n_tiles;
                 status = memoi_score_desc(s, &swap, &score, error);
                 if (status) return status;
-                if (!memoi_score_is_better(&score, best)) continue;
+                if (score.excess_bytes > 0 || !memoi_score_is_better(&score, best)) continue;
                 *best = score;
                 *alpha = score.sizes.alpha;
                 *n_resident_layers = swap.n_resident_layers;
@@ -6522,10 +6590,11 @@ MEMOI void memoi_tiles_of_alpha(memoi_splitter* s, double alpha) {
     const memo_swap_desc* swap = s->desc->swap;
     int64_t split = (int64_t)(alpha * (double)s->n_tiles + 0.5);
     int32_t b;
+    memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
     for (b = 0; b < s->n_bundles; b++) {
         const memoi_bundle* bundle = &s->bundles[b];
         memo_swap_mode mode = swap->tensors[bundle->leader].mode;
-        memoi_tiles* tiles = &s->tiles[b];
+        memoi_tiles* tiles = &s->trial.splits[b].tiles[0];
         tiles->kept = bundle->must_keep ? s->n_tiles : 0;
         tiles->swapped = mode == MEMO_SWAP_WHOLE ? s->n_tiles : mode == MEMO_SWAP_SPLIT ? split : 0;
         if (bundle->must_keep) tiles->swapped = 0;
@@ -6533,37 +6602,184 @@ MEMOI void memoi_tiles_of_alpha(memoi_splitter* s, double alpha) {
     }
 }
 
-/* --- tile by tile --- */
+/* --- moves --- */
 
-/* Moves n tiles of bundle b from one share to another (0 kept, 1 swapped, 2 recomputed); 0:
- * cannot. */
-MEMOI int memoi_move_tiles(memoi_splitter* s, int32_t b, int from, int to, int64_t n) {
-    memoi_tiles moved = s->tiles[b];
-    if (from == 0) moved.kept -= n;
-    if (from == 1) moved.swapped -= n;
-    if (to == 0) moved.kept += n;
-    if (to == 1) moved.swapped += n;
-    if (!memoi_tiles_are_valid(s, &s->bundles[b], &moved)) return 0;
-    s->tiles[b] = moved;
+/* Of bundle b: n tiles from one share to another (0 kept, 1 swapped, 2 recomputed), as many more as
+ * must stay together, in all layers of a kind, or in n_layers that were of the first kind.  From a
+ * share to itself: n_layers more or fewer (from = 0, 1) are of the second kind, or they lie
+ * elsewhere (2). */
+typedef struct memoi_move {
+    int32_t b;
+    int from, to, kind;
+    int64_t n;
+    int32_t n_layers; /* 0: all of the kind */
+} memoi_move;
+
+MEMOI int64_t memoi_share_tiles(const memoi_splitter* s, const memoi_tiles* tiles, int share) {
+    return share == 0   ? tiles->kept
+           : share == 1 ? tiles->swapped
+                        : s->n_tiles - tiles->kept - tiles->swapped;
+}
+
+/* 0: cannot, or nothing would change. */
+MEMOI int memoi_move_tiles(const memoi_splitter* s, const memoi_move* move, memoi_tiles* tiles) {
+    const memoi_bundle* bundle = &s->bundles[move->b];
+    memoi_tiles moved = *tiles;
+    int64_t n = move->n;
+    if (n > memoi_share_tiles(s, tiles, move->from)) return 0;
+    if ((bundle->is_contiguous && (move->from == 0 || move->to == 0)) ||
+        (bundle->is_whole && (move->from == 2 || move->to == 2))) {
+        n = s->n_tiles; /* all of it, wherever it was */
+        moved.kept = moved.swapped = 0;
+    } else {
+        if (move->from == 0) moved.kept -= n;
+        if (move->from == 1) moved.swapped -= n;
+    }
+    if (move->to == 0) moved.kept += n;
+    if (move->to == 1) moved.swapped += n;
+    if (!memoi_tiles_are_valid(s, bundle, &moved)) return 0;
+    *tiles = moved;
     return 1;
 }
 
-/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
-#define MEMOI_IMPROVE_TRIALS 4000
-#define MEMOI_IMPROVE_LOOKS  2000000
+/* On s->trial; 0: cannot. */
+MEMOI int memoi_apply_move(memoi_splitter* s, const memoi_move* move) {
+    memoi_split* split = &s->trial.splits[move->b];
+    if (move->from == move->to) {
+        if (split->n_others == 0) return 0;
+        if (move->from == 2) split->is_spread = !split->is_spread;
+        if (move->from == 0) split->n_others += move->n_layers;
+        if (move->from == 1) split->n_others -= move->n_layers;
+        return split->n_others >= 0 && split->n_others <= s->desc->swap->n_layers;
+    }
+    if (move->n_layers == 0)
+        return (move->kind == 0 || split->n_others > 0) &&
+               memoi_move_tiles(s, move, &split->tiles[move->kind]);
+    if (split->n_others > 0) return 0;
+    split->tiles[1] = split->tiles[0];
+    split->n_others = move->n_layers;
+    return memoi_move_tiles(s, move, &split->tiles[1]);
+}
 
-/* Tries the best tiles with n tiles of bundle a moved, and n of bundle b (-1: of none). */
-MEMOI memo_status memoi_try_moves(memoi_splitter* s, int32_t a, int move_a, int32_t b, int move_b,
-                                  int64_t n, int64_t* n_trials, int* improved, memo_error* error) {
+/* Move k from s->here; sizes fall to a quarter, down to one.  0: no such move; -1: nor any after. */
+MEMOI int memoi_move_of(const memoi_splitter* s, int64_t k, memoi_move* move) {
+    enum { SIZES = 32, SPANS = 18 }; /* of 2^63 tiles and 2^31 layers */
+    int size = (int)(k / SPANS % SIZES), span = (int)(k % SPANS);
+    const memoi_split* split;
+    int64_t share;
+    k /= SPANS * SIZES;
+    move->b = (int32_t)(k / 9);
+    if (move->b >= s->n_bundles) return -1;
+    split = &s->here.splits[move->b];
+    move->from = (int)(k / 3 % 3);
+    move->to = (int)(k % 3);
+    move->kind = span == 1;
+    move->n_layers = span < 2 ? 0 : (s->desc->swap->n_layers / 2) >> 2 * (span - 2);
+    if (span > 2 && move->n_layers == 0)
+        move->n_layers = (s->desc->swap->n_layers / 2) >> 2 * (span - 3) > 1;
+    if (span > 1 && move->n_layers == 0) return 0;
+    if (move->from == move->to)
+        return size == 0 && split->n_others > 0 && (span > 1) == (move->from < 2);
+    share = memoi_share_tiles(s, &split->tiles[move->kind], move->from);
+    move->n = share >> 2 * size;
+    if (size > 0 && move->n == 0) move->n = share >> 2 * (size - 1) > 1;
+    return move->n > 0 && (span == 1) <= (split->n_others > 0) &&
+           (span < 2 || split->n_others == 0);
+}
+
+/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
+#define MEMOI_TRIALS_MAX 4000
+#define MEMOI_LOOKS_MAX  500000
+
+MEMOI int64_t memoi_most_trials(const memoi_splitter* s) {
+    int64_t n = MEMOI_LOOKS_MAX / ((int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors);
+    return n < MEMOI_TRIALS_MAX ? n : MEMOI_TRIALS_MAX;
+}
+
+/* Goes from s->here, which does not fit, to what does: each time by the move that costs least time
+ * for each byte too many.  May end where nothing fits. */
+MEMOI memo_status memoi_mend(memoi_splitter* s, memo_error* error) {
+    size_t n_bytes = (size_t)s->n_bundles * sizeof(memoi_split);
+    while (s->here.score.excess_bytes > 0) {
+        memoi_score now = s->here.score, most = now;
+        memoi_move move, best_move;
+        double best_rate = -1;
+        int64_t k;
+        int is_move;
+        memset(&best_move, 0, sizeof best_move);
+        for (k = 0; (is_move = memoi_move_of(s, k, &move)) >= 0; k++) {
+            double freed_bytes, rate;
+            memo_status status;
+            memcpy(s->trial.splits, s->here.splits, n_bytes);
+            if (!is_move || !memoi_apply_move(s, &move)) continue;
+            status = memoi_score_trial(s, error);
+            if (status) return status;
+            freed_bytes = now.excess_bytes - s->trial.score.excess_bytes;
+            if (!(freed_bytes > 0)) continue;
+            rate = (s->trial.score.step_s - now.step_s) / freed_bytes;
+            if (rate < 0) rate = 0;
+            if (best_rate >= 0 &&
+                (rate > best_rate ||
+                 (rate >= best_rate && !memoi_score_is_better(&s->trial.score, &most))))
+                continue;
+            best_rate = rate;
+            best_move = move;
+            most = s->trial.score;
+        }
+        if (best_rate < 0) return MEMO_STATUS_OK;
+        memcpy(s->trial.splits, s->here.splits, n_bytes);
+        (void)memoi_apply_move(s, &best_move);
+        s->trial.score = most;
+        memoi_take_choice(s, &s->here, &s->trial);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Tries s->here with one or two moves (one makes room for the other). */
+MEMOI memo_status memoi_try_moves(memoi_splitter* s, const memoi_move* a, const memoi_move* b,
+                                  int64_t* n_trials, int* improved, memo_error* error) {
     int is_better = 0;
     memo_status status;
-    memcpy(s->tiles, s->best_tiles, (size_t)s->n_bundles * sizeof(memoi_tiles));
-    if (!memoi_move_tiles(s, a, move_a / 3, move_a % 3, n) ||
-        (b >= 0 && !memoi_move_tiles(s, b, move_b / 3, move_b % 3, n)))
-        return MEMO_STATUS_OK;
+    memcpy(s->trial.splits, s->here.splits, (size_t)s->n_bundles * sizeof(memoi_split));
+    if (!memoi_apply_move(s, a) || (b && !memoi_apply_move(s, b))) return MEMO_STATUS_OK;
     ++*n_trials;
-    status = memoi_try_tiles(s, &is_better, error);
+    status = memoi_try(s, &is_better, error);
     *improved |= is_better;
+    return status;
+}
+
+/* Moves, one or two at once, while that helps. */
+MEMOI memo_status memoi_improve(memoi_splitter* s, memo_error* error) {
+    int64_t most_trials = memoi_most_trials(s), n_trials = 0, n;
+    memo_status status = MEMO_STATUS_OK;
+    int improved = 1;
+    while (improved) {
+        memoi_move a;
+        int64_t k;
+        int is_move;
+        improved = 0;
+        for (k = 0; (is_move = memoi_move_of(s, k, &a)) >= 0; k++) {
+            if (is_move) status = memoi_try_moves(s, &a, NULL, &n_trials, &improved, error);
+            if (status || n_trials > most_trials) return status;
+        }
+        if (improved) continue; /* pairs are many: only where nothing else helps */
+        memset(&a, 0, sizeof a);
+        for (n = s->n_tiles; n > 0 && !status; n = n > 1 ? (n + 3) / 4 : 0) {
+            memoi_move b = a;
+            a.n = b.n = n;
+            for (a.b = 0; a.b < s->n_bundles; a.b++)
+                for (b.b = a.b; b.b < s->n_bundles; b.b++)
+                    for (a.from = 0; a.from < 3; a.from++)
+                        for (a.to = 0; a.to < 3; a.to++)
+                            for (b.from = 0; b.from < 3; b.from++)
+                                for (b.to = 0; b.to < 3; b.to++) {
+                                    if (a.from == a.to || b.from == b.to) continue;
+                                    status =
+                                        memoi_try_moves(s, &a, &b, &n_trials, &improved, error);
+                                    if (status || n_trials > most_trials) return status;
+                                }
+        }
+    }
     return status;
 }
 
@@ -6576,16 +6792,16 @@ MEMOI memo_status memoi_try_all_tiles(memoi_splitter* s, memo_error* error) {
     for (b = 0; b < s->n_bundles; b++)
         n_choices *= 0.5 * (double)(s->n_tiles + 1) * (double)(s->n_tiles + 2);
     if (n_choices > MEMOI_ALL_TILES_MAX) return MEMO_STATUS_OK;
-    memset(s->tiles, 0, (size_t)s->n_bundles * sizeof(memoi_tiles));
+    memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
     for (;;) {
         int is_better, is_valid = 1;
         memo_status status = MEMO_STATUS_OK;
         for (b = 0; b < s->n_bundles; b++)
-            is_valid &= memoi_tiles_are_valid(s, &s->bundles[b], &s->tiles[b]);
-        if (is_valid) status = memoi_try_tiles(s, &is_better, error);
+            is_valid &= memoi_tiles_are_valid(s, &s->bundles[b], &s->trial.splits[b].tiles[0]);
+        if (is_valid) status = memoi_try(s, &is_better, error);
         if (status) return status;
         for (b = 0; b < s->n_bundles; b++) { /* counts up */
-            memoi_tiles* tiles = &s->tiles[b];
+            memoi_tiles* tiles = &s->trial.splits[b].tiles[0];
             if (tiles->kept + ++tiles->swapped <= s->n_tiles) break;
             tiles->swapped = 0;
             if (++tiles->kept <= s->n_tiles) break;
@@ -6595,93 +6811,10 @@ MEMOI memo_status memoi_try_all_tiles(memoi_splitter* s, memo_error* error) {
     }
 }
 
-/* Moves tiles of one bundle, or of two at once (one makes room for the other), while that helps. */
-MEMOI memo_status memoi_improve_tiles(memoi_splitter* s, memo_error* error) {
-    int64_t most_trials =
-        MEMOI_IMPROVE_LOOKS / ((int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors);
-    int64_t n_trials = 0, n;
-    memo_status status = MEMO_STATUS_OK;
-    int improved = s->best.fits, move_a, move_b;
-    int32_t a, b;
-    while (improved) {
-        improved = 0;
-        for (n = s->n_tiles; n > 0 && !status; n = n > 1 ? (n + 3) / 4 : 0)
-            for (a = 0; a < s->n_bundles; a++)
-                for (move_a = 0; move_a < 9 && !status; move_a++)
-                    if (move_a % 4) /* 0, 4, 8: from a share to itself */
-                        status =
-                            memoi_try_moves(s, a, move_a, -1, 0, n, &n_trials, &improved, error);
-        if (improved) continue; /* pairs are many: only where nothing else helps */
-        for (n = s->n_tiles; n > 0 && !status; n = n > 1 ? (n + 3) / 4 : 0)
-            for (a = 0; a < s->n_bundles; a++)
-                for (b = a; b < s->n_bundles; b++)
-                    for (move_a = 0; move_a < 9; move_a++)
-                        for (move_b = 0; move_b < 9 && !status; move_b++) {
-                            if (move_a % 4 == 0 || move_b % 4 == 0) continue;
-                            if (n_trials > MEMOI_IMPROVE_TRIALS || n_trials > most_trials)
-                                return MEMO_STATUS_OK;
-                            status = memoi_try_moves(s, a, move_a, b, move_b, n, &n_trials,
-                                                     &improved, error);
-                        }
-        if (status) return status;
-    }
-    return status;
-}
-
-/* Device memory that is left over: layers keep tiles that others recompute, from the last but one
- * on (the last recomputes nothing), what saves most time a byte first. */
-MEMOI memo_status memoi_keep_more(memoi_splitter* s, memo_error* error) {
-    const memo_swap_desc* swap = s->desc->swap;
-    int64_t left = s->device_bytes - s->best.sizes.device_bytes, n_cells;
-    memoi_score score;
-    memo_status status;
-    int32_t layer, b, t;
-    if (!s->best.fits || s->best.recompute_s <= 0) return MEMO_STATUS_OK;
-    if (!s->device_bytes) left = MEMOI_BYTES_MAX / 2;
-    n_cells = (int64_t)swap->n_layers * swap->n_tensors;
-    memcpy(s->rows, s->best_rows, (size_t)n_cells * sizeof(memo_swap_rows));
-    for (b = 0; b < s->n_bundles; b++) s->freedoms[b] = 0; /* here: bundle was looked at */
-    for (;;) {
-        const memoi_bundle* bundle;
-        int64_t tile_bytes;
-        int32_t next = -1;
-        for (b = 0; b < s->n_bundles; b++)
-            if (!s->freedoms[b] && s->bundles[b].recompute_s > 0 &&
-                s->best_tiles[b].kept + s->best_tiles[b].swapped < s->n_tiles &&
-                (next < 0 || s->bundles[b].recompute_s * (double)s->bundles[next].row_bytes >
-                                 s->bundles[next].recompute_s * (double)s->bundles[b].row_bytes))
-                next = b;
-        if (next < 0) break;
-        s->freedoms[next] = 1;
-        bundle = &s->bundles[next];
-        tile_bytes = s->tile_rows * bundle->row_bytes;
-        for (layer = swap->n_layers - 2; layer >= 0; layer--) {
-            memoi_tiles tiles = s->best_tiles[next];
-            int64_t recomputed = s->n_tiles - tiles.kept - tiles.swapped, n;
-            /* A place begins at a multiple of the alignment, for each tensor. */
-            int64_t room = left - MEMOI_SWAP_ALIGNMENT * (int64_t)swap->n_tensors;
-            n = room / tile_bytes < recomputed ? room / tile_bytes : recomputed;
-            tiles.kept += n;
-            if (n > 0 && !memoi_tiles_are_valid(s, bundle, &tiles)) n = 0; /* whole or not at all */
-            if (n <= 0) break;
-            left -= n * tile_bytes + MEMOI_SWAP_ALIGNMENT * (int64_t)swap->n_tensors;
-            for (t = 0; t < swap->n_tensors; t++)
-                if (s->bundle_of[t] == next)
-                    s->rows[(int64_t)layer * swap->n_tensors + t] =
-                        memoi_rows_of_tiles(s, layer, &tiles);
-        }
-    }
-    status = memoi_score_rows(s, &score, error);
-    if (status || !memoi_score_is_better(&score, &s->best)) return status;
-    s->best = score;
-    memcpy(s->best_rows, s->rows, (size_t)n_cells * sizeof(memo_swap_rows));
-    return MEMO_STATUS_OK;
-}
-
 /* --- the program --- */
 
 /* What a bundle's shares may be, as bits. */
-enum { MEMOI_MAY_KEEP = 1, MEMOI_MAY_SWAP = 2, MEMOI_MAY_RECOMPUTE = 4 };
+enum { MEMOI_MAY_KEEP = 1, MEMOI_MAY_SWAP = 2, MEMOI_MAY_RECOMPUTE = 4, MEMOI_BY_LAYERS = 8 };
 
 /* The ways of a bundle to be whole where it must: sets of shares of which any mixture is
  * allowed. */
@@ -6726,6 +6859,18 @@ MEMOI int64_t memoi_combination(memoi_splitter* s, int64_t k) {
     return n;
 }
 
+/* Combination k, but with shares of bundle b that are shares of layers: of two of its ways, all but
+ * way `without` of three.  0: the same as with another k, or there are not so many ways. */
+MEMOI int memoi_combination_by_layers(memoi_splitter* s, int64_t k, int32_t b, int without) {
+    int32_t ways[3] = {0, 0, 0};
+    int n_ways = memoi_bundle_ways(&s->bundles[b], ways);
+    (void)memoi_combination(s, k);
+    if (n_ways < 2 || s->freedoms[b] != ways[0] || without >= (n_ways == 3 ? 3 : 1)) return 0;
+    s->freedoms[b] = (ways[0] | ways[1] | ways[2]) & ~(n_ways == 3 ? ways[without] : 0);
+    s->freedoms[b] |= MEMOI_BY_LAYERS;
+    return 1;
+}
+
 /* Coefficients of the shares in a layer's times and in bytes, and what all are divided by: seconds
  * and bytes differ by more than a solver's tolerances take. */
 typedef struct memoi_program_units {
@@ -6749,11 +6894,29 @@ MEMOI memoi_program_units memoi_program_scale(const memoi_splitter* s) {
     return units;
 }
 
-/* Of one unit of a share (0 kept, 1 swapped, 2 recomputed) of bundle b in every layer. */
+/* Of one unit of a share (0 kept, 1 swapped, 2 recomputed) of bundle b in every layer.  By layers: what
+ * is kept takes its own memory and no other layer's; a rounding buffer or scratch that one layer
+ * needs is there for all, so that it takes memory whatever the shares (below). */
 MEMOI double memoi_share_device_bytes(const memoi_splitter* s, int32_t b, int share) {
-    double bytes = (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows;
+    const memoi_bundle* bundle = &s->bundles[b];
+    double bytes = (double)bundle->row_bytes * (double)s->desc->swap->n_rows;
     int32_t n = s->desc->swap->n_layers;
-    return share == 0 ? n * bytes : share == 1 ? (n < 2 ? n : 2) * bytes : bytes;
+    if (share == 0) return n * bytes;
+    if (s->freedoms[b] & MEMOI_BY_LAYERS) {
+        if (share == 2 || (bundle->is_contiguous && (bundle->is_whole || bundle->recompute_s < 0)))
+            return 0;
+        if (bundle->is_contiguous) return n < 2 ? 0 : bytes; /* s of s + 1 */
+    }
+    return share == 1 ? (n < 2 ? n : 2) * bytes : bytes;
+}
+MEMOI double memoi_fixed_device_bytes(const memoi_splitter* s, int32_t b) {
+    const memoi_bundle* bundle = &s->bundles[b];
+    double bytes = (double)bundle->row_bytes * (double)s->desc->swap->n_rows;
+    int32_t n = s->desc->swap->n_layers, may = s->freedoms[b];
+    if (!(may & MEMOI_BY_LAYERS)) return 0;
+    if (!bundle->is_contiguous || !(bundle->is_whole || bundle->recompute_s < 0)) return bytes;
+    return ((may & MEMOI_MAY_SWAP ? (n < 2 ? n : 2) : 0) + (may & MEMOI_MAY_RECOMPUTE ? 1 : 0)) *
+           bytes;
 }
 MEMOI double memoi_share_host_bytes(const memoi_splitter* s, int32_t b, int share) {
     int32_t n_moved = s->desc->swap->n_layers - 2;
@@ -6775,9 +6938,14 @@ MEMOI double memoi_share_copy_s(const memoi_splitter* s, int32_t b, double facto
 
 #ifdef MEMO_LP_SOLVE
 
-/* What is made small: the step, or a memory for a step no longer than step_limit_s.  Memories are
- * device, host and disk. */
-typedef enum memoi_aim { MEMOI_AIM_STEP = 0, MEMOI_AIM_DEVICE, MEMOI_AIM_HOST } memoi_aim;
+/* What is made small: the step, or for a step no longer than step_limit_s a memory, or what is moved
+ * and recomputed.  Memories are device, host and disk. */
+typedef enum memoi_aim {
+    MEMOI_AIM_STEP = 0,
+    MEMOI_AIM_DEVICE,
+    MEMOI_AIM_HOST,
+    MEMOI_AIM_WORK
+} memoi_aim;
 
 typedef struct memoi_program {
     memoi_splitter* s;
@@ -6807,18 +6975,21 @@ MEMOI int memoi_program_build(memoi_program* p, memoi_aim aim, double step_limit
         double capacity = (double)(memory == 0   ? s->device_bytes
                                    : memory == 1 ? s->host_bytes
                                                  : s->desc->spill_bytes);
+        int is_limited = capacity > 0;
         int is_aim = memory < 2 && aim == (memory ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE);
         n = 0;
-        for (b = 0; b < s->n_bundles; b++)
+        for (b = 0; b < s->n_bundles; b++) {
+            if (memory == 0 && capacity > 0) capacity -= memoi_fixed_device_bytes(s, b);
             for (share = 0; share < 3; share++)
                 memoi_program_put(p, &n, b, share,
                                   (memory == 0   ? memoi_share_device_bytes(s, b, share)
                                    : memory == 1 ? memoi_share_host_bytes(s, b, share)
                                                  : memoi_share_spill_bytes(s, b, share)) /
                                       p->units.bytes);
+        }
         if (is_aim)
             ok = ok && set_obj_fnex(p->lp, n, p->values, p->columns);
-        else if (capacity > 0 && n > 0)
+        else if (is_limited && n > 0)
             ok = ok && memoi_program_row(p, n, LE, capacity / p->units.bytes);
     }
     for (b = 0; b < s->n_bundles; b++) {
@@ -6830,6 +7001,13 @@ MEMOI int memoi_program_build(memoi_program* p, memoi_aim aim, double step_limit
         }
         ok = ok && memoi_program_row(p, n, EQ, 1);
     }
+    n = 0;
+    for (b = 0; b < s->n_bundles && aim == MEMOI_AIM_WORK; b++) {
+        memoi_program_put(p, &n, b, 1, memoi_share_device_bytes(s, b, 0) / p->units.bytes);
+        if (s->bundles[b].recompute_s > 0)
+            memoi_program_put(p, &n, b, 2, s->bundles[b].recompute_s / p->units.time_s);
+    }
+    if (n > 0) ok = ok && set_obj_fnex(p->lp, n, p->values, p->columns);
     p->values[0] = 1;
     p->columns[0] = p->n_columns;
     if (aim == MEMOI_AIM_STEP)
@@ -6928,6 +7106,8 @@ MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limi
                     s->shares[i] = p.values[i] < 0 ? 0 : p.values[i] > 1 ? 1 : p.values[i];
             }
             *value = get_objective(p.lp) * (aim == MEMOI_AIM_STEP ? p.units.time_s : p.units.bytes);
+            for (i = 0; i < s->n_bundles && aim == MEMOI_AIM_DEVICE; i++)
+                *value += memoi_fixed_device_bytes(s, i);
         }
         delete_lp(p.lp);
     }
@@ -6936,13 +7116,12 @@ MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limi
     return result;
 }
 
-#define MEMOI_ROUNDINGS_MAX 512
+#define MEMOI_ROUNDINGS_MAX 64
 
-/* Tiles near a bundle's shares, those with most recomputation first; at most 4. */
-MEMOI int memoi_near_tiles(const memoi_splitter* s, int32_t b, memoi_tiles* near_tiles) {
-    const memoi_bundle* bundle = &s->bundles[b];
-    double kept = s->shares[3 * b] * (double)s->n_tiles;
-    double swapped = s->shares[3 * b + 1] * (double)s->n_tiles;
+/* Tiles near the shares, those with most recomputation first; at most 4. */
+MEMOI int memoi_near_tiles(const memoi_splitter* s, const memoi_bundle* bundle, const double* share,
+                           memoi_tiles* near_tiles) {
+    double kept = share[0] * (double)s->n_tiles, swapped = share[1] * (double)s->n_tiles;
     int n = 0, i, j;
     for (i = 0; i < 4; i++) {
         memoi_tiles tiles;
@@ -6962,28 +7141,70 @@ MEMOI int memoi_near_tiles(const memoi_splitter* s, int32_t b, memoi_tiles* near
     return n;
 }
 
-/* Tries the tiles around s->shares, of all bundles that are split. */
+/* Shares of layers: most layers swap where they may, else keep; others are of a second kind, in the
+ * number of layers nearest to their share.  What is left of the shares is that of the first kind. */
+MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* near_splits) {
+    const memoi_bundle* bundle = &s->bundles[b];
+    double share[3], n_others;
+    memoi_tiles near_tiles[4], others;
+    int32_t may = s->freedoms[b];
+    int keeps = (may & MEMOI_MAY_KEEP) &&
+                (bundle->is_contiguous ? (may & MEMOI_MAY_SWAP) != 0 : 0); /* the second kind */
+    int n, i;
+    memcpy(share, s->shares + 3 * b, sizeof share);
+    n_others = share[keeps ? 0 : 2];
+    share[keeps ? 0 : 2] = 0;
+    for (i = 0; i < 3; i++)
+        share[i] = n_others < 1 ? share[i] / (1 - n_others) : i == (may & MEMOI_MAY_SWAP ? 1 : 0);
+    others.kept = keeps ? s->n_tiles : 0;
+    others.swapped = 0;
+    n_others *= s->desc->swap->n_layers;
+    n = memoi_near_tiles(s, bundle, share, near_tiles);
+    if (n > 2) n = 2;
+    for (i = 0; i < 2 * n; i++) {
+        near_splits[i].tiles[0] = near_tiles[i / 2];
+        near_splits[i].tiles[1] = others;
+        near_splits[i].n_others = (int32_t)(i & 1 ? ceil(n_others - 1e-7) : floor(n_others + 1e-7));
+        near_splits[i].is_spread = 0;
+    }
+    return 2 * n;
+}
+
+MEMOI int memoi_near_splits(const memoi_splitter* s, int32_t b, memoi_split* near_splits) {
+    memoi_tiles near_tiles[4];
+    int n, i;
+    if (s->freedoms[b] & MEMOI_BY_LAYERS) return memoi_near_layers(s, b, near_splits);
+    n = memoi_near_tiles(s, &s->bundles[b], s->shares + 3 * b, near_tiles);
+    memset(near_splits, 0, 4 * sizeof *near_splits);
+    for (i = 0; i < n; i++) near_splits[i].tiles[0] = near_tiles[i];
+    return n;
+}
+
+/* Tries the tiles around s->shares, of all bundles that are split, and mends what does not fit. */
 MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
     int64_t n_roundings = 1, k, rest;
+    memo_status status;
     int32_t b;
+    memoi_leave(&s->here);
     for (k = 0; k < n_roundings; k++) {
         int is_better;
-        memo_status status;
         int64_t n = 1;
         for (b = 0, rest = k; b < s->n_bundles; b++) {
-            memoi_tiles near_tiles[4];
-            int n_near = memoi_near_tiles(s, b, near_tiles);
+            memoi_split near_splits[4];
+            int n_near = memoi_near_splits(s, b, near_splits);
             if (n_near == 0) return MEMO_STATUS_OK;
             if (n * n_near > MEMOI_ROUNDINGS_MAX) n_near = 1;
-            s->tiles[b] = near_tiles[rest % n_near];
+            s->trial.splits[b] = near_splits[rest % n_near];
             rest /= n_near;
             n *= n_near;
         }
         n_roundings = n;
-        status = memoi_try_tiles(s, &is_better, error);
+        status = memoi_try(s, &is_better, error);
         if (status) return status;
     }
-    return MEMO_STATUS_OK;
+    status = memoi_mend(s, error);
+    memoi_keep_best(s);
+    return status;
 }
 
 /* The program of s->freedoms for each number of places in host memory in [least, most]: halves of
@@ -7003,7 +7224,8 @@ MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double s
     result = memoi_program_solve(s, aim, step_limit_s, &here);
     if (result < 0) *found = -1;
     if (result <= 0) return MEMO_STATUS_OK;
-    is_hopeful = rounds ? !s->best.fits || here < s->best.step_s : !*found || here < *value;
+    is_hopeful = rounds ? s->best.score.excess_bytes > 0 || here < s->best.score.step_s
+                        : !*found || here < *value;
     if (least < most && is_hopeful) { /* where most lies on the host first */
         status = memoi_search_places(s, aim, step_limit_s, rounds, middle + 1, most, value, found,
                                      error);
@@ -7014,32 +7236,49 @@ MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double s
     }
     if (!*found || here < *value) *value = here;
     *found = 1;
-    return rounds && is_hopeful ? memoi_round_shares(s, error) : MEMO_STATUS_OK;
+    if (!rounds || !is_hopeful) return MEMO_STATUS_OK;
+    status = memoi_round_shares(s, error);
+    /* And of equal steps the one that does least. */
+    if (!status && memoi_program_solve(s, MEMOI_AIM_WORK, here * (1 + 1e-9), &here) > 0)
+        status = memoi_round_shares(s, error);
+    return status;
 }
 
-/* The least value over all combinations and all numbers of places in host memory. */
+/* The least value over all combinations, alike in all layers or (by_layers) with a bundle that is not,
+ * and all numbers of places in host memory.  Ends where there can be nothing better: below what all
+ * could reach if nothing had to be whole. */
 MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double step_limit_s,
-                                        int rounds, double* value, int* found, memo_error* error) {
-    int32_t n_moved = s->desc->swap->n_layers - 2;
-    int is_spilling = s->desc->spill_bytes && s->host_bytes && n_moved > 1;
-    int64_t k = 0, n;
-    *found = 0;
-    do {
-        memo_status status;
-        n = memoi_combination(s, k);
-        status = memoi_search_places(s, aim, step_limit_s, rounds, is_spilling ? 1 : n_moved,
-                                     n_moved, value, found, error);
-        if (status) return status;
-    } while (++k < n);
-    return MEMO_STATUS_OK;
-}
-
-/* All programs, rounded; s->program_s is the least of their values. */
-MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
-    int found;
-    memo_status status =
-        memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, &s->program_s, &found, error);
-    if (found <= 0) s->program_s = 0;
+                                        int rounds, int by_layers, double* value, int* found,
+                                        memo_error* error) {
+    int32_t n_moved = s->desc->swap->n_layers - 2, b;
+    int is_spilling = s->desc->spill_bytes && s->host_bytes && n_moved > 1, without;
+    int32_t least = is_spilling ? 1 : n_moved;
+    int64_t k, n = memoi_combination(s, 0);
+    double least_value = 0;
+    memo_status status = MEMO_STATUS_OK;
+    for (b = 0; b < s->n_bundles; b++) {
+        int32_t ways[3] = {0, 0, 0};
+        (void)memoi_bundle_ways(&s->bundles[b], ways);
+        s->freedoms[b] = ways[0] | ways[1] | ways[2];
+    }
+    s->least_places = least;
+    s->most_places = n_moved;
+    if (memoi_program_solve(s, aim, step_limit_s, &least_value) <= 0) least_value = -1;
+    for (k = 0; k < n && !status; k++)
+        for (b = 0; b < (by_layers ? s->n_bundles : 1); b++)
+            for (without = 0; without < (by_layers ? 3 : 1) && !status; without++) {
+                double near_least = least_value * (rounds ? 1 + 1e-7 : 1 + 1e-5);
+                if (*found > 0 && *value <= near_least &&
+                    (!rounds ||
+                     (s->best.score.excess_bytes <= 0 && s->best.score.step_s <= near_least)))
+                    return MEMO_STATUS_OK;
+                if (!by_layers)
+                    (void)memoi_combination(s, k);
+                else if (!memoi_combination_by_layers(s, k, b, without))
+                    continue;
+                status = memoi_search_places(s, aim, step_limit_s, rounds, least, n_moved, value,
+                                             found, error);
+            }
     return status;
 }
 
@@ -7052,6 +7291,7 @@ MEMOI memo_status memoi_try_programs(memoi_splitter* s, memo_error* error) {
 MEMOI memo_status memoi_try_combinations(memoi_splitter* s, int keeps, memo_error* error) {
     int64_t k = 0, n;
     int is_better;
+    memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
     do {
         memo_status status;
         int32_t b;
@@ -7061,40 +7301,72 @@ MEMOI memo_status memoi_try_combinations(memoi_splitter* s, int keeps, memo_erro
             int recomputes = (may & MEMOI_MAY_RECOMPUTE) != 0;
             int swaps = !recomputes && (may & MEMOI_MAY_SWAP) != 0 &&
                         !(keeps && (may & MEMOI_MAY_KEEP) != 0);
-            s->tiles[b].kept = recomputes || swaps ? 0 : s->n_tiles;
-            s->tiles[b].swapped = swaps ? s->n_tiles : 0;
+            s->trial.splits[b].tiles[0].kept = recomputes || swaps ? 0 : s->n_tiles;
+            s->trial.splits[b].tiles[0].swapped = swaps ? s->n_tiles : 0;
         }
-        status = memoi_try_tiles(s, &is_better, error);
+        status = memoi_try(s, &is_better, error);
         if (status) return status;
     } while (++k < n);
     return MEMO_STATUS_OK;
 }
 
-/* s->best: the best table of tiles that every layer has. */
-MEMOI memo_status memoi_best_tiles(memoi_splitter* s, double alpha, memo_error* error) {
+/* s->best, moved to what is better. */
+MEMOI memo_status memoi_improve_best(memoi_splitter* s, memo_error* error) {
     memo_status status;
-    int is_better;
-    memset(&s->best, 0, sizeof s->best);
-    memoi_tiles_of_alpha(s, alpha < 0 ? 0 : alpha);
-    status = memoi_try_tiles(s, &is_better, error);
-    if (!status) status = memoi_try_combinations(s, 0, error);
-    if (!status) status = memoi_try_combinations(s, 1, error);
-#ifdef MEMO_LP_SOLVE
-    if (!status) status = memoi_try_programs(s, error);
-#endif
-    if (!status) status = memoi_try_all_tiles(s, error);
-    return status ? status : memoi_improve_tiles(s, error);
+    if (s->best.score.excess_bytes > 0) return MEMO_STATUS_OK;
+    memoi_take_choice(s, &s->here, &s->best);
+    status = memoi_improve(s, error);
+    memoi_keep_best(s);
+    return status;
 }
 
-/* A step under these capacities, as short as this build can tell; and the memory it takes, at least
- * of `aim` (device 0, host 1).  step_s < 0: none. */
+/* s->best: the best choice found; s->program_s: the least value of programs with all layers alike. */
+MEMOI memo_status memoi_best_choice(memoi_splitter* s, double alpha, memo_error* error) {
+    memo_status status;
+    int is_better;
+    memoi_leave(&s->best);
+    memoi_leave(&s->here);
+    memoi_tiles_of_alpha(s, alpha < 0 ? 0 : alpha);
+    status = memoi_try(s, &is_better, error);
+    if (!status) status = memoi_try_combinations(s, 0, error);
+    if (!status) status = memoi_try_combinations(s, 1, error);
+    if (!status) status = memoi_try_all_tiles(s, error);
+    if (!status) status = memoi_mend(s, error);
+    memoi_keep_best(s);
+#ifdef MEMO_LP_SOLVE
+    if (!status) {
+        double value = 0;
+        int found = 0;
+        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 0, &value, &found, error);
+        s->program_s = found > 0 ? value : 0;
+        if (!status) status = memoi_improve_best(s, error);
+        if (status || found < 0) return status;
+        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 1, &value, &found, error);
+    }
+#endif
+    return status ? status : memoi_improve_best(s, error);
+}
+
+/* A step under these capacities, as short as this build can tell, and the memory it takes at least.
+ * step_s < 0: none. */
 typedef struct memoi_outlook {
     double step_s, bytes;
 } memoi_outlook;
 
+/* The best plan under these capacities: s->best, or an alpha. */
+MEMOI memo_status memoi_best_score(memoi_splitter* s, memoi_score* score, memo_error* error) {
+    double alpha;
+    int32_t n_resident_layers;
+    memo_status status = memoi_best_alpha(s, score, &alpha, &n_resident_layers, error);
+    if (status || s->desc->is_alpha_only) return status;
+    status = memoi_best_choice(s, alpha, error);
+    if (memoi_score_is_better(&s->best.score, score)) *score = s->best.score;
+    return status;
+}
+
 MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* outlook,
                                 memo_error* error) {
-    memoi_score score;
+    memoi_score score, by_alpha;
     double alpha;
     int32_t n_resident_layers;
     memo_status status;
@@ -7104,69 +7376,109 @@ MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* o
     if (!s->desc->is_alpha_only) {
         memoi_aim aim = is_host ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE;
         double step_s = 0, bytes = 0;
-        int found;
-        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 0, &step_s, &found, error);
-        if (!status && found > 0)
-            status = memoi_search_programs(s, aim, step_s * (1 + 1e-6), 0, &bytes, &found, error);
-        if (status) return status;
-        if (found > 0) {
+        int found = 0, found_bytes = 0, k;
+        for (k = 0; k < 2; k++) {
+            status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 0, k, &step_s, &found, error);
+            if (status) return status;
+        }
+        for (k = 0; k < 2 && found > 0; k++) {
+            status = memoi_search_programs(s, aim, step_s * (1 + 1e-6), 0, k, &bytes, &found_bytes,
+                                           error);
+            if (status) return status;
+        }
+        if (found > 0 && found_bytes > 0) {
             outlook->step_s = step_s;
             outlook->bytes = bytes;
         }
-        if (found >= 0) return MEMO_STATUS_OK;
+        if (found >= 0 && found_bytes >= 0) return MEMO_STATUS_OK;
     }
 #endif
-    status = memoi_best_alpha(s, &score, &alpha, &n_resident_layers, error);
-    if (!status && !s->desc->is_alpha_only) {
-        status = memoi_best_tiles(s, alpha, error);
-        if (memoi_score_is_better(&s->best, &score)) score = s->best;
-    }
-    if (!status && score.fits) {
+    status = memoi_best_score(s, &score, error);
+    if (!status) status = memoi_best_alpha(s, &by_alpha, &alpha, &n_resident_layers, error);
+    if (!status && score.excess_bytes <= 0) {
+        double bytes = (double)(is_host ? by_alpha.sizes.host_bytes : by_alpha.sizes.device_bytes);
         outlook->step_s = score.step_s;
         outlook->bytes = (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes);
+        if (by_alpha.excess_bytes <= 0 && by_alpha.step_s <= score.step_s * (1 + 1e-6) &&
+            bytes < outlook->bytes)
+            outlook->bytes = bytes;
     }
     return status;
 }
 
-/* The share of the step that is saved where one limit is lifted: a tenth more of it, or all of it
- * (a link twice as fast).  *extra_bytes: how much more memory that takes. */
-MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_all, double now_s,
-                             double* saved, double* extra_bytes, memo_error* error) {
+/* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
+ * limit. */
+MEMOI int memoi_raise_limit(memoi_splitter* s, memo_alpha_limit limit, int is_all) {
     const memo_swap_plan_desc* desc = s->desc;
     int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
     int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
-    int64_t lifted = is_all || capacity > MEMOI_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
-    memoi_outlook then;
-    memo_status status;
-    *saved = *extra_bytes = 0;
     if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH) {
-        if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0)
-            return MEMO_STATUS_OK;
+        if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0) return 0;
         s->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else if (limit == MEMO_ALPHA_LIMIT_DISK) {
-        if (!desc->spill_bytes) return MEMO_STATUS_OK;
+        if (!desc->spill_bytes) return 0;
         s->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else {
-        if (capacity == 0) return MEMO_STATUS_OK;
-        *(is_host ? &s->host_bytes : &s->device_bytes) = lifted;
+        if (capacity == 0) return 0;
+        *(is_host ? &s->host_bytes : &s->device_bytes) =
+            is_all || capacity > MEMOI_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
     }
-    status = memoi_foresee(s, is_host, &then, error);
-    s->host_bytes = desc->host_bytes;
-    s->device_bytes = desc->device_bytes;
+    return 1;
+}
+
+MEMOI void memoi_restore_limits(memoi_splitter* s) {
+    s->host_bytes = s->desc->host_bytes;
+    s->device_bytes = s->desc->device_bytes;
     s->link_factor = s->disk_factor = 1;
-    if (status || then.step_s < 0) return status;
-    *saved = 1 - then.step_s / now_s;
-    *extra_bytes = then.bytes - (double)capacity;
+}
+
+/* The share of the step that a wider limit saves. */
+MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_all, double now_s,
+                             memoi_outlook* then, double* saved, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    *saved = 0;
+    then->step_s = -1;
+    if (memoi_raise_limit(s, limit, is_all))
+        status = memoi_foresee(s, limit == MEMO_ALPHA_LIMIT_HOST_MEMORY, then, error);
+    memoi_restore_limits(s);
+    if (!status && then->step_s >= 0) *saved = 1 - then->step_s / now_s;
     return status;
 }
 
-/* The limit of which a tenth more saves most, and what it would save to have none; where a tenth
- * saves nothing (attention is recomputed whole or not at all), the one that costs most in all. */
+/* What the plan gains without this limit, planned anew; for a memory with as much of it as the
+ * shortest step takes. */
+MEMOI memo_status memoi_gain(memoi_splitter* s, memo_alpha_limit limit, double now_s, double* saved,
+                             double* extra_bytes, memo_error* error) {
+    int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
+    int64_t* capacity = is_host ? &s->host_bytes : &s->device_bytes;
+    int64_t there = *capacity;
+    memoi_outlook then;
+    memoi_score score;
+    memo_status status = memoi_lift(s, limit, 1, now_s, &then, saved, error);
+    *extra_bytes = 0;
+    if (status || then.step_s < 0) return status;
+    (void)memoi_raise_limit(s, limit, 1);
+    if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
+        /* A hair more: the program's bytes are those of a step a hair longer. */
+        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1;
+        if (*capacity < there) *capacity = there;
+        *extra_bytes = (double)(*capacity - there);
+    }
+    status = memoi_best_score(s, &score, error);
+    memoi_restore_limits(s);
+    *saved = !status && score.excess_bytes <= 0 ? 1 - score.step_s / now_s : 0;
+    return status;
+}
+
+/* The limit of which a tenth more saves most, and what the plan would gain without it; where a tenth
+ * saves nothing (attention is recomputed whole or not at all), the one that costs most in all.  Programs
+ * are compared, not lp_solve's shadow prices, which hold for one choice of what is whole. */
 MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
     static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
                                               MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
                                               MEMO_ALPHA_LIMIT_BANDWIDTH, MEMO_ALPHA_LIMIT_DISK};
-    memoi_outlook now;
+    memo_alpha_limit limit = MEMO_ALPHA_LIMIT_NONE;
+    memoi_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
     char bytes[32];
     memo_status status = memoi_foresee(s, 0, &now, error);
@@ -7178,40 +7490,44 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
                  : "no single limit: neither more of one memory nor a faster link would by itself "
                    "save anything");
     if (status || !(now.step_s > 0)) return status;
-    for (is_all = 0; is_all < 2 && plan->limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
+    for (is_all = 0; is_all < 2 && limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4 && !status; i++) {
-            status = memoi_lift(s, limits[i], is_all, now.step_s, &saved, &extra_bytes, error);
+            status = memoi_lift(s, limits[i], is_all, now.step_s, &then, &saved, error);
             if (status || saved <= most) continue;
             most = saved;
-            plan->limit = limits[i];
+            limit = limits[i];
         }
     }
-    if (status || plan->limit == MEMO_ALPHA_LIMIT_NONE) return status;
-    status = memoi_lift(s, plan->limit, 1, now.step_s, &saved, &extra_bytes, error);
-    if (plan->limit == MEMO_ALPHA_LIMIT_BANDWIDTH || plan->limit == MEMO_ALPHA_LIMIT_DISK)
+    if (status || limit == MEMO_ALPHA_LIMIT_NONE) return status;
+    status = memoi_gain(s, limit, plan->step_s, &saved, &extra_bytes, error);
+    if (status || saved < 1e-5) return status;
+    plan->limit = limit;
+    if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH || limit == MEMO_ALPHA_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s twice as fast would save %.2g%% of the step",
-                 memo_alpha_limit_name(plan->limit),
-                 plan->limit == MEMO_ALPHA_LIMIT_DISK ? "one" : "a link", 100 * saved);
+                 memo_alpha_limit_name(limit), limit == MEMO_ALPHA_LIMIT_DISK ? "one" : "a link",
+                 100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_alpha_limit_name(plan->limit), memoi_bytes_name(bytes, extra_bytes),
-                 100 * saved);
+                 memo_alpha_limit_name(limit), memoi_bytes_name(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
-/* What the least demanding plan lacks. */
+/* What the plan that is nearest to fitting lacks. */
 MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     int64_t needed_bytes[3], there_bytes[3];
     char needed[32], there[32];
-    memoi_score score;
+    memoi_score score = s->best.score;
     memo_status status;
     int which = 0;
-    memoi_tiles_of_alpha(s, 0);
-    status = memoi_score_tiles(s, &score, error);
-    if (status) return status;
+    if (s->desc->is_alpha_only || score.excess_bytes >= MEMOI_IMPOSSIBLE) {
+        memoi_tiles_of_alpha(s, 0);
+        status = memoi_score_trial(s, error);
+        if (status) return status;
+        score = s->trial.score;
+    }
     needed_bytes[0] = score.sizes.device_bytes;
     needed_bytes[1] = score.sizes.host_bytes;
     needed_bytes[2] = score.sizes.spill_bytes;
@@ -7220,30 +7536,32 @@ MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
     there_bytes[2] = s->desc->spill_bytes;
     while (which < 2 && (!there_bytes[which] || needed_bytes[which] <= there_bytes[which])) which++;
     if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                          "%s: %s, with as much recomputed as can be, needs %s of the %s there",
-                          names[which], s->desc->is_alpha_only ? "a single alpha" : "a plan",
-                          memoi_bytes_name(needed, (double)needed_bytes[which]),
-                          memoi_bytes_name(there, (double)there_bytes[which]));
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
+        s->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
+                               : "the plan that is nearest to fitting",
+        memoi_bytes_name(needed, (double)needed_bytes[which]),
+        memoi_bytes_name(there, (double)there_bytes[which]));
 }
 
-/* plan takes s->best_rows where these are what is wanted. */
 MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
     memoi_score score;
     memo_status status = memoi_best_alpha(s, &score, &plan->alpha, &plan->n_resident_layers, error);
     if (status) return status;
-    plan->alpha_step_s = score.fits ? score.step_s : 0;
+    plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
     if (!s->desc->is_alpha_only) {
-        status = memoi_best_tiles(s, plan->alpha, error);
-        if (!status) status = memoi_keep_more(s, error);
+        status = memoi_best_choice(s, plan->alpha, error);
         if (status) return status;
-        if (memoi_score_is_better(&s->best, &score)) {
-            score = s->best;
-            plan->rows = s->best_rows;
-            s->best_rows = NULL;
+        if (memoi_score_is_better(&s->best.score, &score)) {
+            score = s->best.score;
+            plan->rows = (memo_swap_rows*)memoi_calloc((int64_t)s->desc->swap->n_layers *
+                                                           s->desc->swap->n_tensors,
+                                                       sizeof(memo_swap_rows));
+            if (!plan->rows) return memoi_no_memory(error, "the rows of a plan");
+            memoi_fill_rows(s, s->best.splits, plan->rows);
         }
     }
-    if (!score.fits) return memoi_refuse_rows(s, error);
+    if (score.excess_bytes > 0) return memoi_refuse_rows(s, error);
     plan->step_s = score.step_s;
     plan->stall_s = score.stall_s;
     plan->recompute_s = score.recompute_s;
@@ -7254,11 +7572,7 @@ MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo
     plan->n_spilled_layers = score.sizes.n_spilled_layers;
     plan->n_host_layers = score.n_host_layers;
     plan->program_s = s->program_s;
-    if (s->best_rows) return memoi_name_limit(s, plan, error);
-    s->best_rows = (memo_swap_rows*)memoi_calloc(
-        (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors, sizeof(memo_swap_rows));
-    return s->best_rows ? memoi_name_limit(s, plan, error)
-                        : memoi_no_memory(error, "the planning of rows");
+    return memoi_name_limit(s, plan, error);
 }
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,

@@ -76,6 +76,7 @@ static void memo_figure_1b(void) {
 static void memo_plan_is_no_longer_than_the_published_alpha(void) {
     CHECK(memo.n_plan_compared >= 40);
     CHECK(memo.n_plan_longer == 0);
+    CHECK(memo.n_planned_longer == 0);
 }
 
 static void sp_attention_alone(void) {

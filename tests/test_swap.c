@@ -103,7 +103,8 @@ static memo_device* new_host(double bytes_per_s) {
 
 /* Random chains, several micro-batches, some given up half-way: every row comes back. */
 static void values_come_back(void) {
-    int64_t n_spilled = 0;
+    int64_t n_spilled = 0, n_abandoned = 0, n_tables = 0, n_of_alpha[2] = {0, 0};
+    int64_t n_of_layers[4] = {0, 0, 0, 0};
     int round;
     for (round = 0; round < 150; round++) {
         /* Slow copies make a missing wait visible to the eye, not only to a race detector. */
@@ -112,12 +113,17 @@ static void values_come_back(void) {
         int64_t micro_batch, n_calls;
         random_chain(&c);
         if (round % 7 == 0) c.desc.spill_bytes_per_s = 2e6;
+        n_of_layers[c.desc.n_layers < 4 ? c.desc.n_layers - 1 : 3]++;
+        n_tables += c.has_rows;
+        if (!c.has_rows && c.desc.alpha <= 0) n_of_alpha[0]++;
+        if (!c.has_rows && c.desc.alpha >= 1) n_of_alpha[1]++;
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
         n_spilled += memo_swap_sizes_of(c.swap).n_spilled_layers;
         for (micro_batch = 0; micro_batch < 4; micro_batch++) {
             n_calls = memo_test_int(0, 2) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
+            n_abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
         }
         CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
@@ -130,6 +136,13 @@ static void values_come_back(void) {
         memo_host_device_destroy(host);
     }
     CHECK_CASE(n_spilled > 50, "only %lld layers were spilled", (long long)n_spilled);
+    CHECK_CASE(n_of_layers[0] && n_of_layers[1] && n_of_layers[2] && n_of_layers[3] && n_tables &&
+                   n_of_alpha[0] && n_of_alpha[1] && n_abandoned,
+               "1, 2, 3 layers: %lld, %lld, %lld; tables: %lld; alpha 0, 1: %lld, %lld; "
+               "abandoned: %lld",
+               (long long)n_of_layers[0], (long long)n_of_layers[1], (long long)n_of_layers[2],
+               (long long)n_tables, (long long)n_of_alpha[0], (long long)n_of_alpha[1],
+               (long long)n_abandoned);
 }
 
 /* Whether the backward of layer finds row of tensor t where the forward left it: neither moved, nor

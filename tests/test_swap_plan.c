@@ -39,8 +39,9 @@ static void connect(problem* p) {
 }
 
 /* Rows are 512 bytes or a few times that, so that alignment takes no bytes. */
-static void random_problem(problem* p, int n_tensors_max, int n_tiles_max) {
+static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
     int32_t t;
+    int n_tiles_max = 1;
     memset(p, 0, sizeof *p);
     p->swap = memo_swap_desc_default();
     p->desc = memo_swap_plan_desc_default();
@@ -48,6 +49,9 @@ static void random_problem(problem* p, int n_tensors_max, int n_tiles_max) {
     p->swap.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 12);
     p->swap.n_tensors = (int32_t)memo_test_int(1, n_tensors_max);
     p->swap.tile_rows = memo_test_int(1, 3);
+    while (n_tiles_max < 40 && /* so that brute force ends */
+           pow((n_tiles_max + 2) * (n_tiles_max + 3) / 2.0, p->swap.n_tensors) <= n_choices_max)
+        n_tiles_max++;
     p->swap.n_rows = memo_test_int(1, n_tiles_max) * p->swap.tile_rows;
     for (t = 0; t < p->swap.n_tensors; t++) {
         p->tensors[t].name = "tensor";
@@ -60,10 +64,6 @@ static void random_problem(problem* p, int n_tensors_max, int n_tiles_max) {
             p->tensors[t].mode = MEMO_SWAP_WHOLE;
         }
         if (memo_test_int(0, 5) == 0) p->costs[t].is_whole = 1;
-        /* What cannot be recomputed by rows is not split either: where both memories are full to the
-         * last byte, no rounding of its tiles would fit. */
-        if (p->costs[t].recompute_s_per_row < 0 || p->costs[t].is_whole)
-            p->tensors[t].is_contiguous = 1;
         if (t > 0 && memo_test_int(0, 6) == 0 && !p->costs[t - 1].with) {
             p->costs[t].with = t;
             p->tensors[t].mode = p->tensors[t - 1].mode;
@@ -336,7 +336,7 @@ static void paths_give_the_value_of_start_times(void) {
         problem p;
         memoi_splitter s;
         int64_t k = 0, n;
-        random_problem(&p, TENSORS_MAX, 4);
+        random_problem(&p, TENSORS_MAX, 60000);
         connect(&p);
         random_capacities(&p);
         CHECK_OK(memoi_splitter_create(&p.desc, &s, &error));
@@ -363,67 +363,115 @@ static void paths_give_the_value_of_start_times(void) {
     CHECK(n_feasible > 200);
 }
 
-/* The summed cost of one tile, in every layer, of each tensor that the program splits; of two where it
- * splits it twice, into three shares. */
-static double cost_of_rounding(const problem* p) {
-    memoi_splitter s;
-    double best = -1, cost = 0;
-    int64_t k = 0, n;
-    int32_t b, n_layers = p->swap.n_layers, places = n_layers - 2;
-    CHECK_OK(memoi_splitter_create(&p->desc, &s, &error));
-    do {
-        double value = 0;
-        n = memoi_combination(&s, k);
-        s.least_places = s.most_places = places;
-        if (--places < 1 || !p->desc.spill_bytes || !p->desc.host_bytes) { /* all of them tried */
-            places = n_layers - 2;
-            k++;
+/* Of one tile, in every layer, of each tensor that the program's shares split; of two where these are
+ * three.  A tile costs its recomputation or its copies, there and back, whichever is dearer. */
+static double cost_of_tiles(const problem* p, const memoi_splitter* s) {
+    int32_t b, n_layers = p->swap.n_layers;
+    double cost = 0;
+    for (b = 0; b < s->n_bundles; b++) {
+        const double* share = s->shares + 3 * b;
+        double bytes = n_layers * (double)(s->bundles[b].row_bytes * p->swap.n_rows), copies = 0;
+        double whole = 0;
+        int i, n_split = 0;
+        for (i = 0; i < 3; i++) {
+            double tiles = share[i] * (double)s->n_tiles;
+            n_split += fabs(tiles - floor(tiles + 0.5)) > 1e-6;
         }
-        if (memoi_program_solve(&s, MEMOI_AIM_STEP, 0, &value) <= 0) continue;
-        if (best >= 0 && value >= best) continue;
-        best = value;
-        cost = 0;
-        for (b = 0; b < s.n_bundles; b++) {
-            const double* share = s.shares + 3 * b;
-            double bytes = (double)(s.bundles[b].row_bytes * p->swap.n_rows);
-            double whole = 0;
-            int i, n_split = 0;
-            for (i = 0; i < 3; i++) {
-                double tiles = share[i] * (double)s.n_tiles;
-                n_split += fabs(tiles - floor(tiles + 0.5)) > 1e-6;
-            }
-            if (!n_split) continue;
-            if (s.bundles[b].recompute_s > 0) whole = (n_layers - 1) * s.bundles[b].recompute_s;
-            if (p->desc.to_host_bytes_per_s > 0)
-                whole = larger(whole, n_layers * bytes / p->desc.to_host_bytes_per_s);
-            if (p->desc.to_device_bytes_per_s > 0)
-                whole = larger(whole, n_layers * bytes / p->desc.to_device_bytes_per_s);
-            if (p->desc.to_file_bytes_per_s > 0)
-                whole = larger(whole, n_layers * bytes / p->desc.to_file_bytes_per_s);
-            if (p->desc.from_file_bytes_per_s > 0)
-                whole = larger(whole, n_layers * bytes / p->desc.from_file_bytes_per_s);
-            cost += (n_split - 1) * whole / (double)s.n_tiles;
-        }
-    } while (k < n);
-    memoi_splitter_free(&s);
+        if (!n_split) continue;
+        if (s->bundles[b].recompute_s > 0) whole = (n_layers - 1) * s->bundles[b].recompute_s;
+        if (p->desc.to_host_bytes_per_s > 0) copies += bytes / p->desc.to_host_bytes_per_s;
+        if (p->desc.to_device_bytes_per_s > 0) copies += bytes / p->desc.to_device_bytes_per_s;
+        if (p->desc.to_file_bytes_per_s > 0) copies += bytes / p->desc.to_file_bytes_per_s;
+        if (p->desc.from_file_bytes_per_s > 0) copies += bytes / p->desc.from_file_bytes_per_s;
+        whole = larger(whole, copies);
+        cost += (n_split - 1) * whole / (double)s->n_tiles;
+    }
     return cost;
+}
+
+/* LP + R: what rounding to tiles reaches.  A tensor whose split is rounded down, its last tile
+ * recomputed, takes no memory: R is the cost of that tile.  A tensor that is split between device and
+ * host and cannot be recomputed by rows takes a tile of the one memory or of the other.  Where the
+ * program leaves no such tensor split, R is the summed cost of tiles.  Else it takes, first, what
+ * the program's value rises by where one of the memories lends a tile of each such tensor (of both
+ * memories the one that is cheaper to lend): then the rounding fits.  -1: neither can, R is not
+ * bounded, and there may be no tiles that fit. */
+static double value_of_rounding(const problem* p, int* lends) {
+    double best = -1;
+    int64_t k = 0, n = 1;
+    memoi_splitter s;
+    CHECK_OK(memoi_splitter_create(&p->desc, &s, &error));
+    *lends = 0;
+    for (k = 0; k < n; k++) {
+        int32_t n_moved = p->swap.n_layers - 2, places = n_moved, b;
+        do {
+            int lender;
+            for (lender = 0; lender < 3; lender++) { /* none, device, host (and file) */
+                int64_t device = 0, host = 0, file = 0;
+                double value = 0;
+                int is_rigid = 0;
+                n = memoi_combination(&s, k);
+                s.least_places = s.most_places = places;
+                for (b = 0; b < s.n_bundles; b++) {
+                    int64_t bytes = s.bundles[b].row_bytes * s.tile_rows;
+                    if (s.freedoms[b] != (MEMOI_MAY_KEEP | MEMOI_MAY_SWAP) || n_moved < 1) continue;
+                    is_rigid = 1;
+                    device += n_moved * bytes;
+                    host += places * bytes;
+                    file += (n_moved - places) * bytes;
+                }
+                if (lender && !is_rigid) continue;
+                if (lender == 1 && s.device_bytes) s.device_bytes -= device;
+                if (lender == 2 && s.host_bytes) s.host_bytes -= host;
+                if (lender == 2 && file) { /* the disk's capacity is the desc's */
+                    problem less = *p;
+                    connect(&less);
+                    less.desc.spill_bytes -= file;
+                    s.desc = &less.desc;
+                    if (less.desc.spill_bytes > 0 && (!p->desc.host_bytes || s.host_bytes > 0) &&
+                        memoi_program_solve(&s, MEMOI_AIM_STEP, 0, &value) <= 0)
+                        value = -1;
+                    s.desc = &p->desc;
+                } else if ((p->desc.device_bytes && s.device_bytes <= 0) ||
+                           (p->desc.host_bytes && s.host_bytes <= 0) ||
+                           memoi_program_solve(&s, MEMOI_AIM_STEP, 0, &value) <= 0) {
+                    value = -1;
+                }
+                s.device_bytes = p->desc.device_bytes;
+                s.host_bytes = p->desc.host_bytes;
+                if (value <= 0) continue;
+                for (b = 0; b < s.n_bundles && !lender; b++) {
+                    double tiles = s.shares[3 * b] * (double)s.n_tiles;
+                    if (s.freedoms[b] == (MEMOI_MAY_KEEP | MEMOI_MAY_SWAP) &&
+                        fabs(tiles - floor(tiles + 0.5)) > 1e-6)
+                        value = -1;
+                }
+                if (value < 0) continue;
+                value += cost_of_tiles(p, &s);
+                if (best >= 0 && value >= best) continue;
+                best = value;
+                *lends = lender;
+            }
+        } while (p->desc.spill_bytes && p->desc.host_bytes && --places >= 1);
+    }
+    memoi_splitter_free(&s);
+    return best;
 }
 
 #endif /* MEMO_LP_SOLVE */
 
-/* Simulates what the engine would enqueue for a plan. */
-static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_t n_micro_batches) {
+/* Simulates what the engine would enqueue. */
+static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_micro_batches) {
     memo_swap_times times = memo_swap_times_default();
-    memo_swap_desc swap = p->swap;
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
     double forward_s[64], backward_s[64], per_row[TENSORS_MAX], makespan_s;
     int i;
-    for (i = 0; i < swap.n_layers; i++) {
+    for (i = 0; i < swap->n_layers; i++) {
         forward_s[i] = p->desc.forward_s;
         backward_s[i] = p->desc.backward_s;
     }
-    for (i = 0; i < swap.n_tensors; i++) /* one operation gives both */
+    for (i = 0; i < swap->n_tensors; i++) /* one operation gives both */
         per_row[i] = p->costs[i].with ? 0 : larger(p->costs[i].recompute_s_per_row, 0);
     times.forward_s = forward_s;
     times.backward_s = backward_s;
@@ -437,8 +485,7 @@ static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_
     times.from_file_bytes_per_s = p->desc.from_file_bytes_per_s;
     times.both_ways_bytes_per_s = 1; /* never both at once: it would show */
     times.n_micro_batches = n_micro_batches;
-    memo_swap_plan_apply(plan, &swap);
-    CHECK_OK(memo_swap_generate(&swap, &times, &schedule, &error));
+    CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     makespan_s = simulation->makespan_s;
     memo_simulation_destroy(simulation);
@@ -446,12 +493,46 @@ static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_
     return makespan_s;
 }
 
+static double simulate_plan(const problem* p, const memo_swap_plan* plan, int32_t n_micro_batches) {
+    memo_swap_desc swap = p->swap;
+    memo_swap_plan_apply(plan, &swap);
+    return simulate(p, &swap, n_micro_batches);
+}
+
+/* The best single alpha by trying all that are whole tiles; -1: none fits.  -2: an alpha may do what
+ * a table must not (tensors that go together go apart, attention in parts). */
+static double best_alpha_by_trying(const problem* p) {
+    double best = -1;
+    int64_t k, n_tiles = n_tiles_of(p);
+    int32_t t;
+    for (t = 0; t < p->swap.n_tensors; t++)
+        if (p->costs[t].with || p->costs[t].is_whole) return -2;
+    for (k = 0; k <= 2 * n_tiles + 1; k++) {
+        memo_swap_desc swap = p->swap;
+        memo_swap_sizes sizes;
+        double step_s;
+        swap.alpha = (double)(k / 2) / (double)n_tiles;
+        swap.n_resident_layers = 1 + (int32_t)(k % 2);
+        if (p->desc.spill_bytes && p->desc.host_bytes &&
+            memo_swap_fit_host(&swap, p->desc.host_bytes, &error))
+            continue;
+        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        if ((p->desc.device_bytes && sizes.device_bytes > p->desc.device_bytes) ||
+            (p->desc.host_bytes && sizes.host_bytes > p->desc.host_bytes) ||
+            sizes.spill_bytes > p->desc.spill_bytes)
+            continue;
+        step_s = simulate(p, &swap, 1);
+        if (best < 0 || step_s < best) best = step_s;
+    }
+    return best;
+}
+
 /* The plan is what it says, fits, and is no worse than the best alpha. */
 static void check_plan(const problem* p, const memo_swap_plan* plan, int round) {
     memo_swap_desc swap = p->swap;
     memo_swap_sizes sizes;
     int32_t n_micro_batches = (int32_t)memo_test_int(1, 2), t;
-    double simulated = simulate_plan(p, plan, n_micro_batches);
+    double simulated = simulate_plan(p, plan, n_micro_batches), alpha_s = best_alpha_by_trying(p);
     int is_simple = 1;
     memo_swap_plan_apply(plan, &swap);
     CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
@@ -474,27 +555,38 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
     CHECK_CASE(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s * (1 + 1e-12),
                "round %d: %.12g, alpha %g: %.12g: %s", round, plan->step_s, plan->alpha,
                plan->alpha_step_s, describe(p));
+    if (alpha_s >= -1)
+        CHECK_CASE(alpha_s < 0 ? plan->alpha < 0
+                               : plan->step_s <= alpha_s * (1 + 1e-9) &&
+                                     fabs(plan->alpha_step_s - alpha_s) <= 1e-9 * alpha_s,
+                   "round %d: %.12g, alpha %g: %.12g, by trying %.12g: %s", round, plan->step_s,
+                   plan->alpha, plan->alpha_step_s, alpha_s, describe(p));
     CHECK(plan->reason[0] != 0);
 }
 
 static void random_plans_are_near_the_best(void) {
-    int round, n_planned = 0, n_split = 0, n_refused = 0, n_spilled = 0;
+    int round, n_planned = 0, n_split = 0, n_refused = 0, n_spilled = 0, n_lent = 0,
+               n_unbounded = 0;
+    int n_shorter = 0, n_layers_only = 0;
     double worst = 0;
-    for (round = 0; round < 1000; round++) {
+    for (round = 0; n_planned < 1000 && round < 2000; round++) {
         problem p;
         memo_swap_plan* plan = NULL;
         memo_status status;
         double best;
-        random_problem(&p, 3, 4);
+        random_problem(&p, 3, 4096);
         connect(&p);
         random_capacities(&p);
         best = brute_force(&p);
         status = memo_plan_swap(&p.desc, &plan, &error);
         if (best < 0) {
-            /* An alpha may fit where no table does: tensors that go together go apart there. */
-            CHECK_CASE(status == MEMO_STATUS_INFEASIBLE || (plan && !plan->rows),
-                       "round %d: nothing fits: %s", round, describe(&p));
-            n_refused++;
+            /* Where no table for all layers fits, one by layers may; or an alpha, where tensors that
+             * go together go apart. */
+            CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE,
+                       "round %d: %s: %s", round, error.message, describe(&p));
+            n_refused += plan == NULL;
+            n_layers_only += plan != NULL;
+            if (plan) check_plan(&p, plan, round);
             memo_swap_plan_destroy(plan);
             continue;
         }
@@ -503,29 +595,35 @@ static void random_plans_are_near_the_best(void) {
         if (status) continue;
         n_planned++;
         n_spilled += plan->n_spilled_layers > 0;
+        n_shorter += plan->step_s < best * (1 - 1e-9);
         check_plan(&p, plan, round);
 #ifdef MEMO_LP_SOLVE
         {
-            double rounding = cost_of_rounding(&p), hair = 1e-7 * best;
-            n_split += rounding > 0;
+            int lends;
+            double hair = 1e-7 * best, rounded = value_of_rounding(&p, &lends);
+            n_split += rounded > plan->program_s + hair;
+            n_lent += rounded >= 0 && lends;
+            n_unbounded += rounded < 0;
             CHECK_CASE(plan->program_s <= best + hair, "round %d: program %.12g, best %.12g: %s",
                        round, plan->program_s, best, describe(&p));
-            CHECK_CASE(best <= plan->program_s + rounding + hair,
-                       "round %d: program %.12g + %.12g, best %.12g: %s", round, plan->program_s,
-                       rounding, best, describe(&p));
-            CHECK_CASE(plan->step_s <= plan->program_s + rounding + hair,
-                       "round %d: program %.12g + %.12g, plan %.12g, best %.12g: %s", round,
-                       plan->program_s, rounding, plan->step_s, best, describe(&p));
+            CHECK_CASE(rounded < 0 || best <= rounded + hair,
+                       "round %d: program %.12g, with R %.12g, best %.12g: %s", round,
+                       plan->program_s, rounded, best, describe(&p));
+            CHECK_CASE(rounded < 0 || plan->step_s <= rounded + hair,
+                       "round %d: program %.12g, with R %.12g, plan %.12g, best %.12g: %s", round,
+                       plan->program_s, rounded, plan->step_s, best, describe(&p));
         }
 #endif
         worst = larger(worst, plan->step_s / best);
         memo_swap_plan_destroy(plan);
     }
-    printf("# %d planned, %d of them split, %d spilled, %d refused; at worst %.4f times the best "
-           "choice "
-           "for all layers\n",
-           n_planned, n_split, n_spilled, n_refused, worst);
-    CHECK(n_planned > 500 && n_refused > 20 && n_spilled > 30);
+    printf(
+        "# %d planned, %d of them split, %d spilled; %d refused, %d fit by layers only; at worst "
+        "%.4f times the best choice for all layers, %d shorter than it; a memory lends tiles in "
+        "%d, cannot in %d\n",
+        n_planned, n_split, n_spilled, n_refused, n_layers_only, worst, n_shorter, n_lent,
+        n_unbounded);
+    CHECK(n_planned == 1000 && n_refused > 20 && n_spilled > 30);
 }
 
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
@@ -576,6 +674,18 @@ static void gpt_problem(memo_swap_tensor* tensors, memo_swap_cost* costs, memo_s
 /* Of the processor: what others do meanwhile does not count. */
 static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
+/* Of what watches the program, at most. */
+static double slowness(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 20;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return 20;
+#endif
+#endif
+    return 1;
+}
+
 /* Large stacks, long sequences, little memory: quick, and better than an alpha. */
 static void large_stacks_are_planned_quickly(void) {
     static const struct {
@@ -614,9 +724,72 @@ static void large_stacks_are_planned_quickly(void) {
             (double)plan->spill_bytes / (1 << 30), (int)plan->n_spilled_layers, plan->reason);
         CHECK(plan->alpha < 0 || plan->step_s <= plan->alpha_step_s);
         CHECK(plan->step_s <= plan->program_s * 1.02 || plan->program_s == 0);
-        CHECK_CASE(took_s < 10, "%g s", took_s); /* generous: under a race detector */
+        CHECK_CASE(took_s < 1 * slowness(), "%g s", took_s);
         memo_swap_plan_destroy(plan);
     }
+}
+
+#ifdef MEMO_LP_SOLVE
+
+/* 32 layers of 256K rows; seconds of tables found by hand that fit: attention swapped in every layer or in
+ * the first ones. */
+static void little_memory_is_used_well(void) {
+    static const struct {
+        double device_gib, host_gib, by_hand_s;
+    } cases[] = {{60, 100, 125.72}, {50, 118.75, 125.72}, {40, 112.5, 131.51},
+                 {40, 100, 137.30}, {45, 106.25, 134.41}, {50, 106.25, 134.41}};
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memo_swap_tensor tensors[GPT_TENSORS];
+        memo_swap_cost costs[GPT_TENSORS];
+        memo_swap_desc swap;
+        memo_swap_plan_desc desc;
+        memo_swap_sizes sizes;
+        memo_swap_plan* plan = NULL;
+        gpt_problem(tensors, costs, &swap, &desc, 32, 262144);
+        desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
+        desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
+        CHECK_OK(memo_plan_swap(&desc, &plan, &error));
+        if (!plan) continue;
+        CHECK_CASE(plan->step_s <= cases[i].by_hand_s, "%g and %g GiB: %.6g s, by hand %.6g",
+                   cases[i].device_gib, cases[i].host_gib, plan->step_s, cases[i].by_hand_s);
+        memo_swap_plan_apply(plan, &swap);
+        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        CHECK(sizes.device_bytes <= desc.device_bytes && sizes.host_bytes <= desc.host_bytes);
+        memo_swap_plan_destroy(plan);
+    }
+}
+
+#endif /* MEMO_LP_SOLVE */
+
+/* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */
+static void what_fits_only_in_parts_is_found(void) {
+    problem p;
+    memo_swap_plan* plan = NULL;
+    memset(&p, 0, sizeof p);
+    p.swap = memo_swap_desc_default();
+    p.desc = memo_swap_plan_desc_default();
+    connect(&p);
+    p.swap.n_layers = 4;
+    p.swap.n_tensors = 3;
+    p.swap.n_rows = 12;
+    p.swap.tile_rows = 3;
+    p.tensors[0].row_bytes = 2048;
+    p.tensors[0].mode = MEMO_SWAP_WHOLE;
+    p.costs[0].recompute_s_per_row = -1;
+    p.tensors[1].row_bytes = 512;
+    p.costs[1].recompute_s_per_row = 0.05;
+    p.tensors[2].row_bytes = 1024;
+    p.costs[2].recompute_s_per_row = 0.08;
+    p.desc.forward_s = 0.05;
+    p.desc.backward_s = 1.7;
+    p.desc.to_host_bytes_per_s = 41386;
+    p.desc.to_device_bytes_per_s = 29090;
+    p.desc.device_bytes = 110675;
+    p.desc.host_bytes = 44157;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    if (plan) check_plan(&p, plan, 0);
+    memo_swap_plan_destroy(plan);
 }
 
 /* --- words --- */
@@ -640,12 +813,15 @@ static void simple_problem(problem* p) {
 
 static void reasons_are_named(void) {
     problem p;
+    double step_s, percent = 0;
     memo_swap_plan* plan = NULL;
     simple_problem(&p);
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
     CHECK_CASE(plan->limit == MEMO_ALPHA_LIMIT_NONE && strstr(plan->reason, "nothing limits"), "%s",
                plan->reason);
     CHECK(plan->step_s == 18 && plan->stall_s == 0 && plan->alpha == 1);
+    CHECK(plan->swapped_bytes == 0 &&
+          plan->recompute_s <= 0); /* takes as long: the least is done */
     memo_swap_plan_destroy(plan);
 
     /* Three quarters of the rows may be on the host. */
@@ -656,6 +832,13 @@ static void reasons_are_named(void) {
                    strstr(plan->reason, "host memory is the limit; 64.0 KiB more would save"),
                "%s", plan->reason);
     CHECK(plan->host_bytes == p.desc.host_bytes && plan->recompute_s > 0);
+    step_s = plan->step_s;
+    CHECK(sscanf(strstr(plan->reason, "save"), "save %lf%%", &percent) == 1);
+    memo_swap_plan_destroy(plan);
+    p.desc.host_bytes += 65536; /* as much more, as much saved */
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(fabs(100 * (1 - plan->step_s / step_s) - percent) < 0.06 * percent, "%g, %g %%",
+               100 * (1 - plan->step_s / step_s), percent);
     memo_swap_plan_destroy(plan);
 
     p.desc.host_bytes = 0;
@@ -728,19 +911,23 @@ static void the_disk_is_named(void) {
     CHECK(memo_plan_swap(&p.desc, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-/* What is left of device memory goes to single layers, the last ones first. */
+/* What is left of device memory goes to single layers. */
 static void leftover_memory_is_used(void) {
     problem p;
     memo_swap_plan* plan = NULL;
+    int64_t stay = 0;
+    int layer;
     simple_problem(&p);
     p.swap.tile_rows = 16;
     p.desc.host_bytes = 1; /* nothing swapped */
     p.desc.device_bytes = 65536 + 16384 * 2 + 4096;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    /* Two tiles are kept: both in layer 4, since layer 5 recomputes nothing.  Every layer keeping one
-     * would take five. */
-    CHECK(plan->rows && plan->rows[4].kept == 32 && plan->rows[3].kept == 0 &&
-          plan->rows[0].kept == 0);
+    /* Two tiles stay, not in layer 5, which recomputes nothing: kept, or in a rounding buffer that no
+     * other layer wants.  Every layer keeping one would take five. */
+    for (layer = 0; layer < 5 && plan && plan->rows; layer++)
+        stay += plan->rows[layer].kept + plan->rows[layer].swapped;
+    CHECK(stay == 32 && plan->rows[5].kept + plan->rows[5].swapped == 0);
+    CHECK(plan->host_bytes == 0);
     CHECK_CASE(fabs(plan->step_s - (18 + 0.5 * (5 - 0.5))) < 1e-12, "%.12g", plan->step_s);
     CHECK(plan->step_s < brute_force(&p) && plan->program_s < plan->step_s);
     check_plan(&p, plan, 0);
@@ -849,7 +1036,7 @@ static void plans_run_in_the_memory_they_were_made_for(void) {
         problem p;
         chain c;
         int32_t t;
-        random_problem(&p, TENSORS_MAX, 6);
+        random_problem(&p, TENSORS_MAX, 60000);
         connect(&p);
         random_capacities(&p);
         if (memo_plan_swap(&p.desc, &plan, &error)) continue;
@@ -1170,9 +1357,11 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
 #ifdef MEMO_LP_SOLVE
     TEST(paths_give_the_value_of_start_times);
+    TEST(little_memory_is_used_well);
 #endif
     TEST(random_plans_are_near_the_best);
     TEST(large_stacks_are_planned_quickly);
+    TEST(what_fits_only_in_parts_is_found);
     TEST(reasons_are_named);
     TEST(the_disk_is_named);
     TEST(leftover_memory_is_used);
