@@ -435,9 +435,12 @@ MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
                                            int64_t* memory_bytes, memo_error* error);
 
 typedef enum memo_degrees_engine {
-    MEMO_DEGREES_ENGINE_AUTO = 0, /* the integer program where lp_solve is there, else labels */
-    MEMO_DEGREES_ENGINE_MIP,      /* the paper's integer program, by lp_solve */
-    MEMO_DEGREES_ENGINE_LABELS /* dynamic program: partial plans that no other beats in time and memory */
+    /* Labels; where time or their number cuts them, the integer program behind them, if lp_solve is
+     * there. */
+    MEMO_DEGREES_ENGINE_AUTO = 0,
+    MEMO_DEGREES_ENGINE_MIP,   /* the paper's integer program, by lp_solve, bounded by labels */
+    MEMO_DEGREES_ENGINE_LABELS /* dynamic program: partial plans that no other beats in time and
+                                  memory */
 } memo_degrees_engine;
 
 typedef struct memo_degrees_plan {
@@ -447,12 +450,14 @@ typedef struct memo_degrees_plan {
     int64_t memory_bytes;
     memo_proof proof; /* OPTIMAL, or FEASIBLE where time or labels ran out */
     double solve_s;
-    char engine[16];
+    char engine[16]; /* that had it last: "labels", "mip" */
 } memo_degrees_plan;
 
-/* time_limit_s 0: 10.  Of equal plans any.  Errors: INVALID_ARGUMENT (a negative cost; the
- * boundary's degree is none of degrees), INFEASIBLE (how much memory the smallest plan needs),
- * UNSUPPORTED (the integer program without lp_solve), OUT_OF_HOST_MEMORY. */
+/* time_limit_s 0: 10; lp_solve counts whole seconds.  There is a plan wherever one exists: the one
+ * of least memory, bettered as long as there is time.  Of equal plans any.  Errors:
+ * INVALID_ARGUMENT (a negative cost; the boundary's degree is none of degrees), INFEASIBLE (how much
+ * memory the smallest plan needs), UNSUPPORTED (the integer program without lp_solve),
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem,
                                         memo_degrees_engine engine, double time_limit_s,
                                         memo_degrees_plan** plan, memo_error* error);
@@ -5100,12 +5105,73 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
 
 void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }
 
+/* ---- degrees: the plan of least memory ----------------------------------------------------------
+ * Knows: what blocks hold.  Knows nothing of time. */
+
+typedef struct memoi_degrees_cell {
+    int64_t runtime_bytes;
+    int32_t block, degree;
+} memoi_degrees_cell;
+
+MEMOI int memoi_degrees_cell_compare(const void* left, const void* right) {
+    const memoi_degrees_cell* a = (const memoi_degrees_cell*)left;
+    const memoi_degrees_cell* b = (const memoi_degrees_cell*)right;
+    return (a->runtime_bytes > b->runtime_bytes) - (a->runtime_bytes < b->runtime_bytes);
+}
+
+/* Degree of a block that keeps least while no more than that runs; -1: none. */
+MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
+                                     int64_t runtime_bytes) {
+    int32_t p, smallest = -1;
+    for (p = 0; p < problem->n_degrees; p++)
+        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+            (smallest < 0 ||
+             memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
+            smallest = p;
+    return smallest;
+}
+
+/* The largest runtime is each of its values in turn, the smallest first; what the blocks keep
+ * becomes less with each. */
+MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
+                                      int64_t* least_bytes, memo_error* error) {
+    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
+    memoi_degrees_cell* cells = (memoi_degrees_cell*)memoi_calloc(n, sizeof *cells);
+    int32_t i, n_open = problem->n_blocks;
+    *least_bytes = INT64_MAX;
+    if (!cells) return memoi_no_memory(error, "the plan of degrees");
+    for (k = 0; k < n; k++) {
+        cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
+        cells[k].block = (int32_t)(k / problem->n_degrees);
+        cells[k].degree = (int32_t)(k % problem->n_degrees);
+    }
+    qsort(cells, (size_t)n, sizeof *cells, memoi_degrees_cell_compare);
+    for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
+    for (k = 0; k < n; k++) {
+        int32_t* index = &indices[cells[k].block];
+        int64_t bytes = memoi_degrees_kept(problem, cells[k].block, cells[k].degree);
+        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, cells[k].block, *index);
+        if (*index >= 0 && bytes >= before) continue;
+        n_open -= *index < 0;
+        *index = cells[k].degree;
+        kept += bytes - before;
+        if (n_open == 0 && kept + cells[k].runtime_bytes < *least_bytes) {
+            *least_bytes = kept + cells[k].runtime_bytes;
+            runtime = cells[k].runtime_bytes;
+        }
+    }
+    for (i = 0; i < problem->n_blocks; i++)
+        indices[i] = memoi_degrees_smallest(problem, i, runtime);
+    MEMO_FREE(cells);
+    return MEMO_STATUS_OK;
+}
+
 /* ---- degrees: the dynamic program ---------------------------------------------------------------
  * Knows: costs of blocks and of their neighbours.  Exact as long as labels are kept all.
  *
  * A label is a partial plan up to some block and degree; one that another beats in time and memory
- * is dropped.  The largest runtime is not a sum: it is bounded by one of its values after the
- * other, the smallest first. */
+ * is dropped, and so is one that the blocks to come cannot complete.  The largest runtime is no
+ * sum: see memoi_labels_search. */
 
 typedef struct memoi_label {
     double cost_s;
@@ -5115,12 +5181,16 @@ typedef struct memoi_label {
 } memoi_label;
 
 typedef struct memoi_labels {
+    const memo_degrees_problem* problem;
     memoi_label* pool;
     int64_t n, capacity;
-    int64_t* ends; /* (n_blocks, n_degrees): where the labels of each end */
+    int64_t* ends;       /* (n_blocks, n_degrees): where the labels of each end */
+    int64_t* rest_bytes; /* (n_blocks + 1): the least that is kept from each block on */
     memoi_label* fresh;
     int64_t n_fresh, fresh_capacity;
-    int is_cut; /* labels were dropped that nothing beats */
+    int64_t* limits; /* the values of runtime_bytes, ascending */
+    int32_t* found;  /* indices of the last run's plan */
+    int is_cut;      /* labels were dropped that nothing beats */
     double deadline;
 } memoi_labels;
 
@@ -5135,8 +5205,8 @@ MEMOI int memoi_label_compare(const void* left, const void* right) {
 }
 
 /* Labels of block i at degree q from those of the block before; 0 where there is no memory. */
-MEMOI int memoi_labels_extend(const memo_degrees_problem* problem, memoi_labels* labels, int32_t i,
-                              int32_t q, int64_t capacity_bytes) {
+MEMOI int memoi_labels_extend(memoi_labels* labels, int32_t i, int32_t q, int64_t room_bytes) {
+    const memo_degrees_problem* problem = labels->problem;
     double node_s = memoi_degrees_node_s(problem, i, q);
     int64_t kept = memoi_degrees_kept(problem, i, q), k, least = INT64_MAX, n_kept = 0;
     int32_t p, n_before = i > 0 ? problem->n_degrees : 1;
@@ -5156,14 +5226,11 @@ MEMOI int memoi_labels_extend(const memo_degrees_problem* problem, memoi_labels*
             label->degree = q;
             label->cost_s = node_s + edge_s + (i > 0 ? labels->pool[k].cost_s : 0);
             label->kept_bytes = kept + (i > 0 ? labels->pool[k].kept_bytes : 0);
-            if (label->kept_bytes <= capacity_bytes) labels->n_fresh++;
+            if (label->kept_bytes <= room_bytes - labels->rest_bytes[i + 1]) labels->n_fresh++;
         }
     }
-    if (!labels->n_fresh) { /* none fits */
-        labels->ends[(int64_t)i * problem->n_degrees + q] = labels->n;
-        return 1;
-    }
-    qsort(labels->fresh, (size_t)labels->n_fresh, sizeof(memoi_label), memoi_label_compare);
+    if (labels->n_fresh)
+        qsort(labels->fresh, (size_t)labels->n_fresh, sizeof(memoi_label), memoi_label_compare);
     for (k = 0; k < labels->n_fresh; k++) {
         void* pool = labels->pool;
         if (labels->fresh[k].kept_bytes >= least) continue;
@@ -5180,60 +5247,103 @@ MEMOI int memoi_labels_extend(const memo_degrees_problem* problem, memoi_labels*
     return 1;
 }
 
+/* The best plan of blocks that run in runtime_bytes and keep no more than room_bytes; *cost_s is
+ * INFINITY where there is none, or no time. */
+MEMOI memo_status memoi_labels_run(memoi_labels* labels, int64_t runtime_bytes, int64_t room_bytes,
+                                   double* cost_s, memo_error* error) {
+    const memo_degrees_problem* problem = labels->problem;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
+    int64_t k;
+    *cost_s = INFINITY;
+    labels->rest_bytes[n] = 0;
+    for (i = n - 1; i >= 0; i--) {
+        q = memoi_degrees_smallest(problem, i, runtime_bytes);
+        if (q < 0) return MEMO_STATUS_OK;
+        labels->rest_bytes[i] = labels->rest_bytes[i + 1] + memoi_degrees_kept(problem, i, q);
+    }
+    if (labels->rest_bytes[0] > room_bytes) return MEMO_STATUS_OK;
+    labels->n = 0;
+    for (i = 0; i < n; i++)
+        for (q = 0; q < d; q++) {
+            labels->ends[(int64_t)i * d + q] = labels->n;
+            if (memoi_degree_cost(problem, i, q)->runtime_bytes > runtime_bytes) continue;
+            if (memoi_plan_clock() > labels->deadline) {
+                labels->is_cut = 1;
+                return MEMO_STATUS_OK;
+            }
+            if (!memoi_labels_extend(labels, i, q, room_bytes))
+                return memoi_no_memory(error, "the plan of degrees");
+        }
+    for (k = n > 1 ? labels->ends[(int64_t)(n - 1) * d - 1] : 0; k < labels->n; k++) {
+        int64_t at = k;
+        if (labels->pool[k].cost_s >= *cost_s) continue;
+        *cost_s = labels->pool[k].cost_s;
+        for (i = n - 1; i >= 0; i--, at = labels->pool[at].previous)
+            labels->found[i] = labels->pool[at].degree;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Plans whose largest runtime is one of limits[low .. high].  With the room that the smallest
+ * leaves, and blocks that the largest allows, there are these plans and more: where the best of
+ * those is no better than what is known, or fits, it answers for all; else the limits are halved.
+ */
+MEMOI memo_status memoi_labels_search(memoi_labels* labels, int64_t low, int64_t high,
+                                      int32_t* indices, double* step_s, memo_error* error) {
+    const memo_degrees_problem* problem = labels->problem;
+    int64_t middle = low + (high - low) / 2, memory_bytes;
+    double cost_s;
+    memo_status status = memoi_labels_run(
+        labels, labels->limits[high],
+        problem->memory_bytes ? problem->memory_bytes - labels->limits[low] : INT64_MAX, &cost_s,
+        error);
+    if (status || cost_s >= *step_s) return status;
+    memoi_degrees_sum(problem, labels->found, &cost_s, &memory_bytes);
+    if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
+        if (cost_s >= *step_s) return MEMO_STATUS_OK;
+        *step_s = cost_s;
+        memcpy(indices, labels->found, (size_t)problem->n_blocks * sizeof *indices);
+        return MEMO_STATUS_OK;
+    }
+    if (low == high) return MEMO_STATUS_OK;
+    status = memoi_labels_search(labels, middle + 1, high, indices, step_s, error);
+    return status ? status : memoi_labels_search(labels, low, middle, indices, step_s, error);
+}
+
 MEMOI int memoi_int64_compare(const void* left, const void* right) {
     int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
     return (a > b) - (a < b);
 }
 
-/* indices gets the best plan; *step_s stays INFINITY where none fits. */
+/* Betters the plan in indices, of *step_s. */
 MEMOI memo_status memoi_labels_solve(const memo_degrees_problem* problem, double deadline,
                                      int32_t* indices, double* step_s, int* is_optimal,
                                      memo_error* error) {
-    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, n_limits = 0, k, run;
-    int64_t* limits = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, n_limits = 0, k;
     memoi_labels labels;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t i, q;
+    memo_status status;
     memset(&labels, 0, sizeof labels);
+    labels.problem = problem;
+    labels.deadline = deadline;
+    labels.limits = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     labels.ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    *step_s = INFINITY;
-    if (!limits || !labels.ends) status = memoi_no_memory(error, "the plan of degrees");
-    if (!status) {
-        for (k = 0; k < n; k++) limits[k] = problem->costs[k].runtime_bytes;
-        qsort(limits, (size_t)n, sizeof(int64_t), memoi_int64_compare);
+    labels.rest_bytes = (int64_t*)memoi_calloc((int64_t)problem->n_blocks + 1, sizeof(int64_t));
+    labels.found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    if (labels.limits && labels.ends && labels.rest_bytes && labels.found) {
+        for (k = 0; k < n; k++) labels.limits[k] = problem->costs[k].runtime_bytes;
+        qsort(labels.limits, (size_t)n, sizeof(int64_t), memoi_int64_compare);
         for (k = 0; k < n; k++)
-            if (k == 0 || limits[k] != limits[k - 1]) limits[n_limits++] = limits[k];
-        /* Without a limit on memory only the last matters. */
-        for (run = problem->memory_bytes ? 0 : n_limits - 1; run < n_limits && !status; run++) {
-            int64_t room = problem->memory_bytes ? problem->memory_bytes - limits[run] : INT64_MAX;
-            if (room < 0) break;
-            labels.n = 0;
-            for (i = 0; i < problem->n_blocks && !status; i++) {
-                if (memoi_plan_clock() > deadline) {
-                    labels.is_cut = 1;
-                    break;
-                }
-                for (q = 0; q < problem->n_degrees && !status; q++) {
-                    labels.ends[(int64_t)i * problem->n_degrees + q] = labels.n;
-                    if (memoi_degree_cost(problem, i, q)->runtime_bytes > limits[run]) continue;
-                    if (!memoi_labels_extend(problem, &labels, i, q, room))
-                        status = memoi_no_memory(error, "the plan of degrees");
-                }
-            }
-            if (i < problem->n_blocks || status) break;
-            for (k = n > problem->n_degrees ? labels.ends[n - problem->n_degrees - 1] : 0;
-                 k < labels.n; k++) {
-                int64_t at = k;
-                if (labels.pool[k].cost_s >= *step_s) continue;
-                *step_s = labels.pool[k].cost_s;
-                for (i = problem->n_blocks - 1; i >= 0; i--, at = labels.pool[at].previous)
-                    indices[i] = labels.pool[at].degree;
-            }
-        }
+            if (k == 0 || labels.limits[k] != labels.limits[k - 1])
+                labels.limits[n_limits++] = labels.limits[k];
+        status = memoi_labels_search(&labels, 0, n_limits - 1, indices, step_s, error);
+    } else {
+        status = memoi_no_memory(error, "the plan of degrees");
     }
     *is_optimal = !labels.is_cut;
-    MEMO_FREE(limits);
+    MEMO_FREE(labels.limits);
     MEMO_FREE(labels.ends);
+    MEMO_FREE(labels.rest_bytes);
+    MEMO_FREE(labels.found);
     MEMO_FREE(labels.pool);
     MEMO_FREE(labels.fresh);
     return status;
@@ -5383,15 +5493,20 @@ MEMOI int memoi_degrees_build(memoi_degrees_mip* mip, int n_columns) {
     return ok;
 }
 
+/* Betters the plan in indices, of *step_s, which bounds the search: where nodes of the tree differ
+ * by little, nearly all time goes into those that a good bound never opens.  is_optimal: it is known
+ * that none is better; the search ends with the first as good.  *is_solved: lp_solve has a plan as
+ * good as that in indices, and none is better. */
 MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, double time_limit_s,
-                                          int32_t* indices, double* step_s, int* is_optimal,
-                                          memo_error* error) {
-    int n_columns = memoi_degrees_e(problem, problem->n_blocks - 1, 0, 0), n_all;
-    int result = NOFEASFOUND;
+                                          int is_optimal, int32_t* indices, double* step_s,
+                                          int* is_solved, memo_error* error) {
+    int n_columns = memoi_degrees_e(problem, problem->n_blocks - 1, 0, 0), n_all, result;
     int32_t i, p;
     int64_t memory_bytes;
+    double found_s;
     memo_status status = MEMO_STATUS_OK;
     double* columns;
+    int32_t* found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
     memoi_degrees_mip mip;
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
@@ -5402,33 +5517,42 @@ MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, d
     mip.column = (int*)memoi_calloc(n_all + 1, sizeof(int));
     mip.value = (double*)memoi_calloc(n_all + 1, sizeof(double));
     columns = (double*)memoi_calloc(n_all, sizeof(double));
-    for (i = 0; i < problem->n_blocks; i++) indices[i] = problem->n_degrees - 1;
-    memoi_degrees_sum(problem, indices, &mip.unit_s, &memory_bytes);
-    mip.unit_s = mip.unit_s > 0 ? mip.unit_s / 1000 : 1;
-    *step_s = INFINITY;
-    *is_optimal = 1;
-    if (!mip.lp || !mip.column || !mip.value || !columns || !memoi_degrees_build(&mip, n_columns)) {
+    mip.unit_s = *step_s > 0 ? *step_s / 1000 : 1;
+    *is_solved = 0;
+    if (!mip.lp || !mip.column || !mip.value || !columns || !found ||
+        !memoi_degrees_build(&mip, n_columns)) {
         status = memoi_no_memory(error, "lp_solve");
     } else {
         set_timeout(mip.lp, (long)ceil(time_limit_s));
         set_mip_gap(mip.lp, TRUE, 0);
         set_mip_gap(mip.lp, FALSE, 0);
+        /* 1e-7 of it apart, beyond the tolerances: the plan itself must be found too. */
+        set_obj_bound(mip.lp, *step_s / mip.unit_s + 1e-4);
+        if (is_optimal) set_break_at_value(mip.lp, *step_s / mip.unit_s + 1e-6);
         result = solve(mip.lp);
-        if (result != INFEASIBLE) *is_optimal = result == OPTIMAL || result == PRESOLVED;
-        if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (i = 0; i < problem->n_blocks; i++) {
-                indices[i] = 0;
-                for (p = 1; p < problem->n_degrees; p++)
+        if ((result == OPTIMAL || result == PRESOLVED || result == SUBOPTIMAL) &&
+            get_variables(mip.lp, columns)) {
+            for (i = 0; i < problem->n_blocks; i++)
+                for (found[i] = 0, p = 1; p < problem->n_degrees; p++)
                     if (columns[memoi_degrees_s(problem, i, p) - 1] >
-                        columns[memoi_degrees_s(problem, i, indices[i]) - 1])
-                        indices[i] = p;
+                        columns[memoi_degrees_s(problem, i, found[i]) - 1])
+                        found[i] = p;
+            memoi_degrees_sum(problem, found, &found_s, &memory_bytes);
+            /* Numbers that only just fit the limit: lp_solve's tolerances are wider than a byte. */
+            if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
+                *is_solved =
+                    (is_optimal || result != SUBOPTIMAL) && found_s <= *step_s * (1 + 1e-9);
+                if (found_s < *step_s) {
+                    *step_s = found_s;
+                    memcpy(indices, found, (size_t)problem->n_blocks * sizeof *found);
+                }
             }
-            memoi_degrees_sum(problem, indices, step_s, &memory_bytes);
         }
     }
     MEMO_FREE(mip.column);
     MEMO_FREE(mip.value);
     MEMO_FREE(columns);
+    MEMO_FREE(found);
     if (mip.lp) delete_lp(mip.lp);
     return status;
 }
@@ -5438,84 +5562,54 @@ MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, d
 /* ---- degrees: solve -----------------------------------------------------------------------------
  * Knows: the two engines.  Does not plan. */
 
-/* The least memory of any plan: the runtime is bounded by each of its values. */
-MEMOI int64_t memoi_degrees_least(const memo_degrees_problem* problem) {
-    int64_t least = INT64_MAX, k;
-    int32_t i, p;
-    for (k = 0; k < (int64_t)problem->n_blocks * problem->n_degrees; k++) {
-        int64_t limit = problem->costs[k].runtime_bytes, sum = limit;
-        for (i = 0; i < problem->n_blocks; i++) {
-            int64_t smallest = INT64_MAX;
-            for (p = 0; p < problem->n_degrees; p++)
-                if (memoi_degree_cost(problem, i, p)->runtime_bytes <= limit &&
-                    memoi_degrees_kept(problem, i, p) < smallest)
-                    smallest = memoi_degrees_kept(problem, i, p);
-            if (smallest == INT64_MAX) break;
-            sum += smallest;
-        }
-        if (i == problem->n_blocks && sum < least) least = sum;
-    }
-    return least;
-}
-
+/* Each step betters the plan of the one before: least memory, labels, the integer program. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, memo_degrees_engine engine,
-                                    double time_limit_s, memo_degrees_plan* plan,
+                                    double time_limit_s, memo_degrees_plan* plan, int32_t* indices,
                                     memo_error* error) {
-    int32_t* indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    memo_status status = MEMO_STATUS_OK;
-    double begin_s = memoi_plan_clock(), step_s = INFINITY;
-    int is_optimal = 0;
+    double begin_s = memoi_plan_clock();
+    int64_t least;
+    int is_optimal = 0, may_go_on = 0;
     int32_t i;
-    if (!indices) return memoi_no_memory(error, "the plan of degrees");
+    memo_status status = memoi_degrees_least(problem, indices, &least, error);
+    if (status) return status;
+    if (problem->memory_bytes && least > problem->memory_bytes)
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "no plan fits %lld bytes: the smallest needs %lld",
+                              (long long)problem->memory_bytes, (long long)least);
+    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
+    snprintf(plan->engine, sizeof plan->engine, "labels");
 #ifdef MEMO_LP_SOLVE
-    if (engine != MEMO_DEGREES_ENGINE_LABELS) {
-        snprintf(plan->engine, sizeof plan->engine, "mip");
-        status =
-            memoi_degrees_mip_solve(problem, time_limit_s, indices, &step_s, &is_optimal, error);
-        if (!status && step_s < INFINITY)
-            memoi_degrees_sum(problem, indices, &step_s, &plan->memory_bytes);
-        /* Numbers that only just fit the limit: lp_solve's tolerances are wider than a byte. */
-        if (!status && (step_s == INFINITY || !is_optimal ||
-                        (problem->memory_bytes && plan->memory_bytes > problem->memory_bytes)))
-            engine = engine == MEMO_DEGREES_ENGINE_AUTO ? MEMO_DEGREES_ENGINE_LABELS : engine;
-    }
+    may_go_on = engine != MEMO_DEGREES_ENGINE_LABELS;
 #else
     if (engine == MEMO_DEGREES_ENGINE_MIP)
-        status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                "built without lp_solve: define MEMO_LP_SOLVE and link "
-                                "-llpsolve55, or use labels");
-    else
-        engine = MEMO_DEGREES_ENGINE_LABELS;
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "built without lp_solve: define MEMO_LP_SOLVE and link "
+                              "-llpsolve55, or use labels");
 #endif
-    if (!status && engine == MEMO_DEGREES_ENGINE_LABELS) {
-        snprintf(plan->engine, sizeof plan->engine, "labels");
-        status = memoi_labels_solve(problem, begin_s + time_limit_s, indices, &step_s, &is_optimal,
-                                    error);
+    status = memoi_labels_solve(problem, begin_s + time_limit_s / (may_go_on ? 2 : 1), indices,
+                                &plan->step_s, &is_optimal, error);
+#ifdef MEMO_LP_SOLVE
+    if (!status && may_go_on && (engine == MEMO_DEGREES_ENGINE_MIP || !is_optimal)) {
+        double left_s = begin_s + time_limit_s - memoi_plan_clock(), labels_s = plan->step_s;
+        int is_solved;
+        status = memoi_degrees_mip_solve(problem, left_s > 0 ? left_s : 1, is_optimal, indices,
+                                         &plan->step_s, &is_solved, error);
+        if (is_solved || plan->step_s < labels_s)
+            snprintf(plan->engine, sizeof plan->engine, "mip");
+        is_optimal |= is_solved;
     }
+#endif
     plan->solve_s = memoi_plan_clock() - begin_s;
-    if (!status && step_s < INFINITY)
-        memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
-    if (!status && (step_s == INFINITY ||
-                    (problem->memory_bytes && plan->memory_bytes > problem->memory_bytes))) {
-        int64_t least = memoi_degrees_least(problem);
-        if (least > problem->memory_bytes)
-            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                    "no plan fits %lld bytes: the smallest needs %lld",
-                                    (long long)problem->memory_bytes, (long long)least);
-        else
-            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                                    "no plan within %lld bytes was found; one of %lld exists",
-                                    (long long)problem->memory_bytes, (long long)least);
-    }
-    for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
     plan->proof = is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
-    MEMO_FREE(indices);
+    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
+    for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
     return status;
 }
 
 memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees_engine engine,
                                double time_limit_s, memo_degrees_plan** plan, memo_error* error) {
     memo_degrees_plan* made;
+    int32_t* indices;
     memo_status status = memoi_degrees_check(problem, error);
     *plan = NULL;
     if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
@@ -5529,7 +5623,11 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees
         return memoi_no_memory(error, "the plan of degrees");
     }
     made->n_blocks = problem->n_blocks;
-    status = memoi_degrees_run(problem, engine, time_limit_s > 0 ? time_limit_s : 10, made, error);
+    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    status = indices ? memoi_degrees_run(problem, engine, time_limit_s > 0 ? time_limit_s : 10,
+                                         made, indices, error)
+                     : memoi_no_memory(error, "the plan of degrees");
+    MEMO_FREE(indices);
     if (status) {
         memo_degrees_plan_destroy(made);
         return status;

@@ -718,6 +718,19 @@ typedef struct memo_blocks_overhead {
     double collective_s; /* of each collective: see memo_blocks_latency */
 } memo_blocks_overhead;
 
+/* measured_s[k]: seconds of the collective (all-reduce, all-gather or reduce-scatter) over counts[k]
+ * elements (as in the table: of the shares, where it gathers or scatters), on stream, nothing beside
+ * it.  The median of 5 runs behind one that does not count, between events; of the slowest rank, so
+ * that all ranks have the same figures and decide alike.  All ranks call it with equal arguments and
+ * wait, on the host, for each other; it allocates and frees buffers.  With the counts a block's parts
+ * may have it feeds memo_blocks_latency, memo_block_times.reduce_s and gather_s, and the collectives
+ * and gathers of a degrees-profile (memo_plan.h).  Errors: INVALID_ARGUMENT (n, counts, another
+ * collective), those of device and comm. */
+MEMO_API memo_status memo_comm_measure(memo_comm* comm, const memo_device* device,
+                                       memo_stream stream, memo_collective kind, memo_type type,
+                                       const int64_t* counts, int32_t n, double* measured_s,
+                                       memo_error* error);
+
 /* What a collective of no bytes would take, from n measured ones: where the least-squares line
  * meets 0; never below 0.  Fewer than two sizes: 0. */
 MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s,
@@ -5982,7 +5995,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
 }
 
 /* ---- 8 overlapped blocks: the schedules ---------------------------------------------------------
- * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks. */
+ * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks, but to
+ * measure collectives. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     switch (order) {
@@ -6559,6 +6573,89 @@ memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
 memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                           memo_schedule* schedule, memo_error* error) {
     return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
+}
+
+/* --- how long collectives take --- */
+
+#define MEMOI_MEASURE_RUNS 5
+
+MEMOI memo_status memoi_measure_once(memo_comm* comm, const memo_device* d, memo_stream stream,
+                                     memo_collective kind, memo_type type, int64_t count, char* x,
+                                     memo_event* events, double* elapsed_s, memo_error* error) {
+    char* share = x + comm->rank * count * memo_type_bytes(type);
+    memo_status status = comm->barrier(comm, stream, error);
+    if (!status) status = d->event_record(d->context, events[0], stream, error);
+    if (status) return status;
+    if (kind == MEMO_COLLECTIVE_ALL_REDUCE)
+        status = comm->all_reduce(comm, stream, x, x, count, type, MEMO_REDUCTION_SUM, error);
+    else if (kind == MEMO_COLLECTIVE_ALL_GATHER)
+        status = comm->all_gather(comm, stream, share, x, count, type, error);
+    else
+        status =
+            comm->reduce_scatter(comm, stream, x, share, count, type, MEMO_REDUCTION_SUM, error);
+    if (!status) status = d->event_record(d->context, events[1], stream, error);
+    if (!status) status = d->stream_synchronize(d->context, stream, error);
+    return status ? status : d->event_elapsed(d->context, events[0], events[1], elapsed_s, error);
+}
+
+/* The slowest rank's.  host: pinned, for device: n doubles each. */
+MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, memo_stream stream,
+                                      double* on_device, double* host, int32_t n,
+                                      memo_error* error) {
+    int64_t n_bytes = n * (int64_t)sizeof(double);
+    memo_status status =
+        d->copy(d->context, stream, MEMO_COPY_TO_DEVICE, on_device, host, n_bytes, error);
+    if (!status)
+        status = comm->all_reduce(comm, stream, on_device, on_device, n, MEMO_TYPE_F64,
+                                  MEMO_REDUCTION_MAX, error);
+    if (!status)
+        status = d->copy(d->context, stream, MEMO_COPY_TO_HOST, host, on_device, n_bytes, error);
+    return status ? status : d->stream_synchronize(d->context, stream, error);
+}
+
+memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_stream stream,
+                              memo_collective kind, memo_type type, const int64_t* counts,
+                              int32_t n, double* measured_s, memo_error* error) {
+    const memo_device* d = device;
+    memo_event events[2] = {NULL, NULL};
+    void *x = NULL, *on_device = NULL, *host = NULL;
+    int64_t largest = 0;
+    int32_t k, run, j;
+    double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
+    memo_status status = MEMO_STATUS_OK;
+    for (k = 0; k < n; k++) largest = counts[k] > largest && counts[k] > 0 ? counts[k] : largest;
+    for (k = 0; k < n; k++) largest = counts[k] < 1 ? 0 : largest;
+    if (largest < 1 || largest > (int64_t)1 << 40 || !memo_type_bytes(type) ||
+        (int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "an all-reduce, all-gather or reduce-scatter of 1 to 2^40 elements "
+                              "can be measured");
+    largest *= memo_type_bytes(type) * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size);
+    status = d->device_alloc(d->context, largest, &x, error);
+    if (!status) status = d->fill(d->context, stream, x, 0, largest, error);
+    if (!status)
+        status = d->device_alloc(d->context, n * (int64_t)sizeof(double), &on_device, error);
+    if (!status) status = d->host_alloc(d->context, n * (int64_t)sizeof(double), &host, error);
+    for (k = 0; k < 2 && !status; k++) status = d->event_create(d->context, &events[k], error);
+    for (k = 0; k < n && !status; k++) {
+        for (run = -1; run < MEMOI_MEASURE_RUNS && !status; run++) {
+            status = memoi_measure_once(comm, d, stream, kind, type, counts[k], (char*)x, events,
+                                        &elapsed_s, error);
+            for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
+            if (run >= 0) runs[j] = elapsed_s;
+        }
+        if (!status) ((double*)host)[k] = runs[MEMOI_MEASURE_RUNS / 2];
+    }
+    if (!status)
+        status = memoi_measure_share(comm, d, stream, (double*)on_device, (double*)host, n, error);
+    if (!status) memcpy(measured_s, host, (size_t)n * sizeof(double));
+    if (status) (void)d->stream_synchronize(d->context, stream, NULL);
+    for (k = 0; k < 2; k++)
+        if (events[k]) (void)d->event_destroy(d->context, events[k], NULL);
+    if (host) (void)d->host_free(d->context, host, NULL);
+    if (on_device) (void)d->device_free(d->context, on_device, NULL);
+    if (x) (void)d->device_free(d->context, x, NULL);
+    return status;
 }
 
 /* --- how many parts --- */

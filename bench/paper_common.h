@@ -13,6 +13,10 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #endif
 #include "memo_plan.h"
+#ifndef MEMO_SP_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#endif
+#include "memo_sp.h"
 
 #include <math.h>
 #include <stdarg.h>

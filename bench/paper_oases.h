@@ -121,91 +121,46 @@ static inline oases_blocks oases_make_blocks(const oases_row* row, const oases_h
 
 /* ---- makespans ------------------------------------------------------------------------------- */
 
-static inline double oases_forward_default(const oases_blocks* k) {
-    double sum = 0;
+/* Of one pass, from the library's schedule of two sub-batches. */
+static inline double oases_simulate(const oases_blocks* k, oases_schedule schedule,
+                                    int is_backward) {
+    static const memo_blocks_order orders[OASES_N_SCHEDULES] = {
+        MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_PIPELINED, MEMO_BLOCKS_CROSS, MEMO_BLOCKS_FINE};
+    memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
+    memo_block_times times[2 * OASES_MAX_BLOCKS];
+    memo_schedule* pass = NULL;
+    memo_simulation* simulation = NULL;
+    double makespan = -1;
+    memo_status status;
     int i;
-    for (i = 0; i < k->n; i++) sum += 2 * (k->f[i] + k->c[i]);
-    return sum;
-}
-
-/* f_1 + sum max(f_i, c_i) + sum_{i > 1} max(f_i, c_{i-1}) + c_K */
-static inline double oases_forward_pipelined(const oases_blocks* k) {
-    double sum = k->f[0] + k->c[k->n - 1];
-    int i;
-    for (i = 0; i < k->n; i++) {
-        sum += paper_max(k->f[i], k->c[i]);
-        if (i > 0) sum += paper_max(k->f[i], k->c[i - 1]);
+    memset(times, 0, sizeof times);
+    for (i = 0; i < 2 * k->n; i++) {
+        times[i].forward_s = k->f[i / 2];
+        times[i].recompute_s = k->r[i / 2];
+        times[i].backward_s = k->b[i / 2];
+        times[i].reduce_s = k->c[i / 2];
     }
-    return sum;
-}
-
-static inline double oases_backward_default(const oases_blocks* k) {
-    double sum = 0;
-    int i;
-    for (i = 0; i < k->n; i++) sum += 2 * (k->r[i] + k->b[i] + 2 * k->c[i]);
-    return sum;
-}
-
-/* Layer by layer a pipelined recomputation, a barrier, a pipelined backward, a barrier. */
-static inline double oases_backward_pipelined(const oases_blocks* k) {
-    double sum = 0;
-    int a;
-    for (a = 0; a < k->n; a += 2) {
-        int m = a + 1;
-        sum += k->r[a] + paper_max(k->r[a], k->c[a]) + paper_max(k->r[m], k->c[a]) +
-               paper_max(k->r[m], k->c[m]) + k->c[m];
-        sum += k->b[m] + paper_max(k->b[m], k->c[m]) + paper_max(k->b[a], k->c[m]) +
-               paper_max(k->b[a], k->c[a]) + k->c[a];
-    }
-    return sum;
-}
-
-/* Two streams in order: compute R_A R_A | (R_M B_M)(R_M B_M) | B_A B_A, communication cR_A cR_A
- * cB_M cB_M cB_A cB_A, each pair for the sub-batches a and b; no barrier between layers. */
-static inline double oases_backward_cross(const oases_blocks* k) {
-    double compute = 0, comm = 0, recomputed[2], middle[2], above[2] = {0, 0};
-    int a, s;
-    for (a = k->n - 2; a >= 0; a -= 2) {
-        int m = a + 1;
-        for (s = 0; s < 2; s++) {
-            compute += k->r[a];
-            comm = recomputed[s] = paper_max(comm, compute) + k->c[a];
-        }
-        for (s = 0; s < 2; s++) {
-            compute = paper_max(compute, recomputed[s]) + k->r[m];
-            compute = paper_max(compute, above[s]) + k->b[m]; /* dx of layer l + 1 */
-            comm = middle[s] = paper_max(comm, compute) + k->c[m];
-        }
-        for (s = 0; s < 2; s++) {
-            compute = paper_max(compute, middle[s]) + k->b[a];
-            comm = above[s] = paper_max(comm, compute) + k->c[a];
-        }
-    }
-    return paper_max(compute, comm);
-}
-
-static inline double oases_backward_fine(const oases_blocks* k) {
-    double compute = 0, comm = 0, reduced[2] = {0, 0};
-    int i, s;
-    for (i = k->n - 1; i >= 0; i--)
-        for (s = 0; s < 2; s++) {
-            compute = paper_max(compute + k->r[i], reduced[s]) + k->b[i];
-            comm = reduced[s] = paper_max(comm, compute) + k->c[i];
-        }
-    return comm;
+    desc.order = orders[schedule];
+    desc.n_blocks = k->n;
+    desc.times = times;
+    status = memo_schedule_create(&pass, NULL);
+    if (!status)
+        status = is_backward ? memo_blocks_backward_schedule(&desc, pass, NULL)
+                             : memo_blocks_forward_schedule(&desc, pass, NULL);
+    if (!status) status = memo_schedule_simulate(pass, &simulation, NULL);
+    if (!status) makespan = simulation->makespan_s;
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(pass);
+    return makespan;
 }
 
 /* Forward and backward of a schedule, the overlapped part stretched: while both streams are busy
  * each works slower. */
 static inline double oases_makespan(const oases_blocks* k, oases_schedule schedule,
                                     double slowdown) {
-    double makespan, busy = 0;
+    double makespan = oases_simulate(k, schedule, 0) + oases_simulate(k, schedule, 1), busy = 0;
     int i, n_reduced = schedule == OASES_FINE ? 2 : 3;
-    if (schedule == OASES_DEFAULT) return oases_forward_default(k) + oases_backward_default(k);
-    makespan =
-        oases_forward_pipelined(k) + (schedule == OASES_PIPELINED ? oases_backward_pipelined(k)
-                                      : schedule == OASES_CROSS   ? oases_backward_cross(k)
-                                                                  : oases_backward_fine(k));
+    if (schedule == OASES_DEFAULT) return makespan;
     for (i = 0; i < k->n; i++) busy += 2 * (k->f[i] + k->r[i] + k->b[i] + n_reduced * k->c[i]);
     return makespan + (slowdown - 1) * paper_max(0, busy - makespan);
 }
@@ -236,14 +191,13 @@ static inline oases_hardware oases_calibrated(const oases_row* row) {
 
 /* ---- the planner: a degree for every block --------------------------------------------------- */
 
-/* All costs are of one sub-batch, in seconds, as oases_make_blocks has them; X = R + B.  What an
- * overlapped block costs does not include the slowdown: the paper's planner does not know it. */
+/* The library's planner (memo_plan.h), with costs of one sub-batch as oases_make_blocks has them.
+ * What an overlapped block costs does not include the slowdown: the paper's planner does not know
+ * it. */
 typedef struct oases_plan_problem {
-    const oases_row* row;
-    oases_hardware hw;
-    double memory_bytes;   /* M */
-    int has_gradient_term; /* the data-parallel all-reduce, which the paper's planner leaves out */
-    oases_blocks blocks[OASES_N_DEGREES];
+    double memory_bytes; /* M */
+    memo_degrees_problem degrees;
+    memo_degree_cost costs[OASES_MAX_BLOCKS * OASES_N_DEGREES];
 } oases_plan_problem;
 
 typedef struct oases_plan {
@@ -252,182 +206,102 @@ typedef struct oases_plan {
     double cost_s, memory_bytes;
 } oases_plan;
 
-static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oases_hardware* hw,
-                                                  double memory_bytes, int has_gradient_term) {
-    oases_plan_problem problem;
-    int p;
-    problem.row = row;
-    problem.hw = *hw;
-    problem.memory_bytes = memory_bytes;
-    problem.has_gradient_term = has_gradient_term;
-    for (p = 0; p < OASES_N_DEGREES; p++)
-        problem.blocks[p] = oases_make_blocks(row, hw, oases_degrees[p]);
-    return problem;
-}
-
 static inline double oases_block_parameters(const oases_row* row, int block) {
     return (block % 2 == 0 ? 4.0 : 8.0) * row->hidden * row->hidden;
 }
 
 /* AllGather(p -> q) = (1 - d_p / d_q) t_{d_q} h 2 / bw + (d_q / d_p - 1) latency, d_p < d_q */
-static inline double oases_gather_s(const oases_plan_problem* problem, int p, int q) {
+static inline double oases_gather_s(const oases_row* row, const oases_hardware* hw, int p, int q) {
     double ratio = (double)oases_degrees[q] / oases_degrees[p];
-    return (1 - 1 / ratio) * oases_tokens(problem->row, oases_degrees[q]) * problem->row->hidden *
-               2 / problem->hw.bus_bytes_per_s[q] +
-           (ratio - 1) * problem->hw.step_s;
+    return (1 - 1 / ratio) * oases_tokens(row, oases_degrees[q]) * row->hidden * 2 /
+               hw->bus_bytes_per_s[q] +
+           (ratio - 1) * hw->step_s;
 }
 
-/* max(F, C) + max(X, CB); the first and the last block also what no neighbour hides. */
-static inline double oases_node_s(const oases_plan_problem* problem, int block, int p) {
-    const oases_blocks* k = &problem->blocks[p];
-    double forward = k->f[block], backward = k->r[block] + k->b[block], reduce = k->c[block];
-    double cost = paper_max(forward, reduce) + paper_max(backward, reduce);
-    if (block == 0) cost += forward + reduce;
-    if (block == k->n - 1) cost += reduce + backward;
-    if (problem->has_gradient_term) {
-        double n_replicas = (double)OASES_N_GPUS / oases_degrees[p];
-        cost += 2 * (n_replicas - 1) / n_replicas * oases_block_parameters(problem->row, block) /
-                oases_degrees[p] * 2 / problem->hw.bus_bytes_per_s[2]; /* fp16, between nodes */
-    }
+/* state: 16 B a parameter; saved: the input of each block, of both sub-batches; runtime, fp16: four
+ * tensors of h and four of the block's inner width. */
+static inline memo_degree_cost oases_block_cost(const oases_row* row, const oases_hardware* hw,
+                                                const oases_blocks* k, int block, int p) {
+    double d = oases_degrees[p], tokens = oases_tokens(row, oases_degrees[p]);
+    double parameters = oases_block_parameters(row, block), n_replicas = OASES_N_GPUS / d;
+    double width = (block % 2 == 0 ? 3.0 : 4.0) * row->hidden / d;
+    memo_degree_cost cost;
+    cost.forward_s = k->f[block];
+    cost.backward_s = k->r[block] + k->b[block];
+    cost.forward_collective_s = cost.backward_collective_s = k->c[block];
+    cost.gradient_s = 2 * (n_replicas - 1) / n_replicas * parameters / d * 2 /
+                      hw->bus_bytes_per_s[2]; /* fp16, between nodes */
+    cost.state_bytes = (int64_t)(16 * parameters / d);
+    cost.saved_bytes = (int64_t)(2 * tokens * row->hidden * 2);
+    cost.runtime_bytes = (int64_t)(2 * tokens * 4 * (row->hidden + width));
     return cost;
 }
 
-/* From block i at degree p to block i + 1 at degree q. */
-static inline double oases_edge_s(const oases_plan_problem* problem, int block, int p, int q) {
-    const oases_blocks *from = &problem->blocks[p], *to = &problem->blocks[q];
-    double f = to->f[block + 1], c = from->c[block];
-    double x = from->r[block] + from->b[block], cb = to->c[block + 1];
-    double forward = q <= p ? paper_max(f, c) : c + oases_gather_s(problem, p, q) + f;
-    double backward = q >= p ? paper_max(x, cb) : cb + oases_gather_s(problem, q, p) + x;
-    return forward + backward;
+/* Embedding and head stay at the row's own degree.  has_gradient_term: the data-parallel all-reduce,
+ * which the paper's planner leaves out. */
+static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oases_hardware* hw,
+                                                  double memory_bytes, int has_gradient_term) {
+    oases_plan_problem problem;
+    int i, p, q;
+    memset(&problem, 0, sizeof problem);
+    problem.memory_bytes = memory_bytes;
+    problem.degrees.n_blocks = 2 * row->n_layers;
+    problem.degrees.n_degrees = OASES_N_DEGREES;
+    problem.degrees.boundary_degree = row->degree;
+    problem.degrees.has_gradients = has_gradient_term;
+    for (p = 0; p < OASES_N_DEGREES; p++) {
+        oases_blocks blocks = oases_make_blocks(row, hw, oases_degrees[p]);
+        problem.degrees.degrees[p] = oases_degrees[p];
+        for (q = p + 1; q < OASES_N_DEGREES; q++)
+            problem.degrees.gather_s[p][q] = oases_gather_s(row, hw, p, q);
+        for (i = 0; i < blocks.n; i++)
+            problem.costs[i * OASES_N_DEGREES + p] = oases_block_cost(row, hw, &blocks, i, p);
+    }
+    return problem;
 }
 
-/* Embedding and head stay at the row's own degree: one gather where a block's differs, on the way
- * in or on the way back. */
-static inline double oases_boundary_s(const oases_plan_problem* problem, int p) {
-    int own = oases_degree_index(problem->row->degree);
-    if (p == own) return 0;
-    return p < own ? oases_gather_s(problem, p, own) : oases_gather_s(problem, own, p);
+/* The problem for the library: costs lie where it is now. */
+static inline memo_degrees_problem oases_degrees_problem(const oases_plan_problem* problem) {
+    memo_degrees_problem degrees = problem->degrees;
+    degrees.costs = (memo_degree_cost*)(uintptr_t)problem->costs; /* only read */
+    degrees.memory_bytes = (int64_t)problem->memory_bytes;
+    return degrees;
 }
 
-/* 16 B a parameter, and the input of each block for both sub-batches. */
-static inline double oases_kept_bytes(const oases_row* row, int block, int p) {
-    double d = oases_degrees[p];
-    return 16 * oases_block_parameters(row, block) / d +
-           2 * oases_tokens(row, oases_degrees[p]) * row->hidden * 2;
-}
-
-/* rho: what a block needs while it runs, fp16: four tensors of h and four of its inner width. */
-static inline double oases_runtime_bytes(const oases_row* row, int block, int p) {
-    double width = (block % 2 == 0 ? 3.0 : 4.0) * row->hidden / oases_degrees[p];
-    return 2 * oases_tokens(row, oases_degrees[p]) * 4 * (row->hidden + width);
-}
-
-static inline double oases_plan_memory(const oases_plan_problem* problem, const int* degree) {
-    double kept = 0, rho = 0;
+static inline void oases_plan_evaluate(const oases_plan_problem* problem, const int* degree,
+                                       double* cost_s, double* memory_bytes) {
+    memo_degrees_problem degrees = oases_degrees_problem(problem);
+    int32_t block_degrees[OASES_MAX_BLOCKS];
+    int64_t bytes = 0;
     int i;
-    for (i = 0; i < problem->blocks[0].n; i++) {
-        kept += oases_kept_bytes(problem->row, i, degree[i]);
-        rho = paper_max(rho, oases_runtime_bytes(problem->row, i, degree[i]));
-    }
-    return kept + rho;
+    for (i = 0; i < degrees.n_blocks; i++) block_degrees[i] = oases_degrees[degree[i]];
+    *cost_s = 0;
+    (void)memo_degrees_evaluate(&degrees, block_degrees, cost_s, &bytes, NULL);
+    *memory_bytes = (double)bytes;
 }
-
+static inline double oases_plan_memory(const oases_plan_problem* problem, const int* degree) {
+    double cost_s, memory_bytes;
+    oases_plan_evaluate(problem, degree, &cost_s, &memory_bytes);
+    return memory_bytes;
+}
 static inline double oases_plan_cost(const oases_plan_problem* problem, const int* degree) {
-    int i, n = problem->blocks[0].n;
-    double cost = oases_boundary_s(problem, degree[0]) + oases_boundary_s(problem, degree[n - 1]);
-    for (i = 0; i < n; i++) {
-        cost += oases_node_s(problem, i, degree[i]);
-        if (i + 1 < n) cost += oases_edge_s(problem, i, degree[i], degree[i + 1]);
-    }
-    return cost;
-}
-
-/* A partial plan that ends at some block and degree; only those that no other beats in both cost
- * and memory are kept, so the result is exact. */
-typedef struct oases_label {
-    double cost, memory;
-    int previous; /* label of the block before */
-} oases_label;
-#define OASES_MAX_LABELS 20000
-
-/* Degrees of highest index `top` at most.  Of equal costs the one with small degrees first. */
-static inline void oases_plan_upto(const oases_plan_problem* problem, int top, oases_plan* best) {
-    int n = problem->blocks[0].n, i, p, q, j, k;
-    double rho = 0, limit;
-    oases_label* pool[OASES_MAX_BLOCKS][OASES_N_DEGREES];
-    int count[OASES_MAX_BLOCKS][OASES_N_DEGREES];
-    oases_label* fresh =
-        (oases_label*)malloc(sizeof(oases_label) * OASES_MAX_LABELS * OASES_N_DEGREES);
-    memset(pool, 0, sizeof pool);
-    memset(count, 0, sizeof count);
-    for (p = 0; p <= top; p++)
-        for (i = 0; i < 2; i++) rho = paper_max(rho, oases_runtime_bytes(problem->row, i, p));
-    limit = problem->memory_bytes * (1 + 1e-12) - rho;
-    for (i = 0; i < n && fresh; i++)
-        for (q = 0; q <= top; q++) {
-            int n_fresh = 0, n_kept = 0;
-            double node = oases_node_s(problem, i, q), kept = oases_kept_bytes(problem->row, i, q);
-            if (i == n - 1) node += oases_boundary_s(problem, q);
-            if (i == 0) {
-                fresh[0].cost = node + oases_boundary_s(problem, q);
-                fresh[0].memory = kept;
-                fresh[0].previous = -1;
-                n_fresh = 1;
-            } else {
-                for (p = 0; p <= top; p++) {
-                    double edge = oases_edge_s(problem, i - 1, p, q);
-                    for (j = 0; j < count[i - 1][p]; j++) {
-                        fresh[n_fresh].cost = pool[i - 1][p][j].cost + edge + node;
-                        fresh[n_fresh].memory = pool[i - 1][p][j].memory + kept;
-                        fresh[n_fresh++].previous = j * OASES_N_DEGREES + p;
-                    }
-                }
-            }
-            pool[i][q] = (oases_label*)malloc(sizeof(oases_label) * (size_t)(n_fresh + 1));
-            if (!pool[i][q]) continue;
-            for (j = 0; j < n_fresh; j++) {
-                int is_beaten = fresh[j].memory > limit;
-                for (k = 0; k < n_kept && !is_beaten; k++)
-                    is_beaten = pool[i][q][k].cost <= fresh[j].cost + 1e-12 &&
-                                pool[i][q][k].memory <= fresh[j].memory + 1;
-                if (is_beaten) continue;
-                for (k = 0, p = 0; k < n_kept; k++)
-                    if (!(fresh[j].cost <= pool[i][q][k].cost &&
-                          fresh[j].memory <= pool[i][q][k].memory))
-                        pool[i][q][p++] = pool[i][q][k];
-                n_kept = p;
-                pool[i][q][n_kept++] = fresh[j];
-                if (n_kept == OASES_MAX_LABELS) break;
-            }
-            count[i][q] = n_kept;
-        }
-    for (q = 0; q <= top; q++)
-        for (j = 0; j < count[n - 1][q]; j++) {
-            int at = j, degree = q;
-            if (best->is_feasible && pool[n - 1][q][j].cost >= best->cost_s - 1e-12) continue;
-            best->is_feasible = 1;
-            best->cost_s = pool[n - 1][q][j].cost;
-            for (i = n - 1; i >= 0; i--) {
-                int previous = pool[i][degree][at].previous;
-                best->degree[i] = degree;
-                if (i > 0) {
-                    at = previous / OASES_N_DEGREES;
-                    degree = previous % OASES_N_DEGREES;
-                }
-            }
-            best->memory_bytes = oases_plan_memory(problem, best->degree);
-        }
-    for (i = 0; i < n; i++)
-        for (q = 0; q <= top; q++) free(pool[i][q]);
-    free(fresh);
+    double cost_s, memory_bytes;
+    oases_plan_evaluate(problem, degree, &cost_s, &memory_bytes);
+    return cost_s;
 }
 
 static inline oases_plan oases_plan_solve(const oases_plan_problem* problem) {
+    memo_degrees_problem degrees = oases_degrees_problem(problem);
+    memo_degrees_plan* plan = NULL;
     oases_plan best;
-    int top;
+    int i;
     memset(&best, 0, sizeof best);
-    for (top = 0; top < OASES_N_DEGREES; top++) oases_plan_upto(problem, top, &best);
+    if (memo_degrees_solve(&degrees, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, NULL)) return best;
+    best.is_feasible = 1;
+    best.cost_s = plan->step_s;
+    best.memory_bytes = (double)plan->memory_bytes;
+    for (i = 0; i < plan->n_blocks; i++) best.degree[i] = oases_degree_index(plan->degrees[i]);
+    memo_degrees_plan_destroy(plan);
     return best;
 }
 
@@ -618,12 +492,9 @@ static inline int oases_n_right_makespans(void) {
     for (i = 0; i < 2; i++) {
         double got[6];
         for (j = 0; j < 4; j++) k.c[j] = i == 0 ? 2 : 5;
-        got[0] = oases_forward_default(&k);
-        got[1] = oases_forward_pipelined(&k);
-        got[2] = oases_backward_default(&k);
-        got[3] = oases_backward_pipelined(&k);
-        got[4] = oases_backward_cross(&k);
-        got[5] = oases_backward_fine(&k);
+        got[0] = oases_simulate(&k, OASES_DEFAULT, 0);
+        got[1] = oases_simulate(&k, OASES_PIPELINED, 0);
+        for (j = 0; j < 4; j++) got[2 + j] = oases_simulate(&k, (oases_schedule)j, 1);
         for (j = 0; j < 6; j++) n_right += fabs(got[j] - expected[i][j]) < 1e-9;
     }
     return n_right;
@@ -643,7 +514,7 @@ static inline oases_results oases_report(paper_criteria* criteria) {
     (void)oases_report_plans(1, OASES_DEVICE_BYTES, 1, &r);
     paper_print(
         "  gain: uniform over own; in brackets the published throughput with the planner over that "
-        "without.\n  Of plans that cost the same the one with small degrees first is printed.\n");
+        "without.\n");
     paper_print("\nOases: criteria\n");
     paper_criterion(criteria, n_right == 12, "makespans of the test vector: %d of 12", n_right);
     for (i = 0; i < 2; i++) {

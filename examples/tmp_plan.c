@@ -43,8 +43,9 @@ static const char help[] =
     "A tensor-parallel degree for each block:\n"
     "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h: "
     "memo_degrees_problem_read)\n"
-    "  --engine ENGINE         the integer program (mip), the dynamic program (labels); default: "
-    "mip where lp_solve is\n"
+    "  --engine ENGINE         the dynamic program (labels), the integer program bounded by it "
+    "(mip); default (auto): labels,\n"
+    "                          and mip where they cannot finish in time\n"
     "  --output FILE           a file for the trainer's --degrees\n"
     "prints the degrees in runs, the step's time in seconds, bytes of memory, and seconds to "
     "solve.\n";
@@ -156,7 +157,23 @@ static int check_options(const options* o) {
     return 0;
 }
 
-static void print_number(const char* key, double value) { printf("%s: %.12g\n", key, value); }
+/* The shortest decimal that reads back as the same number, without an exponent.  value >= 0. */
+static void print_number(const char* key, double value) {
+    char text[40], digits[24];
+    int n_digits = 1, exponent, i;
+    do snprintf(text, sizeof text, "%.*e", n_digits - 1, value);
+    while (strtod(text, NULL) != value && n_digits++ < 17);
+    exponent = atoi(strchr(text, 'e') + 1);
+    digits[0] = text[0];
+    for (i = 1; i < n_digits; i++) digits[i] = text[i + 1]; /* behind the point */
+    printf("%s: ", key);
+    if (exponent < 0) printf("0.");
+    for (i = exponent < 0 ? exponent + 1 : 0; i < n_digits || i <= exponent; i++) {
+        if (i > 0 && i == exponent + 1) putchar('.');
+        putchar(i >= 0 && i < n_digits ? digits[i] : '0');
+    }
+    putchar('\n');
+}
 
 static memo_status print_makespans(const options* o, memo_error* error) {
     static const struct {

@@ -3,6 +3,8 @@
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
+#include "blocks_log.h"
+
 /* Memory that the host and the device can use; and who runs the ranks. */
 #ifndef CASE_CALLOC
 #define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
@@ -27,7 +29,7 @@ typedef struct model_setup {
     memo_blocks_order order;
     int32_t n_parts, splits_sequence, is_scattered;
     int32_t by_layer;    /* call layer by layer */
-    int32_t is_recorded; /* keep a schedule of what was enqueued */
+    int32_t is_recorded; /* compare what was enqueued with the schedule */
     int32_t n_steps;     /* of accumulation */
 } model_setup;
 
@@ -623,15 +625,24 @@ static memo_error error;
 
 /* ---- one run ---- */
 
+/* Of one rank, where it was recorded. */
+typedef struct recorded_rank {
+    memo_status compared;
+    char difference[200];
+    int64_t n_recorded, n_races;
+} recorded_rank;
+
 typedef struct job {
     model_setup setup;
     float* losses;       /* ROWS */
     float* gradients[8]; /* of each rank */
     int64_t n_gradients[8];
     int n_calls[4]; /* of rank 0 */
+    recorded_rank recorded[8];
+    /* Of all ranks: the first that differs, the sum of races. */
     int64_t n_recorded, n_races;
     memo_status compared;
-    char difference[200];
+    char difference[240];
     /* One weight of the unsplit model moved by this much. */
     int64_t nudged;
     float nudge;
@@ -660,21 +671,33 @@ static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t
     return n + m->vocabulary.count * HIDDEN;
 }
 
-/* What both passes promise, as often as they run. */
-static memo_status compare_recorded(const memo_blocks_desc* desc, int n_steps,
-                                    const memo_schedule* recorded, memo_error* e) {
+/* What both passes promise, as often as they run, is what a recorder was told, what was really enqueued, and the papers'
+ * order; and it has no race. */
+static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
+                             const memo_schedule* recorded, const blocks_log* log,
+                             recorded_rank* result) {
     memo_blocks_schedule_desc promised_desc = desc->schedule;
     memo_schedule* promised;
+    memo_check* check = NULL;
+    memo_error difference;
     int step;
-    memo_status status = memo_schedule_create(&promised, e);
-    promised_desc.weights_apart = 1;
+    memo_status status = memo_schedule_create(&promised, &difference);
+    promised_desc.weights_apart = desc->functions.weights != NULL;
     for (step = 0; step < n_steps && !status; step++) {
-        status = memo_blocks_forward_schedule(&promised_desc, promised, e);
-        if (!status) status = memo_blocks_backward_schedule(&promised_desc, promised, e);
+        status = memo_blocks_forward_schedule(&promised_desc, promised, &difference);
+        if (!status) status = memo_blocks_backward_schedule(&promised_desc, promised, &difference);
     }
-    if (!status) status = memo_schedule_compare(promised, recorded, e);
+    if (!status) status = blocks_log_check(log, n_steps, &difference);
+    if (!status) status = blocks_log_compare(log, promised, &difference);
+    if (!status && recorded) status = memo_schedule_compare(promised, recorded, &difference);
+    if (!status) status = memo_schedule_check(promised, &check, &difference);
+    if (!status) result->n_races = check->n_races + check->n_unrecorded_waits;
+    result->n_recorded = log->n;
+    result->compared = status;
+    snprintf(result->difference, sizeof result->difference, "%.199s",
+             status ? difference.message : "");
+    memo_check_destroy(check);
     memo_schedule_destroy(promised);
-    return status;
 }
 
 static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_error* e) {
@@ -685,12 +708,15 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
     memo_recorder* recorder = NULL;
     memo_blocks* blocks = NULL;
     memo_status status = MEMO_STATUS_OK;
+    blocks_log log;
     int step;
+    memset(&log, 0, sizeof log);
     recorder_desc.device = rank->device;
     if (j->setup.is_recorded) {
         status = memo_recorder_create(&recorder_desc, &recorder, e);
         if (status) return status;
         desc.device = memo_recorder_device(recorder);
+        blocks_log_init(&log, &desc);
         status = memo_recorder_name_stream(recorder, rank->stream, "compute", e);
     }
     if (!status) status = memo_blocks_create(&desc, &blocks, e);
@@ -698,21 +724,14 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
     if (!status) status = rank->device->stream_synchronize(rank->device->context, rank->stream, e);
     if (!status && recorder) {
         memo_schedule* recorded;
-        memo_check* check = NULL;
         status = memo_recorder_schedule(recorder, &recorded, e);
-        if (!status) status = memo_schedule_check(recorded, &check, e);
-        if (!status && rank->comm->rank == 0) {
-            memo_error difference;
-            difference.message[0] = 0;
-            j->compared = compare_recorded(&desc, j->setup.n_steps, recorded, &difference);
-            snprintf(j->difference, sizeof j->difference, "%.199s", difference.message);
-            j->n_recorded = recorded->n_ops;
-            j->n_races = check->n_races + check->n_unrecorded_waits;
-        }
-        memo_check_destroy(check);
+        if (!status)
+            compare_recorded(&desc, j->setup.n_steps, recorded, &log,
+                             &j->recorded[rank->comm->rank]);
     }
     memo_blocks_destroy(blocks);
     memo_recorder_destroy(recorder);
+    blocks_log_free(&log);
     return status;
 }
 
@@ -744,10 +763,19 @@ static memo_status run_rank(thread_rank* rank, memo_error* e) {
 
 static job* run_job(int T, const model_setup* setup) {
     job* j = (job*)calloc(1, sizeof *j);
+    int r;
     if (!j) abort();
     j->setup = *setup;
     j->losses = (float*)calloc(ROWS, sizeof(float));
     CHECK_OK(CASE_RANKS_RUN(T, run_rank, j, &error));
+    for (r = 0; r < 8; r++) { /* ranks of other processes have recorded nothing here */
+        const recorded_rank* of = &j->recorded[r];
+        j->n_recorded += of->n_recorded;
+        j->n_races += of->n_races;
+        if (of->compared && !j->compared)
+            snprintf(j->difference, sizeof j->difference, "rank %d, %s", r, of->difference);
+        if (of->compared) j->compared = of->compared;
+    }
     return j;
 }
 

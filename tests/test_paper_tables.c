@@ -308,12 +308,87 @@ static void swap_without_a_bottleneck_costs_nothing(void) {
     CHECK(fabs(swap_simulate(&s) - (32 * 3 + 0.5)) < 1e-9);
 }
 
+/* The closed forms of the schedules, against the simulation that the tables use. */
+static double oases_forward_default(const oases_blocks* k) {
+    double sum = 0;
+    int i;
+    for (i = 0; i < k->n; i++) sum += 2 * (k->f[i] + k->c[i]);
+    return sum;
+}
+
+/* f_1 + sum max(f_i, c_i) + sum_{i > 1} max(f_i, c_{i-1}) + c_K */
+static double oases_forward_pipelined(const oases_blocks* k) {
+    double sum = k->f[0] + k->c[k->n - 1];
+    int i;
+    for (i = 0; i < k->n; i++) {
+        sum += paper_max(k->f[i], k->c[i]);
+        if (i > 0) sum += paper_max(k->f[i], k->c[i - 1]);
+    }
+    return sum;
+}
+
+static double oases_backward_default(const oases_blocks* k) {
+    double sum = 0;
+    int i;
+    for (i = 0; i < k->n; i++) sum += 2 * (k->r[i] + k->b[i] + 2 * k->c[i]);
+    return sum;
+}
+
+/* Layer by layer a pipelined recomputation, a barrier, a pipelined backward, a barrier. */
+static double oases_backward_pipelined(const oases_blocks* k) {
+    double sum = 0;
+    int a;
+    for (a = 0; a < k->n; a += 2) {
+        int m = a + 1;
+        sum += k->r[a] + paper_max(k->r[a], k->c[a]) + paper_max(k->r[m], k->c[a]) +
+               paper_max(k->r[m], k->c[m]) + k->c[m];
+        sum += k->b[m] + paper_max(k->b[m], k->c[m]) + paper_max(k->b[a], k->c[m]) +
+               paper_max(k->b[a], k->c[a]) + k->c[a];
+    }
+    return sum;
+}
+
+/* Two streams in order: compute R_A R_A | (R_M B_M)(R_M B_M) | B_A B_A, communication cR_A cR_A
+ * cB_M cB_M cB_A cB_A, each pair for the sub-batches a and b; no barrier between layers. */
+static double oases_backward_cross(const oases_blocks* k) {
+    double compute = 0, comm = 0, recomputed[2], middle[2], above[2] = {0, 0};
+    int a, s;
+    for (a = k->n - 2; a >= 0; a -= 2) {
+        int m = a + 1;
+        for (s = 0; s < 2; s++) {
+            compute += k->r[a];
+            comm = recomputed[s] = paper_max(comm, compute) + k->c[a];
+        }
+        for (s = 0; s < 2; s++) {
+            compute = paper_max(compute, recomputed[s]) + k->r[m];
+            compute = paper_max(compute, above[s]) + k->b[m]; /* dx of layer l + 1 */
+            comm = middle[s] = paper_max(comm, compute) + k->c[m];
+        }
+        for (s = 0; s < 2; s++) {
+            compute = paper_max(compute, middle[s]) + k->b[a];
+            comm = above[s] = paper_max(comm, compute) + k->c[a];
+        }
+    }
+    return paper_max(compute, comm);
+}
+
+static double oases_backward_fine(const oases_blocks* k) {
+    double compute = 0, comm = 0, reduced[2] = {0, 0};
+    int i, s;
+    for (i = k->n - 1; i >= 0; i--)
+        for (s = 0; s < 2; s++) {
+            compute = paper_max(compute + k->r[i], reduced[s]) + k->b[i];
+            comm = reduced[s] = paper_max(comm, compute) + k->c[i];
+        }
+    return comm;
+}
+
 static void oases_makespans(void) {
     int round, i;
     CHECK(oases_n_right_makespans() == 12);
-    for (round = 0; round < 20000; round++) {
+    for (round = 0; round < 1000; round++) {
         oases_blocks k;
-        double pipelined, cross, fine, compute = 0, comm = 0;
+        double got[OASES_N_SCHEDULES], compute = 0, comm = 0;
         k.n = 2 * (int)memo_test_int(1, 6);
         for (i = 0; i < k.n; i++) {
             k.f[i] = memo_test_real();
@@ -323,14 +398,18 @@ static void oases_makespans(void) {
             compute += 2 * (k.r[i] + k.b[i]);
             comm += 2 * k.c[i];
         }
-        pipelined = oases_backward_pipelined(&k);
-        cross = oases_backward_cross(&k);
-        fine = oases_backward_fine(&k);
+        for (i = 0; i < OASES_N_SCHEDULES; i++) got[i] = oases_simulate(&k, (oases_schedule)i, 1);
+        CHECK(fabs(oases_simulate(&k, OASES_DEFAULT, 0) - oases_forward_default(&k)) < 1e-9);
+        CHECK(fabs(oases_simulate(&k, OASES_FINE, 0) - oases_forward_pipelined(&k)) < 1e-9);
+        CHECK(fabs(got[OASES_DEFAULT] - oases_backward_default(&k)) < 1e-9);
+        CHECK(fabs(got[OASES_PIPELINED] - oases_backward_pipelined(&k)) < 1e-9);
+        CHECK(fabs(got[OASES_CROSS] - oases_backward_cross(&k)) < 1e-9);
+        CHECK(fabs(got[OASES_FINE] - oases_backward_fine(&k)) < 1e-9);
         CHECK(oases_forward_pipelined(&k) <= oases_forward_default(&k) + 1e-9);
-        CHECK(cross <= pipelined + 1e-9);
-        CHECK(pipelined <= oases_backward_default(&k) + 1e-9);
-        CHECK(fine >= compute + k.c[0] - 1e-9);
-        CHECK(fine >= k.r[k.n - 1] + k.b[k.n - 1] + comm - 1e-9);
+        CHECK(got[OASES_CROSS] <= got[OASES_PIPELINED] + 1e-9);
+        CHECK(got[OASES_PIPELINED] <= got[OASES_DEFAULT] + 1e-9);
+        CHECK(got[OASES_FINE] >= compute + k.c[0] - 1e-9);
+        CHECK(got[OASES_FINE] >= k.r[k.n - 1] + k.b[k.n - 1] + comm - 1e-9);
     }
 }
 

@@ -36,6 +36,16 @@ published_5() { prints 5,5,5,5 60 42 140 98 78 65; }
 no_comm() { prints 0,0,0,0 20 20 60 60 60 60; }
 fractions() { prints 0.5,0.5,.5,5e-1 24 20.5 68 62 60.5 60.5; }
 
+# Every digit and no exponent, whatever the unit.
+plain_numbers() {
+    zeros="--recompute 0,0 --backward 0,0 --comm 0,0"
+    run --forward 133456789012345.25,0 $zeros && grep -qx 'forward_default: 266913578024690.5' "$folder/out" &&
+        run --forward 0,0.00002 $zeros && grep -qx 'forward_default: 0.00004' "$folder/out" &&
+        run --forward 1e15,1e15 $zeros && grep -qx 'forward_default: 4000000000000000' "$folder/out" &&
+        run --forward 0.1,0.2 $zeros && grep -qx 'forward_pipelined: 0.6000000000000001' "$folder/out" &&
+        ! grep -q '[0-9]e' "$folder/out"
+}
+
 one_layer() {
     run --forward 1,1 --recompute 0,0 --backward 1,1 --comm 0,1 && grep -q '^backward_fine: 4$' "$folder/out"
 }
@@ -130,6 +140,7 @@ test_is published_vector_c_2 published_2
 test_is published_vector_c_5 published_5
 test_is no_communication no_comm
 test_is fractions fractions
+test_is plain_numbers plain_numbers
 test_is one_layer one_layer
 test_is timeline timeline
 test_is timeline_unwritable timeline_unwritable
