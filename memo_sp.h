@@ -463,7 +463,8 @@ typedef struct memo_attention {
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    /* Computed so far, masked ones of a tile not counted; read after synchronisation. */
+    /* Computed so far: all of each tile that was worked on, what the mask hides of it too.  Read
+     * after synchronisation. */
     int64_t n_scores;
 } memo_host_attention;
 
@@ -497,8 +498,8 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
  * while those of step s + 1 arrive on a stream of the engine's own.  Each step is one call of the
  * local attention with the runs that see something of each other under the mask; what sees nothing
- * is not computed, and keys travel no further than the last rank that needs them (causal and full
- * masks: rd - 1 hops).
+ * is not asked for (but where documents of the striped layout are shorter than the ring), and keys
+ * travel no further than the last rank that needs them (causal and full masks: rd - 1 hops).
  *
  *   forward    outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
@@ -4280,11 +4281,11 @@ MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
 }
 
-/* Returns how many pairs the mask lets through. */
-MEMOI int64_t memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
-                                 const memo_run* run, int64_t run_row, int64_t first,
-                                 int64_t last) {
-    int64_t i, n_pairs = 0;
+/* Returns 0 where the mask lets no pair through. */
+MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, const memo_run* run,
+                             int64_t run_row, int64_t first, int64_t last) {
+    int64_t i;
+    int has_pairs = 0;
     tile->row = run_row + first;
     tile->n = last - first < MEMOI_TILE_K ? last - first : MEMOI_TILE_K;
     for (i = 0; i < q_tile->n; i++) {
@@ -4294,9 +4295,9 @@ MEMOI int64_t memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
         end = end > first ? end - first : 0;
         tile->end[i] = end < tile->n ? end : tile->n;
         tile->begin[i] = begin < tile->end[i] ? begin : tile->end[i];
-        n_pairs += tile->end[i] - tile->begin[i];
+        has_pairs |= tile->begin[i] < tile->end[i];
     }
-    return n_pairs;
+    return has_pairs;
 }
 
 MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const void* from,
@@ -4424,12 +4425,12 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
                        block->head_size, block->type);
     }
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last, n_pairs;
+        int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
         for (; first < last; first += MEMOI_TILE_K) {
-            n_pairs = memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last);
-            if (!n_pairs) continue;
-            n_scores += n_pairs;
+            if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
+                continue;
+            n_scores += q_tile->n * k_tile.n;
             memoi_k_tile_load(k_tile.k_transposed, NULL, block->k, block, b, k_tile.row, k_tile.n,
                               kv_head);
             memoi_k_tile_load(NULL, k_tile.rows, block->v, block, b, k_tile.row, k_tile.n, kv_head);
@@ -4456,12 +4457,12 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
         memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
     }
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last, n_pairs;
+        int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
         for (; first < last; first += MEMOI_TILE_K) {
-            n_pairs = memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last);
-            if (!n_pairs) continue;
-            n_scores += n_pairs;
+            if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
+                continue;
+            n_scores += q_tile->n * k_tile.n;
             memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, block, b, k_tile.row,
                               k_tile.n, kv_head);
             memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
@@ -4802,6 +4803,17 @@ typedef struct memoi_rectangle {
     int32_t q_begin, q_end, k_begin, k_end;
 } memoi_rectangle;
 
+/* From a striped run to another of its stride all distances are the same modulo the stride: a
+ * narrow window may hold none of them. */
+MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
+    int64_t behind; /* from the query back to the nearest key */
+    if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
+    behind = (q->start - k->start) % q->stride;
+    if (behind < 0) behind += q->stride;
+    return behind < mask->window ||
+           (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
+}
+
 /* The smallest that holds every pair of runs that see each other; returns 0 where there is none.
  * O(runs of both): runs ascend, and so do the ends of what they see. */
 MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
@@ -4819,7 +4831,8 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
         while (k_behind < n_k && k_runs[k_behind].start < high) k_behind++;
         if (k_first >= k_behind) continue;
         memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end) continue; /* between two keys of a striped run */
+        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first]))
+            continue; /* between two keys of a striped run */
         if (!r->q_end) {
             r->q_begin = q;
             r->k_begin = k_first;

@@ -221,8 +221,19 @@ static double error_of(const attention_case* c, const whole* w, int t) {
 
 /* ---- the ranks ---- */
 
+/* What a call of the local attention was asked to compute. */
+typedef struct asked_call {
+    int64_t q_start, k_start; /* first positions */
+    int64_t q_rows, k_rows, n_q_heads;
+} asked_call;
+
+#define MAX_ASKED 64
+
 typedef struct run_result {
-    int64_t n_scores; /* of this rank, forward and backward together */
+    int64_t n_scores; /* computed by this rank, forward and backward together */
+    int32_t ring_rank;
+    int32_t n_asked[2]; /* calls in forward, in backward */
+    asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
     int64_t device_bytes; /* less free on the device, once created */
@@ -258,6 +269,38 @@ static memo_status failing_attention(void* user, memo_stream stream,
     return memo_error_set(error, MEMO_STATUS_DEVICE, "no attention on this rank");
 }
 
+/* Passes calls on to the user's attention, and writes them down. */
+typedef struct watched_attention {
+    memo_attention inner;
+    run_result* result;
+} watched_attention;
+
+static void watch(const watched_attention* w, const memo_attention_block* block, int is_backward) {
+    asked_call call;
+    int32_t run;
+    memset(&call, 0, sizeof call);
+    call.q_start = block->q_runs[0].start;
+    call.k_start = block->k_runs[0].start;
+    for (run = 0; run < block->n_q_runs; run++) call.q_rows += block->q_runs[run].count;
+    for (run = 0; run < block->n_k_runs; run++) call.k_rows += block->k_runs[run].count;
+    call.n_q_heads = block->n_q_heads;
+    if (w->result->n_asked[is_backward] < MAX_ASKED)
+        w->result->asked[is_backward][w->result->n_asked[is_backward]] = call;
+    w->result->n_asked[is_backward]++;
+}
+static memo_status watched_forward(void* user, memo_stream stream,
+                                   const memo_attention_block* block, memo_error* error) {
+    const watched_attention* w = (const watched_attention*)user;
+    watch(w, block, 0);
+    return w->inner.forward(w->inner.user, stream, block, error);
+}
+static memo_status watched_backward(void* user, memo_stream stream,
+                                    const memo_attention_block* block, memo_error* error) {
+    const watched_attention* w = (const watched_attention*)user;
+    watch(w, block, 1);
+    return w->inner.backward(w->inner.user, stream, block, error);
+}
+
 static double test_now_s(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -269,11 +312,31 @@ typedef struct sleeper {
     double s_per_score;
 } sleeper;
 
+/* Takes as long as a kernel that works on tiles of SLEEPER_TILE queries, each against every key that one of them
+ * sees. */
+#define SLEEPER_TILE 8
 static memo_status sleeping_attention(void* user, memo_stream stream,
                                       const memo_attention_block* block, memo_error* error) {
     const sleeper* s = (const sleeper*)user;
-    int64_t n = memo_mask_count(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
-                                block->n_k_runs);
+    int64_t n = 0, first, i, end, position, low, high, k;
+    int32_t q, k_run;
+    for (q = 0; q < block->n_q_runs; q++)
+        for (first = 0; first < block->q_runs[q].count; first = end) {
+            int64_t min_low = INT64_MAX, max_high = 0;
+            end = first + SLEEPER_TILE;
+            if (end > block->q_runs[q].count) end = block->q_runs[q].count;
+            for (i = first; i < end; i++) {
+                position = block->q_runs[q].start + i * block->q_runs[q].stride;
+                memo_mask_interval(&block->mask, position, &low, &high);
+                if (low < high && low < min_low) min_low = low;
+                if (low < high && high > max_high) max_high = high;
+            }
+            for (k_run = 0; k_run < block->n_k_runs; k_run++)
+                for (k = 0; k < block->k_runs[k_run].count; k++) {
+                    position = block->k_runs[k_run].start + k * block->k_runs[k_run].stride;
+                    if (position >= min_low && position < max_high) n += end - first;
+                }
+        }
     return memo_host_device_sleep(s->device, stream,
                                   (double)(n * block->n_q_heads) * s->s_per_score, error);
 }
@@ -386,6 +449,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     memo_layout layout;
     memo_status status;
     sleeper sleeping;
+    watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
     char* scratch =
@@ -425,6 +489,12 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         desc.attention.forward = desc.attention.backward = sleeping_attention;
         desc.attention.user = &sleeping;
     }
+    watched.inner = desc.attention;
+    watched.result = result;
+    desc.attention.forward = watched_forward;
+    desc.attention.backward = watched_backward;
+    desc.attention.user = &watched;
+    result->ring_rank = mesh->ring->rank;
     status = memo_sp_attention_get_sizes(&desc, &result->sizes, error);
     if (!status && all->is_alone) {
         scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
