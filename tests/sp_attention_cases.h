@@ -29,6 +29,8 @@ typedef struct attention_case {
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
+    /* Not 0: the first element of q is huge, that of k 0, or at every 7th position -huge: a score of -inf. */
+    double huge;
 } attention_case;
 
 static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, int32_t n_q_heads,
@@ -133,6 +135,8 @@ static void whole_create(whole* w, const attention_case* c) {
             int64_t position = i / (w->n_heads[t] * c->head_size) % c->n_tokens;
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
+            if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
+                x = t == Q ? c->huge : position % 7 == 3 ? -c->huge : 0;
             typed_set(w->typed[t], i, c->type, x);
             w->reference[t][i] = typed_at(w->typed[t], i, c->type);
         }
@@ -176,6 +180,7 @@ static void reference_run(const attention_case* c, whole* w) {
                     p[j] = 0;
                     for (e = 0; e < d; e++) p[j] += q[e] * k[e];
                     p[j] *= scale;
+                    if (p[j] < -3.4e38) p[j] = -HUGE_VAL; /* as fp32 has it: not seen */
                     if (p[j] > largest) largest = p[j];
                 }
                 for (j = 0; j < n; j++) {
@@ -184,7 +189,7 @@ static void reference_run(const attention_case* c, whole* w) {
                 }
                 for (j = 0; j < n; j++) {
                     const double* v = ROW(V, j, h / group);
-                    p[j] /= sum;
+                    p[j] = sum > 0 ? p[j] / sum : 0;
                     for (e = 0; e < d; e++) out[e] += p[j] * v[e];
                 }
                 for (e = 0; e < d; e++) dot += out[e] * d_out[e];
@@ -231,7 +236,7 @@ typedef struct asked_call {
 
 typedef struct run_result {
     int64_t n_scores; /* computed by this rank, forward and backward together */
-    int32_t ring_rank;
+    int32_t ring_rank, ulysses_rank;
     int32_t n_asked[2]; /* calls in forward, in backward */
     asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
@@ -495,6 +500,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.attention.backward = watched_backward;
     desc.attention.user = &watched;
     result->ring_rank = mesh->ring->rank;
+    result->ulysses_rank = mesh->ulysses->rank;
     status = memo_sp_attention_get_sizes(&desc, &result->sizes, error);
     if (!status && all->is_alone) {
         scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
@@ -691,6 +697,12 @@ static void expect_right(const attention_case* c, double forward_bound, double g
         for (t = 0; t < w.n[D_Q]; t += c->head_size) {
             typed_set(w.typed[D_Q], t, c->type, 0);
             w.reference[D_Q][t] = 0;
+        }
+    if (c->huge > 0) /* finite, but nothing else would show beside it */
+        for (t = 0; t < w.n[D_K]; t += c->head_size) {
+            CHECK(fabs(typed_at(w.typed[D_K], t, c->type)) <= 1e3 * c->huge);
+            typed_set(w.typed[D_K], t, c->type, 0);
+            w.reference[D_K][t] = 0;
         }
     for (t = OUT; t < N_TENSORS; t++) {
         double error = t == D_OUT ? 0 : error_of(c, &w, t);
