@@ -29,7 +29,7 @@ typedef struct attention_case {
     double spread;                   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
-    /* Not 0: the first element of q is huge, that of k 0, or at every 7th position -huge: a score of -inf. */
+    /* Not 0: the first element of q is huge, that of k 0, or at many positions -huge: a score of -inf. */
     double huge;
 } attention_case;
 
@@ -136,7 +136,7 @@ static void whole_create(whole* w, const attention_case* c) {
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
             if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
-                x = t == Q ? c->huge : position % 7 == 3 ? -c->huge : 0;
+                x = t == Q ? c->huge : position < 20 || position % 7 == 3 ? -c->huge : 0;
             typed_set(w->typed[t], i, c->type, x);
             w->reference[t][i] = typed_at(w->typed[t], i, c->type);
         }
