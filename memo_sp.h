@@ -507,12 +507,15 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  *
  * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
  * of the ring.  The waits, each of which memo_schedule_check finds a race without:
- *   exchange s   waits for  the start (s = 0); for step s - 1, which used the buffer that is
+ *   exchange s   waits for  the start (s = 0), where k and v were made, or came back from where they
+ *                           were swapped to; for step s - 1, which used the buffer that is
  *                           overwritten and, in backward, made the d_k and d_v that are sent
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
  *                           d_k and d_v, for exchange s, which brought these
- *   the end      waits for  the last exchange, so that the caller may overwrite k and v
- * On a rank that skips steps the start or the end may wait for more than it needs. */
+ *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and so that
+ *                           whoever has synchronised its stream has passed every exchange
+ * For that last reason alone a forward pass whose last steps see nothing on this rank, after others
+ * that did, ends with a wait: memo_schedule_check lists it as redundant, and no other. */
 
 /* For the schedules of chapter 7; zero takes no time. */
 typedef struct memo_sp_attention_costs {

@@ -946,6 +946,16 @@ static void what_runs_is_what_was_promised(void) {
             c.window = 4;
             expect_right(&c, 4e-3, 6e-3, &all);
         }
+    for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
+        attention_case c = case_of(5, 1, 60, 1, 1, 4);
+        world all;
+        c.layout = i < 10 ? MEMO_LAYOUT_PLAIN : MEMO_LAYOUT_ZIGZAG;
+        c.window = i < 5 ? 0 : 20;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = (int32_t)i % 5;
+        all.n_repeats = 2;
+        expect_right(&c, 4e-3, 6e-3, &all);
+    }
     for (i = 1; i < 6; i++) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
         attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
