@@ -3997,47 +3997,24 @@ MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
 
 /* --- row kernels --- */
 
-/* MEMOI_SP_KERNEL(queue, entry, kernel, desc): enqueues a row kernel on the compute stream, or,
- * where there is no device, announces op.  A device that lacks row kernels must be the host's. */
-#if defined(MEMO_DEVICE_HAS_ROW_KERNELS)
-
-#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
-    (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
-     : (queue)->device->entry                                                                      \
-         ? (queue)->device->entry((queue)->device->context, (queue)->streams[MEMOI_SP_COMPUTE],    \
-                                  desc, error)                                                     \
-         : memoi_sp_no_kernel(queue, error))
+/* A table from older code ends before them. */
+MEMOI int memoi_sp_has_kernels(const memo_device* device) {
+    return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
+}
 
 MEMOI memo_status memoi_sp_no_kernel(const memoi_sp_queue* queue, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "the device '%s' has no row kernels",
                           queue->device->name);
 }
 
-#elif !defined(MEMO_NO_HOST_DEVICE)
-
-#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
-    memoi_sp_launch(queue, op, memoi_run_row_##kernel, desc, sizeof *(desc), error)
-
-MEMOI memo_status memoi_sp_launch(const memoi_sp_queue* queue, memo_op_desc* op,
-                                  memo_host_function kernel, const void* desc, int64_t desc_bytes,
-                                  memo_error* error) {
-    memo_status status = memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error);
-    if (status || !queue->device) return status;
-    return memo_host_device_launch(memoi_sp_host_of(queue->device),
-                                   queue->streams[MEMOI_SP_COMPUTE], kernel, desc, desc_bytes,
-                                   error);
-}
-
-#else
-
-#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
-    ((void)(desc), queue->device                                                                   \
-                       ? memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                            \
-                                        "the device has no row kernels, and the host's was left "  \
-                                        "out")                                                     \
-                       : memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error))
-
-#endif
+/* Enqueues a row kernel of the table on the compute stream, or, where there is no device, announces
+ * op. */
+#define MEMOI_SP_KERNEL(queue, op, entry, desc)                                                    \
+    (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
+     : memoi_sp_has_kernels((queue)->device) && (queue)->device->entry                             \
+         ? (queue)->device->entry((queue)->device->context, (queue)->streams[MEMOI_SP_COMPUTE],    \
+                                  desc, error)                                                     \
+         : memoi_sp_no_kernel(queue, error))
 
 MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* merge,
                                  memo_error* error) {
@@ -4057,7 +4034,7 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     op.n_reads = 4;
     op.writes = reads;
     op.n_writes = 2;
-    return MEMOI_SP_KERNEL(queue, &op, merge, merge, merge);
+    return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
 /* to += from, rows of n numbers. */
@@ -4085,7 +4062,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     op.writes = reads;
     op.n_writes = 1;
     if (queue->device) status = memo_add_desc_resolve(&add, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, add, add, &add);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
 /* sums[row] = sum of a * b over the n numbers of a row. */
@@ -4112,7 +4089,7 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     op.writes = ranges + 2;
     op.n_writes = 1;
     if (queue->device) status = memo_row_sums_desc_resolve(&sums, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, sums, &sums);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
 /* to (type) = from, n numbers. */
@@ -4136,7 +4113,7 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     op.writes = ranges + 1;
     op.n_writes = 1;
     if (queue->device) status = memo_cast_desc_resolve(&cast, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, cast, &cast);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, &cast);
 }
 
 /* ---- 4 local attention --------------------------------------------------------------------------
