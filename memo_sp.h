@@ -193,8 +193,12 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *
  * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
  * cudaStream_t.  Sums are NCCL's: the same bits on all ranks, but not those of the threads back
- * end.  Calls that differ between ranks are not compared, and parts fail on their own.  The first
- * message between two ranks makes their connection: the call that enqueues it waits for both. */
+ * end.  Parts fail on their own.  The first message between two ranks makes their connection: the
+ * call that enqueues it waits for both.
+ *
+ * Calls that differ between ranks are not compared, and there is no debug mode: NCCL then waits for
+ * ever, or moves the wrong bytes.  The same program over threads, where calls are always compared,
+ * or over MPI (examples/comm_mpi.h, is_debug) makes the same calls and names both ranks. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {

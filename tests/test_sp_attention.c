@@ -4,8 +4,10 @@
  *
  *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
  *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
- *    3 exp overflows in the merge                merging_is_exact_and_never_overflows, extreme_scores_are_right
- *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed
+ *    3 exp overflows in the merge                merging_is_exact_and_never_overflows, extreme_scores_are_right,
+ *                                                infinite_scores_are_right
+ *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed,
+ *                                                gradients_of_replicas_are_summed_in_fp32
  *    5 query heads that do not divide            every_number_of_heads_is_exact; test_layout: heads_are_dealt_out
  *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_layout: rows_go_and_come_back
  *    7 documents that must divide by 2 cp        every_mask_in_every_layout_is_exact, documents_are_balanced
@@ -19,8 +21,8 @@
  *                                                cuda/nccl_blocks: priorities_differ
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
  *   14 a window that is ignored                  every_mask_in_every_layout_is_exact, a_narrow_window_needs_few_hops
- *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, bytes_are_those_of_the_formulas;
- *                                                test_layout: who_holds_what_is_printed */
+ *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, what_sees_nothing_is_not_computed,
+ *                                                bytes_follow_the_heads_that_ranks_need; test_layout: who_holds_what_is_printed */
 #include <stddef.h>
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
