@@ -142,7 +142,7 @@ static void* rank_main(void* argument) {
     memo_sp_attention_tensors t;
     memo_mesh* mesh = NULL;
     memo_error error;
-    void* memory;
+    void* memory = NULL;
     char* next;
     int64_t share_bytes = desc.layout.local_tokens * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
     int k;
