@@ -862,8 +862,14 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                       begin theirs behind it, recomputed rows before swapped ones;
  *   "layer i-2" above   is the latest layer before i that swaps rows in the same buffer.  The last
  *                       layer in each buffer is not moved, and what no later layer puts into the
- *                       scratch is not recomputed, so the last layer never is.  A wait may be
- *                       redundant where the two layers swap different tensors.
+ *                       scratch is not recomputed, so the last layer never is.
+ * A table may make some waits redundant; the engine makes them all the same, an event each, so that
+ * the four above are the whole rule.  With p(i) the layer i-2 of layer i, these are
+ *   forward_begin(i), backward_begin(p(i))   where a layer k < i has p(k) > p(i): the copies of
+ *                       p(k) are later ones of the same streams, and were waited for
+ *   forward_begin(i)    where a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes
+ *                       that p(i) swapped
+ *   backward_end(i)     where a layer k > i has a p(k), and none of i .. k-1 touches those bytes
  * Bytes on the device, n layers: of each tensor the largest number of rows swapped in an even
  * layer, in an odd one and recomputed in any, and all kept rows.
  *

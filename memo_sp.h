@@ -193,8 +193,12 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *
  * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
  * cudaStream_t.  Sums are NCCL's: the same bits on all ranks, but not those of the threads back
- * end.  Calls that differ between ranks are not compared, and parts fail on their own.  The first
- * message between two ranks makes their connection: the call that enqueues it waits for both. */
+ * end.  Parts fail on their own.  The first message between two ranks makes their connection: the
+ * call that enqueues it waits for both.
+ *
+ * Calls that differ between ranks are not compared, and there is no debug mode: NCCL then waits for
+ * ever, or moves the wrong bytes.  The same program over threads, where calls are always compared,
+ * or over MPI (examples/comm_mpi.h, is_debug) makes the same calls and names both ranks. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
@@ -463,7 +467,8 @@ typedef struct memo_attention {
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    /* Computed so far, masked ones of a tile not counted; read after synchronisation. */
+    /* Computed so far: all of each tile that was worked on, what the mask hides of it too.  Read
+     * after synchronisation. */
     int64_t n_scores;
 } memo_host_attention;
 
@@ -497,8 +502,8 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
  * while those of step s + 1 arrive on a stream of the engine's own.  Each step is one call of the
  * local attention with the runs that see something of each other under the mask; what sees nothing
- * is not computed, and keys travel no further than the last rank that needs them (causal and full
- * masks: rd - 1 hops).
+ * is not asked for (but where documents of the striped layout are shorter than the ring), and keys
+ * travel no further than the last rank that needs them (causal and full masks: rd - 1 hops).
  *
  *   forward    outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
@@ -506,12 +511,15 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  *
  * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
  * of the ring.  The waits, each of which memo_schedule_check finds a race without:
- *   exchange s   waits for  the start (s = 0); for step s - 1, which used the buffer that is
+ *   exchange s   waits for  the start (s = 0), where k and v were made, or came back from where they
+ *                           were swapped to; for step s - 1, which used the buffer that is
  *                           overwritten and, in backward, made the d_k and d_v that are sent
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
  *                           d_k and d_v, for exchange s, which brought these
- *   the end      waits for  the last exchange, so that the caller may overwrite k and v
- * On a rank that skips steps the start or the end may wait for more than it needs. */
+ *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and so that
+ *                           whoever has synchronised its stream has passed every exchange
+ * For that last reason alone a forward pass whose last steps see nothing on this rank, after others
+ * that did, ends with a wait: memo_schedule_check lists it as redundant, and no other. */
 
 /* For the schedules of chapter 7; zero takes no time. */
 typedef struct memo_sp_attention_costs {
@@ -4006,47 +4014,24 @@ MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
 
 /* --- row kernels --- */
 
-/* MEMOI_SP_KERNEL(queue, entry, kernel, desc): enqueues a row kernel on the compute stream, or,
- * where there is no device, announces op.  A device that lacks row kernels must be the host's. */
-#if defined(MEMO_DEVICE_HAS_ROW_KERNELS)
-
-#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
-    (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
-     : (queue)->device->entry                                                                      \
-         ? (queue)->device->entry((queue)->device->context, (queue)->streams[MEMOI_SP_COMPUTE],    \
-                                  desc, error)                                                     \
-         : memoi_sp_no_kernel(queue, error))
+/* A table from older code ends before them. */
+MEMOI int memoi_sp_has_kernels(const memo_device* device) {
+    return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
+}
 
 MEMOI memo_status memoi_sp_no_kernel(const memoi_sp_queue* queue, memo_error* error) {
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "the device '%s' has no row kernels",
                           queue->device->name);
 }
 
-#elif !defined(MEMO_NO_HOST_DEVICE)
-
-#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
-    memoi_sp_launch(queue, op, memoi_run_row_##kernel, desc, sizeof *(desc), error)
-
-MEMOI memo_status memoi_sp_launch(const memoi_sp_queue* queue, memo_op_desc* op,
-                                  memo_host_function kernel, const void* desc, int64_t desc_bytes,
-                                  memo_error* error) {
-    memo_status status = memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error);
-    if (status || !queue->device) return status;
-    return memo_host_device_launch(memoi_sp_host_of(queue->device),
-                                   queue->streams[MEMOI_SP_COMPUTE], kernel, desc, desc_bytes,
-                                   error);
-}
-
-#else
-
-#define MEMOI_SP_KERNEL(queue, op, entry, kernel, desc)                                            \
-    ((void)(desc), queue->device                                                                   \
-                       ? memo_error_set(error, MEMO_STATUS_UNSUPPORTED,                            \
-                                        "the device has no row kernels, and the host's was left "  \
-                                        "out")                                                     \
-                       : memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error))
-
-#endif
+/* Enqueues a row kernel of the table on the compute stream, or, where there is no device, announces
+ * op. */
+#define MEMOI_SP_KERNEL(queue, op, entry, desc)                                                    \
+    (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
+     : memoi_sp_has_kernels((queue)->device) && (queue)->device->entry                             \
+         ? (queue)->device->entry((queue)->device->context, (queue)->streams[MEMOI_SP_COMPUTE],    \
+                                  desc, error)                                                     \
+         : memoi_sp_no_kernel(queue, error))
 
 MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* merge,
                                  memo_error* error) {
@@ -4066,7 +4051,7 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     op.n_reads = 4;
     op.writes = reads;
     op.n_writes = 2;
-    return MEMOI_SP_KERNEL(queue, &op, merge, merge, merge);
+    return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
 /* to += from, rows of n numbers. */
@@ -4094,7 +4079,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     op.writes = reads;
     op.n_writes = 1;
     if (queue->device) status = memo_add_desc_resolve(&add, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, add, add, &add);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
 /* sums[row] = sum of a * b over the n numbers of a row. */
@@ -4121,7 +4106,7 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     op.writes = ranges + 2;
     op.n_writes = 1;
     if (queue->device) status = memo_row_sums_desc_resolve(&sums, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, sums, &sums);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
 /* to (type) = from, n numbers. */
@@ -4145,7 +4130,7 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     op.writes = ranges + 1;
     op.n_writes = 1;
     if (queue->device) status = memo_cast_desc_resolve(&cast, error);
-    return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, cast, &cast);
+    return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, &cast);
 }
 
 /* ---- 4 local attention --------------------------------------------------------------------------
@@ -4293,11 +4278,11 @@ MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
 }
 
-/* Returns how many pairs the mask lets through. */
-MEMOI int64_t memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
-                                 const memo_run* run, int64_t run_row, int64_t first,
-                                 int64_t last) {
-    int64_t i, n_pairs = 0;
+/* Returns 0 where the mask lets no pair through. */
+MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, const memo_run* run,
+                             int64_t run_row, int64_t first, int64_t last) {
+    int64_t i;
+    int has_pairs = 0;
     tile->row = run_row + first;
     tile->n = last - first < MEMOI_TILE_K ? last - first : MEMOI_TILE_K;
     for (i = 0; i < q_tile->n; i++) {
@@ -4307,9 +4292,9 @@ MEMOI int64_t memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
         end = end > first ? end - first : 0;
         tile->end[i] = end < tile->n ? end : tile->n;
         tile->begin[i] = begin < tile->end[i] ? begin : tile->end[i];
-        n_pairs += tile->end[i] - tile->begin[i];
+        has_pairs |= tile->begin[i] < tile->end[i];
     }
-    return n_pairs;
+    return has_pairs;
 }
 
 MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const void* from,
@@ -4437,12 +4422,12 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
                        block->head_size, block->type);
     }
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last, n_pairs;
+        int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
         for (; first < last; first += MEMOI_TILE_K) {
-            n_pairs = memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last);
-            if (!n_pairs) continue;
-            n_scores += n_pairs;
+            if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
+                continue;
+            n_scores += q_tile->n * k_tile.n;
             memoi_k_tile_load(k_tile.k_transposed, NULL, block->k, block, b, k_tile.row, k_tile.n,
                               kv_head);
             memoi_k_tile_load(NULL, k_tile.rows, block->v, block, b, k_tile.row, k_tile.n, kv_head);
@@ -4469,12 +4454,12 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
         memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
     }
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last, n_pairs;
+        int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
         for (; first < last; first += MEMOI_TILE_K) {
-            n_pairs = memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last);
-            if (!n_pairs) continue;
-            n_scores += n_pairs;
+            if (!memoi_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first, last))
+                continue;
+            n_scores += q_tile->n * k_tile.n;
             memoi_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, block, b, k_tile.row,
                               k_tile.n, kv_head);
             memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
@@ -4815,6 +4800,17 @@ typedef struct memoi_rectangle {
     int32_t q_begin, q_end, k_begin, k_end;
 } memoi_rectangle;
 
+/* From a striped run to another of its stride all distances are the same modulo the stride: a
+ * narrow window may hold none of them. */
+MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
+    int64_t behind; /* from the query back to the nearest key */
+    if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
+    behind = (q->start - k->start) % q->stride;
+    if (behind < 0) behind += q->stride;
+    return behind < mask->window ||
+           (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
+}
+
 /* The smallest that holds every pair of runs that see each other; returns 0 where there is none.
  * O(runs of both): runs ascend, and so do the ends of what they see. */
 MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
@@ -4832,7 +4828,8 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
         while (k_behind < n_k && k_runs[k_behind].start < high) k_behind++;
         if (k_first >= k_behind) continue;
         memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end) continue; /* between two keys of a striped run */
+        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first]))
+            continue; /* between two keys of a striped run */
         if (!r->q_end) {
             r->q_begin = q;
             r->k_begin = k_first;

@@ -2,15 +2,16 @@
  *
  *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS]
  *
- * Ranks are threads.  Their attention sleeps, S_PER_SCORE for each pair (query, key) that the mask lets through, and their
- * links are throttled, so that overlap can be measured on any machine with two cores; everything else really happens.
+ * Ranks are threads.  Their attention sleeps, S_PER_SCORE for each score that a kernel computes whose tiles are TILE
+ * queries high: each tile against every key that one of its queries sees.  Their links are throttled, so that overlap
+ * can be measured on any machine with two cores; everything else really happens.
  *
- *   ideal        the pairs of all ranks / ranks * S_PER_SCORE: perfect balance, no communication
+ *   ideal        the pairs (query, key) that the mask lets through / ranks * S_PER_SCORE: perfect balance, no communication
  *   hop          time of one exchange of keys and values / time of one zigzag step
  *   measured     median over the repetitions, from a common start until the last rank is done
  *   simulated    makespan of memo_sp_attention_ring_schedule with the same rates
  *   efficiency   ideal / measured
- *   work         pairs of the rank with most / of the rank with fewest */
+ *   work         scores that the rank with most was asked for / the rank with fewest */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
@@ -26,6 +27,7 @@
 #define STEP_S          0.02 /* forward, of a zigzag step on 4 ranks with all heads */
 #define S_PER_SCORE     (STEP_S / (512.0 * 512.0 / 2 * N_HEADS))
 #define BACKWARD        2.0 /* times as long */
+#define TILE            16
 
 static void fail(const memo_error* error) {
     fprintf(stderr, "bench/sp: %s\n", error->message);
@@ -48,21 +50,50 @@ static double now_s(void) {
 
 /* ---- an attention that takes its time and computes nothing ---- */
 
-static memo_status sleeping(memo_device* device, memo_stream stream,
-                            const memo_attention_block* block, double s_per_score,
-                            memo_error* error) {
-    int64_t n = memo_mask_count(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
-                                block->n_k_runs);
+typedef struct sleeper {
+    memo_device* device;
+    int64_t n_scores; /* asked for so far, of a head */
+} sleeper;
+
+static int64_t keys_between(const memo_attention_block* block, int64_t low, int64_t high) {
+    int64_t n = 0, i;
+    int32_t k;
+    for (k = 0; k < block->n_k_runs; k++)
+        for (i = 0; i < block->k_runs[k].count; i++) {
+            int64_t position = block->k_runs[k].start + i * block->k_runs[k].stride;
+            n += position >= low && position < high;
+        }
+    return n;
+}
+
+static memo_status sleeping(sleeper* s, memo_stream stream, const memo_attention_block* block,
+                            double s_per_score, memo_error* error) {
+    int64_t n = 0, first, end, i, low, high;
+    int32_t q;
+    for (q = 0; q < block->n_q_runs; q++)
+        for (first = 0; first < block->q_runs[q].count; first = end) {
+            int64_t min_low = INT64_MAX, max_high = 0;
+            end = first + TILE < block->q_runs[q].count ? first + TILE : block->q_runs[q].count;
+            for (i = first; i < end; i++) {
+                memo_mask_interval(&block->mask,
+                                   block->q_runs[q].start + i * block->q_runs[q].stride, &low,
+                                   &high);
+                if (low < high && low < min_low) min_low = low;
+                if (low < high && high > max_high) max_high = high;
+            }
+            n += (end - first) * keys_between(block, min_low, max_high);
+        }
+    s->n_scores += n;
     return memo_host_device_sleep(
-        device, stream, (double)(n * block->n_batch * block->n_q_heads) * s_per_score, error);
+        s->device, stream, (double)(n * block->n_batch * block->n_q_heads) * s_per_score, error);
 }
 static memo_status sleeping_forward(void* user, memo_stream stream,
                                     const memo_attention_block* block, memo_error* error) {
-    return sleeping((memo_device*)user, stream, block, S_PER_SCORE, error);
+    return sleeping((sleeper*)user, stream, block, S_PER_SCORE, error);
 }
 static memo_status sleeping_backward(void* user, memo_stream stream,
                                      const memo_attention_block* block, memo_error* error) {
-    return sleeping((memo_device*)user, stream, block, BACKWARD * S_PER_SCORE, error);
+    return sleeping((sleeper*)user, stream, block, BACKWARD * S_PER_SCORE, error);
 }
 
 /* ---- ranks ---- */
@@ -77,6 +108,7 @@ typedef struct run {
     pthread_barrier_t barrier;
     double times_s[2][REPETITIONS_MAX];
     int64_t sent_bytes[2]; /* by rank 0, in one call */
+    sleeper sleepers[MAX_RANKS];
 } run;
 
 typedef struct rank_args {
@@ -110,7 +142,7 @@ static void* rank_main(void* argument) {
     memo_sp_attention_tensors t;
     memo_mesh* mesh = NULL;
     memo_error error;
-    void* memory;
+    void* memory = NULL;
     char* next;
     int64_t share_bytes = desc.layout.local_tokens * N_HEADS * HEAD_SIZE * (int64_t)sizeof(float);
     int k;
@@ -124,7 +156,8 @@ static void* rank_main(void* argument) {
     desc.ulysses = mesh->ulysses;
     desc.attention.forward = sleeping_forward;
     desc.attention.backward = sleeping_backward;
-    desc.attention.user = device;
+    r->sleepers[args->rank].device = device;
+    desc.attention.user = &r->sleepers[args->rank];
     if (memo_sp_attention_get_sizes(&desc, &sizes, &error) ||
         memo_sp_attention_create(&desc, &attention, &error) ||
         device->device_alloc(device->context, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes,
@@ -215,18 +248,6 @@ static double simulated_s(const run* r, int is_backward) {
     return makespan_s;
 }
 
-/* Pairs that ring rank r computes. */
-static double work_of(const memo_layout* layout, int32_t rank) {
-    memo_mask mask = memo_mask_default();
-    memo_run q_runs[MEMO_RUNS_MAX], k_run;
-    int32_t n = memo_layout_ring_runs(layout, rank, q_runs);
-    mask.n_tokens = layout->n_tokens;
-    k_run.start = 0;
-    k_run.stride = 1;
-    k_run.count = layout->padded_tokens;
-    return (double)memo_mask_count(&mask, q_runs, n, &k_run, 1);
-}
-
 static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, double hop,
                      int repetitions) {
     static run r;
@@ -241,9 +262,8 @@ static double report(memo_layout_kind layout, int32_t ring, int32_t ulysses, dou
     r.repetitions = repetitions;
     r.bytes_per_s = (double)hop_bytes / (hop * STEP_S);
     run_ranks(&r);
-    for (rank = 0; rank < ring; rank++) {
-        memo_sp_attention_desc desc = desc_of(&r);
-        double work = work_of(&desc.layout, rank);
+    for (rank = 0; rank < n; rank++) {
+        double work = (double)r.sleepers[rank].n_scores;
         most = work > most ? work : most;
         fewest = work < fewest ? work : fewest;
     }
@@ -304,13 +324,12 @@ static void report_host_attention(void) {
     if (memo_sp_attention_create(&desc, &attention, &error)) fail(&error);
     for (k = 0; k < 2; k++) {
         double begin_s = now_s(), elapsed_s, flops;
-        int64_t before = state.n_scores;
         if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t, &mask,
                                                                          &error) ||
             device->stream_synchronize(device->context, desc.stream, &error))
             fail(&error);
         elapsed_s = now_s() - begin_s;
-        flops = (double)(state.n_scores - before) * 64 * (k ? 10 : 4);
+        flops = 1024.0 * 1025 / 2 * 64 * (k ? 10 : 4); /* of the pairs that the mask lets through */
         printf("host attention %s, 1024 tokens, head of 64: %.2f ms, %.2f GFLOP/s\n",
                k ? "backward" : "forward", 1e3 * elapsed_s, 1e-9 * flops / elapsed_s);
     }

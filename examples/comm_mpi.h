@@ -23,7 +23,13 @@
 #include <time.h>
 
 #define COMM_MPI_PIECE_BYTES ((int64_t)1 << 30) /* MPI counts in int */
-enum { COMM_MPI_TAG_MESSAGE = 1, COMM_MPI_TAG_COLLECTIVE, COMM_MPI_TAG_ALARM };
+enum {
+    COMM_MPI_TAG_MESSAGE = 1,
+    COMM_MPI_TAG_COLLECTIVE,
+    COMM_MPI_TAG_ALARM,
+    COMM_MPI_TAG_OF_SEND, /* debug mode: what a send is, for its receiver */
+    COMM_MPI_TAG_OF_RECEIVE
+};
 
 typedef struct comm_mpi_world { /* what all parts of a world share */
     MPI_Comm mpi;
@@ -38,7 +44,9 @@ typedef struct comm_mpi_world { /* what all parts of a world share */
 typedef struct comm_mpi_message {
     char* address;
     int64_t n_bytes;
-    int32_t peer, is_send;
+    int32_t peer, is_send, tag;
+    memo_type type;
+    int64_t number; /* of this rank's sends and receives */
 } comm_mpi_message;
 
 /* Between group_begin and group_end; freed by the stream that has run it. */
@@ -68,7 +76,7 @@ typedef struct comm_mpi {
     comm_mpi_group group; /* the open one */
     int32_t group_depth;
     memo_stream group_stream;
-    int64_t n_collectives;
+    int64_t n_collectives, n_messages;
 } comm_mpi;
 
 /* --- on the stream --- */
@@ -119,14 +127,46 @@ static int comm_mpi_hears_alarm(comm_mpi_world* w) {
     return 1;
 }
 
-/* All messages at once; polls until they are through. */
+/* The peer of the first message that is not through; requests lie as comm_mpi_exchange made them. */
+static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
+                            const MPI_Request* requests) {
+    int64_t i, begin;
+    for (i = 0; i < n; i++)
+        for (begin = 0; !begin || begin < messages[i].n_bytes; begin += COMM_MPI_PIECE_BYTES) {
+            int is_done = 0;
+            MPI_Request_get_status(*requests++, &is_done, MPI_STATUS_IGNORE);
+            if (!is_done) return messages[i].peer;
+        }
+    return 0;
+}
+
+/* Debug mode: what two ranks call for the same message, but for the peers. */
+static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
+                            const comm_mpi_message* theirs, char* text, size_t text_bytes) {
+    const comm_mpi_message* sent = own->is_send ? own : theirs;
+    const comm_mpi_message* received = own->is_send ? theirs : own;
+    if (sent->n_bytes == received->n_bytes && sent->type == received->type) return 0;
+    snprintf(
+        text, text_bytes,
+        "on '%s' rank %d sends %lld %s to rank %d, which receives %lld %s (message %lld of the "
+        "one, %lld of the other)",
+        me->name, (int)received->peer, (long long)(sent->n_bytes / memo_type_bytes(sent->type)),
+        memo_type_name(sent->type), (int)sent->peer,
+        (long long)(received->n_bytes / memo_type_bytes(received->type)),
+        memo_type_name(received->type), (long long)sent->number, (long long)received->number);
+    return 1;
+}
+
+/* All messages at once; polls until they are through.  Debug mode: the first two thirds send heads and receive
+ * `theirs`, in turn, for the last third. */
 static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messages, int64_t n,
-                                     int tag, const char* what, memo_error* error) {
+                                     const comm_mpi_message* theirs, const char* what,
+                                     memo_error* error) {
     comm_mpi_world* w = me->world;
     MPI_Request* requests;
     int64_t i, n_requests = 0;
     double start_s = MPI_Wtime();
-    int is_done = 0, code = MPI_SUCCESS, n_tries = 0;
+    int is_done = 0, is_late = 0, is_wrong = 0, code = MPI_SUCCESS, n_tries = 0;
     char text[MPI_MAX_ERROR_STRING] = "", message[400];
     for (i = 0; i < n; i++) n_requests += 1 + messages[i].n_bytes / COMM_MPI_PIECE_BYTES;
     requests = (MPI_Request*)malloc((size_t)(n_requests + 1) * sizeof *requests);
@@ -138,9 +178,9 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
             int64_t left = m->n_bytes - begin;
             int piece = (int)(left < COMM_MPI_PIECE_BYTES ? left : COMM_MPI_PIECE_BYTES);
             MPI_Request* request = &requests[n_requests++];
-            code = m->is_send ? MPI_Isend(m->address + begin, piece, MPI_BYTE, m->peer, tag,
+            code = m->is_send ? MPI_Isend(m->address + begin, piece, MPI_BYTE, m->peer, m->tag,
                                           me->mpi, request)
-                              : MPI_Irecv(m->address + begin, piece, MPI_BYTE, m->peer, tag,
+                              : MPI_Irecv(m->address + begin, piece, MPI_BYTE, m->peer, m->tag,
                                           me->mpi, request);
             begin += piece;
         } while (begin < m->n_bytes && !code);
@@ -148,13 +188,24 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
     while (!code && !is_done) {
         struct timespec nap;
         code = MPI_Testall((int)n_requests, requests, &is_done, MPI_STATUSES_IGNORE);
+        is_late = MPI_Wtime() - start_s > w->timeout_s;
+        for (i = 0; theirs && (code || is_done || is_late) && i < n / 3 && !is_wrong; i++) {
+            int has_come = 0;
+            MPI_Request_get_status(requests[2 * i + 1], &has_come, MPI_STATUS_IGNORE);
+            is_wrong = has_come && comm_mpi_differs(me, &messages[n / 3 * 2 + i], &theirs[i],
+                                                    message, sizeof message);
+        }
+        if (is_wrong) {
+            comm_mpi_fail(w, 1, message, NULL);
+            break;
+        }
         if (code || is_done || n_tries++ < 20) continue;
         if (comm_mpi_hears_alarm(w)) break;
-        if (MPI_Wtime() - start_s > w->timeout_s) {
+        if (is_late) {
             snprintf(message, sizeof message,
-                     "rank %d of '%s' waited %g s for its peers in %s, collective %lld there",
-                     (int)me->table.rank, me->name, w->timeout_s, what,
-                     (long long)me->n_collectives);
+                     "rank %d of '%s' waited %g s for rank %d in %s, collective %lld there",
+                     (int)me->table.rank, me->name, w->timeout_s,
+                     comm_mpi_awaited(messages, n, requests), what, (long long)me->n_collectives);
             comm_mpi_fail(w, 1, message, NULL);
             break;
         }
@@ -163,6 +214,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
         nanosleep(&nap, NULL);
     }
     free(requests);
+    if (is_wrong) return comm_mpi_failure(w, error);
     if (code) {
         int length;
         MPI_Error_string(code, text, &length);
@@ -195,13 +247,14 @@ static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from,
         if (r == rank) continue;
         m[k].is_send = 1;
         m[k].peer = m[k + 1].peer = r;
+        m[k].tag = m[k + 1].tag = COMM_MPI_TAG_COLLECTIVE;
         m[k].address = is_gather ? to + mine * bytes : (char*)(uintptr_t)from + begin * bytes;
         m[k].n_bytes = (is_gather ? my_count : count) * bytes;
         m[k + 1].address = to + (is_gather ? begin : r * my_count) * bytes;
         m[k + 1].n_bytes = (is_gather ? count : my_count) * bytes;
         k += 2;
     }
-    status = comm_mpi_exchange(me, m, k, COMM_MPI_TAG_COLLECTIVE, "a collective", error);
+    status = comm_mpi_exchange(me, m, k, NULL, "a collective", error);
     free(m);
     return status;
 }
@@ -265,9 +318,10 @@ static memo_status comm_mpi_broadcast_run(const comm_mpi_call* call, memo_error*
         m[n].address = call->to;
         m[n].n_bytes = call->count * memo_type_bytes(call->type);
         m[n].is_send = is_root;
+        m[n].tag = COMM_MPI_TAG_COLLECTIVE;
         m[n++].peer = r;
     }
-    status = comm_mpi_exchange(me, m, n, COMM_MPI_TAG_COLLECTIVE, "broadcast", error);
+    status = comm_mpi_exchange(me, m, n, NULL, "broadcast", error);
     free(m);
     return status;
 }
@@ -302,13 +356,45 @@ typedef struct comm_mpi_group_call {
     comm_mpi_group group;
 } comm_mpi_group_call;
 
+/* Debug mode: sender and receiver tell each other what they call, besides. */
+static memo_status comm_mpi_exchange_checked(comm_mpi* me, const comm_mpi_group* group,
+                                             memo_error* error) {
+    int64_t n = group->n, i;
+    comm_mpi_message* theirs = (comm_mpi_message*)calloc((size_t)n, sizeof *theirs);
+    comm_mpi_message* m = (comm_mpi_message*)calloc((size_t)(3 * n), sizeof *m);
+    memo_status status;
+    if (!theirs || !m) {
+        free(theirs);
+        free(m);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
+    }
+    for (i = 0; i < 2 * n; i++) {
+        comm_mpi_message* own = &group->messages[i / 2];
+        m[i].is_send = i % 2 == 0;
+        m[i].address = (char*)(m[i].is_send ? own : &theirs[i / 2]);
+        m[i].n_bytes = (int64_t)sizeof *own;
+        m[i].peer = own->peer;
+        m[i].tag = own->is_send == m[i].is_send ? COMM_MPI_TAG_OF_SEND : COMM_MPI_TAG_OF_RECEIVE;
+        m[2 * n + i / 2] = *own;
+    }
+    status = comm_mpi_exchange(me, m, 3 * n, theirs, "sends and receives", error);
+    if (!status) free(theirs); /* else MPI may still write there */
+    free(m);
+    return status;
+}
+
 static memo_status comm_mpi_run_group(void* args, memo_error* error) {
     comm_mpi_group_call* call = (comm_mpi_group_call*)args;
-    memo_status status = comm_mpi_has_failed(call->comm->world)
-                             ? comm_mpi_failure(call->comm->world, error)
-                             : comm_mpi_exchange(call->comm, call->group.messages, call->group.n,
-                                                 COMM_MPI_TAG_MESSAGE, "sends and receives", error);
-    free(call->group.messages);
+    comm_mpi* me = call->comm;
+    memo_status status = MEMO_STATUS_OK;
+    if (comm_mpi_has_failed(me->world))
+        status = comm_mpi_failure(me->world, error);
+    else if (me->world->is_debug)
+        status = comm_mpi_exchange_checked(me, &call->group, error);
+    else
+        status = comm_mpi_exchange(me, call->group.messages, call->group.n, NULL,
+                                   "sends and receives", error);
+    if (!status || !me->world->is_debug) free(call->group.messages); /* else MPI may still read */
     return status;
 }
 
@@ -407,6 +493,9 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     m->n_bytes = count * memo_type_bytes(type);
     m->peer = peer;
     m->is_send = is_send;
+    m->tag = COMM_MPI_TAG_MESSAGE;
+    m->type = type;
+    m->number = ++me->n_messages;
     me->group_stream = stream;
     return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
 }
@@ -550,8 +639,8 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
-/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective is compared
- * among the ranks first. */
+/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective, send and receive
+ * is compared with those of the other ranks first; what differs fails on all and names both ranks. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {
     comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);

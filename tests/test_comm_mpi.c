@@ -142,7 +142,7 @@ static void a_rank_that_never_comes_ends_in_a_timeout(void) {
         CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], &word[0], &word[1], 1,
                                        MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
     if (rank.comm->size == 1) rank.comm->abort(rank.comm);
-    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for its peers");
+    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank 1");
 }
 
 static void abort_reaches_all(void) {
@@ -169,6 +169,81 @@ static void ranks_that_differ_are_both_named(void) {
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "of 4 f32, rank 1 kind 0 of 3 f32");
 }
 
+/* Rank 0 sends, rank 1 receives something else; the others hear of it. */
+static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received, memo_type received,
+                             const char* words) {
+    static float from[64], to[64];
+    memo_error error;
+    double start_s = MPI_Wtime();
+    if (!world_begin(60, 1)) return;
+    if (rank.comm->size == 1)
+        rank.comm->abort(rank.comm);
+    else if (rank.comm->rank == 0)
+        CHECK_OK(rank.comm->send(rank.comm, rank.streams[0], from, n_sent, sent, 1, &error));
+    else if (rank.comm->rank == 1)
+        CHECK_OK(
+            rank.comm->receive(rank.comm, rank.streams[0], to, n_received, received, 0, &error));
+    if (rank.comm->size > 1 && rank.comm->rank < 2) { /* in both the operation itself fails */
+        memo_status status = device->stream_synchronize(device->context, rank.streams[0], &error);
+        CHECK_CASE(status == MEMO_STATUS_COMM && strstr(error.message, words), "rank %d: %s",
+                   (int)rank.comm->rank, status ? error.message : "no error");
+    }
+    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : words);
+}
+
+static void messages_that_differ_name_both_ranks(void) {
+    send_and_receive(32, MEMO_TYPE_F32, 64, MEMO_TYPE_F32,
+                     "rank 0 sends 32 f32 to rank 1, which receives 64 f32");
+    send_and_receive(64, MEMO_TYPE_F32, 32, MEMO_TYPE_F32,
+                     "rank 0 sends 64 f32 to rank 1, which receives 32 f32");
+    send_and_receive(64, MEMO_TYPE_F32, 64, MEMO_TYPE_I32,
+                     "rank 0 sends 64 f32 to rank 1, which receives 64 i32");
+}
+
+/* Two messages in one group, received in the other order. */
+static void messages_in_another_order_name_both_ranks(void) {
+    static float from[64], to[64];
+    memo_error error;
+    double start_s = MPI_Wtime();
+    memo_comm* comm;
+    int k;
+    if (!world_begin(60, 1)) return;
+    comm = rank.comm;
+    if (comm->size == 1) comm->abort(comm);
+    if (comm->size > 1 && comm->rank < 2) {
+        CHECK_OK(comm->group_begin(comm, &error));
+        for (k = 0; k < 2; k++)
+            CHECK_OK(comm->rank ? comm->receive(comm, rank.streams[0], to + 32 * k, 8 + 16 * k,
+                                                MEMO_TYPE_F32, 0, &error)
+                                : comm->send(comm, rank.streams[0], from + 32 * k, 24 - 16 * k,
+                                             MEMO_TYPE_F32, 1, &error));
+        CHECK_OK(comm->group_end(comm, rank.streams[0], &error));
+    }
+    expect_failure(start_s, comm->size == 1
+                                ? "aborted"
+                                : "rank 0 sends 24 f32 to rank 1, which receives 8 f32 (message 1");
+}
+
+/* A collective here, a receive there: neither comes to an end, and each says for whom it waited. */
+static void a_message_against_a_collective_names_both_ranks(void) {
+    memo_error error;
+    double start_s = MPI_Wtime();
+    if (!world_begin(0.5, 1)) return;
+    if (rank.comm->size == 1)
+        rank.comm->abort(rank.comm);
+    else if (rank.comm->rank == 1)
+        CHECK_OK(rank.comm->receive(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 0, &error));
+    else
+        CHECK_OK(rank.comm->barrier(rank.comm, rank.streams[0], &error));
+    memset(&error, 0, sizeof error);
+    (void)device->stream_synchronize(device->context, rank.streams[0], &error);
+    CHECK_CASE(
+        rank.comm->size == 1 || strstr(error.message, "0.5 s for rank 1 in a collective") ||
+            (strstr(error.message, "rank 1 of 'mpi world' waited 0.5 s for rank 0 in sends")),
+        "rank %d: %s", (int)rank.comm->rank, error.message);
+    expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank ");
+}
+
 int main(int argc, char** argv) {
     int provided, my_rank, result;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
@@ -190,6 +265,9 @@ int main(int argc, char** argv) {
     TEST(a_rank_that_never_comes_ends_in_a_timeout);
     TEST(abort_reaches_all);
     TEST(ranks_that_differ_are_both_named);
+    TEST(messages_that_differ_name_both_ranks);
+    TEST(messages_in_another_order_name_both_ranks);
+    TEST(a_message_against_a_collective_names_both_ranks);
     result = memo_test_end();
     fflush(stdout);
     MPI_Finalize();

@@ -4,8 +4,10 @@
  *
  *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
  *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
- *    3 exp overflows in the merge                merging_is_exact_and_never_overflows, extreme_scores_are_right
- *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed
+ *    3 exp overflows in the merge                merging_is_exact_and_never_overflows, extreme_scores_are_right,
+ *                                                infinite_scores_are_right
+ *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed,
+ *                                                gradients_of_replicas_are_summed_in_fp32
  *    5 query heads that do not divide            every_number_of_heads_is_exact; test_layout: heads_are_dealt_out
  *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_layout: rows_go_and_come_back
  *    7 documents that must divide by 2 cp        every_mask_in_every_layout_is_exact, documents_are_balanced
@@ -19,8 +21,8 @@
  *                                                cuda/nccl_blocks: priorities_differ
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
  *   14 a window that is ignored                  every_mask_in_every_layout_is_exact, a_narrow_window_needs_few_hops
- *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, bytes_are_those_of_the_formulas;
- *                                                test_layout: who_holds_what_is_printed */
+ *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, what_sees_nothing_is_not_computed,
+ *                                                bytes_follow_the_heads_that_ranks_need; test_layout: who_holds_what_is_printed */
 #include <stddef.h>
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
@@ -292,7 +294,7 @@ static void a_row_that_sees_nothing_is_0(void) {
     for (i = 0; i < 4; i++) /* only query 9 sees keys, 8 and 9 */
         if (i != 2) CHECK(out[2 * i] == 0 && out[2 * i + 1] == 0 && lse[i] == -(float)HUGE_VAL);
     CHECK(out[4] > 2 && out[4] <= 3 && lse[2] > 0 && lse[2] < 99);
-    CHECK(state.n_scores == 2);
+    CHECK(state.n_scores == 4 * 2); /* one tile: of its 4 queries, keys 8 and 9 */
     memset(dots, 0, sizeof dots);
     memset(d_q, 0, sizeof d_q);
     memset(d_k, 0, sizeof d_k);
@@ -314,20 +316,53 @@ static void a_row_that_sees_nothing_is_0(void) {
     memo_host_device_destroy(device);
 }
 
+/* Documents of 1, 30, 0, 1 and the other tokens. */
+static void cut_up(attention_case* c) {
+    static const int64_t begins[] = {0, 1, 31, 31, 32};
+    memcpy(c->document_begins, begins, sizeof begins);
+    c->document_begins[5] = c->n_tokens;
+    c->n_documents = 5;
+}
+
 /* Blocks whose LSEs are over 1e4 apart; within a block there is a choice.  An fp32 score of 5e4 is known to 4e-3,
  * hence the bounds. */
 static void extreme_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
-    int i, layout;
+    int i, layout, documents;
     for (i = 0; i < 4; i++)
-        for (layout = 0; layout < 3; layout++) {
-            attention_case c = case_of(degrees[i][0], degrees[i][1], 96, 4, 2, 64);
-            c.layout = (memo_layout_kind)layout;
-            c.step = 131072;           /* of the scores: 16384, every 24 keys */
-            c.window = i == 1 ? 3 : 0; /* most blocks see nothing of each other */
-            c.mask = i == 3 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
-            expect_right(&c, 2e-2, 2e-2, NULL);
-        }
+        for (layout = 0; layout < 4; layout++)
+            for (documents = layout == 3; documents < 2; documents++) {
+                attention_case c = case_of(degrees[i][0], degrees[i][1], 96, 4, 2, 64);
+                c.layout = (memo_layout_kind)layout;
+                c.step = 131072;           /* of the scores: 16384, every 24 keys */
+                c.window = i == 1 ? 3 : 0; /* most blocks see nothing of each other */
+                c.mask = i == 3 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+                if (documents) cut_up(&c);
+                expect_right(&c, 2e-2, 2e-2, NULL);
+            }
+    report_worst();
+}
+
+/* Scores of -inf among others, in blocks that see nothing else, and in rows that see nothing else: those have output
+ * and gradients 0.  Padded. */
+static void infinite_scores_are_right(void) {
+    static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
+    int i, layout, documents, window, type;
+    for (i = 0; i < 4; i++)
+        for (layout = 0; layout < 4; layout++)
+            for (documents = layout == 3; documents < 2; documents++)
+                for (window = 0; window < 2; window++) {
+                    attention_case c = case_of(degrees[i][0], degrees[i][1], 93, 4, 2, 16);
+                    c.layout = (memo_layout_kind)layout;
+                    c.huge = 1e25;
+                    c.window = window ? 1 + i % 2 : 0;
+                    c.mask = i >= 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+                    if (documents) cut_up(&c);
+                    type = (layout + documents + i) % 2;
+                    c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+                    /* Where few keys are seen, differences of rounded outputs are small. */
+                    expect_right(&c, type ? 2e-3 : 2e-6, type ? 6e-3 : 5e-6, NULL);
+                }
     report_worst();
 }
 
@@ -449,21 +484,164 @@ static void count_scores(memo_layout_kind layout, int32_t ring, int64_t n_tokens
     whole_destroy(&w);
 }
 
+/* A tile of queries on the diagonal computes at most so many scores that the mask hides. */
+#define DIAGONAL(n_rows) ((n_rows) / MEMOI_TILE_Q * (MEMOI_TILE_Q * (MEMOI_TILE_Q - 1) / 2))
+
 static void zigzag_is_balanced_and_plain_is_not(void) {
-    int64_t n[16], total, r;
-    int64_t s = 256;
-    count_scores(MEMO_LAYOUT_ZIGZAG, 4, s, n);
-    for (r = 0, total = 0; r < 4; r++) total += n[r];
-    CHECK(total == 2 * (s * (s + 1) / 2)); /* nothing outside of the mask, nothing twice */
-    for (r = 0; r < 4; r++) CHECK(n[r] == total / 4);
-    count_scores(MEMO_LAYOUT_ZIGZAG, 4, 250, n); /* padded: all of it is with rank 0 */
-    for (r = 1; r < 4; r++) CHECK(n[r] == n[1]);
-    CHECK(n[0] < n[1] && n[0] > n[1] - 2 * 6 * 256);
+    static const int64_t lengths[] = {256, 250, 264, 1024};
+    int64_t n[16], total, pairs, c, r;
+    int64_t s = 1024;
+    int i;
+    for (i = 0; i < 4; i++) {
+        count_scores(MEMO_LAYOUT_ZIGZAG, 4, lengths[i], n);
+        for (r = 0, total = 0; r < 4; r++) total += n[r];
+        pairs = 2 * (lengths[i] * (lengths[i] + 1) / 2);
+        for (r = 0; r < 4; r++) /* padding is with rank 0 */
+            CHECK_CASE(n[r] == n[1] || (r == 0 && n[0] < n[1] && i == 1 &&
+                                        n[1] - n[0] <= MEMOI_TILE_Q * MEMOI_TILE_K),
+                       "%lld tokens: rank %d %lld, rank 1 %lld", (long long)lengths[i], (int)r,
+                       (long long)n[r], (long long)n[1]);
+        CHECK_CASE(total >= pairs && total - pairs <= 2 * DIAGONAL(lengths[i] + 8 * MEMOI_TILE_Q),
+                   "%lld tokens: %lld of %lld", (long long)lengths[i], (long long)total,
+                   (long long)pairs);
+    }
     count_scores(MEMO_LAYOUT_PLAIN, 4, s, n);
     printf("# plain layout, last rank over first: %.2f to 1\n", (double)n[3] / (double)n[0]);
-    CHECK(fabs((double)n[3] / (double)n[0] - 7) < 0.15); /* 7 to 1, and the diagonal */
+    c = s /
+        4; /* half a square against three and a half: 7 to 1 but for the tiles of the diagonal */
+    CHECK(n[0] >= c * (c + 1) && n[0] - c * (c + 1) <= 2 * DIAGONAL(c));
+    for (r = 1; r < 4; r++) CHECK(n[r] - n[0] == 2 * r * c * c);
     count_scores(MEMO_LAYOUT_STRIPED, 4, s, n);
     for (r = 1; r < 4; r++) CHECK(n[r] - n[r - 1] == 2 * s / 4); /* a diagonal more each */
+}
+
+/* What a call for these runs should be: the smallest rectangle of runs that holds all pairs that see each other.
+ * Adds to *most_scores what tiles of queries need against the keys from the first to the last that one of them sees,
+ * and to *pairs what is visible. */
+static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
+                         const memo_run* k_runs, int32_t n_k_runs, int is_whole,
+                         asked_call* expected, int64_t* most_scores, int64_t* pairs) {
+    int32_t q, k, q_first = -1, q_last = -1, k_first = n_k_runs, k_last = -1;
+    memset(expected, 0, sizeof *expected);
+    for (q = 0; q < n_q_runs; q++)
+        for (k = 0; k < n_k_runs; k++) {
+            int64_t tile, i, j, n_seen = 0;
+            for (tile = 0; tile < q_runs[q].count; tile += MEMOI_TILE_Q) {
+                int64_t first = -1, last = -1, end = tile + MEMOI_TILE_Q;
+                if (end > q_runs[q].count) end = q_runs[q].count;
+                for (j = 0; j < k_runs[k].count; j++)
+                    for (i = tile; i < end; i++) {
+                        int64_t query = q_runs[q].start + i * q_runs[q].stride;
+                        int64_t key = k_runs[k].start + j * k_runs[k].stride;
+                        if (query >= c->n_tokens || key >= c->n_tokens) continue;
+                        if (!is_visible(c, query, key)) continue;
+                        if (first < 0) first = j;
+                        last = j;
+                        n_seen++;
+                    }
+                /* In a striped run the keys next to the ends may lie between what two queries see. */
+                if (first >= 0)
+                    *most_scores += (end - tile) * (last - first + (k_runs[k].stride > 1 ? 3 : 1));
+            }
+            *pairs += n_seen;
+            if (!n_seen) continue;
+            if (q_first < 0) q_first = q;
+            q_last = q;
+            if (k < k_first) k_first = k;
+            if (k > k_last) k_last = k;
+        }
+    if (is_whole) {
+        q_first = k_first = 0;
+        q_last = n_q_runs - 1;
+        k_last = n_k_runs - 1;
+    }
+    if (q_last < 0) return 0;
+    expected->q_start = q_runs[q_first].start;
+    expected->k_start = k_runs[k_first].start;
+    for (q = q_first; q <= q_last; q++) expected->q_rows += q_runs[q].count;
+    for (k = k_first; k <= k_last; k++) expected->k_rows += k_runs[k].count;
+    return 1;
+}
+
+/* The calls of the local attention on every rank, one by one, and what the host's computes in them. */
+static void expect_only_what_is_seen(const attention_case* c) {
+    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
+    memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
+    memo_layout layout;
+    memo_error error;
+    world all;
+    whole w;
+    int32_t r, s, i, pass;
+    layout_desc.kind = c->layout;
+    layout_desc.ring = c->ring;
+    layout_desc.ulysses = c->ulysses;
+    layout_desc.n_tokens = c->n_tokens;
+    if (c->layout == MEMO_LAYOUT_DOCUMENTS) {
+        layout_desc.document_begins = c->document_begins;
+        layout_desc.n_documents = c->n_documents;
+    }
+    CHECK_OK(memo_layout_make(&layout_desc, &layout, &error));
+    whole_create(&w, c);
+    world_init(&all, c, &w);
+    CHECK(world_run(&all));
+    for (r = 0; r < c->ring * c->ulysses; r++) {
+        const run_result* result = &all.results[r];
+        int32_t n_q_runs = memo_layout_ring_runs(&layout, result->ring_rank, runs), n_calls = 0;
+        int64_t most_scores = 0, pairs = 0, n_heads = result->sizes.heads.n_q * c->n_batch;
+        for (s = 0; s < c->ring; s++) {
+            int32_t k_rank = (result->ring_rank - s + c->ring) % c->ring;
+            int32_t n_k_runs = memo_layout_ring_runs(&layout, k_rank, k_runs);
+            asked_call expected;
+            if (!expected_call(c, runs, n_q_runs, k_runs, n_k_runs, s == 0, &expected, &most_scores,
+                               &pairs))
+                continue;
+            expected.n_q_heads = result->sizes.heads.n_q;
+            for (pass = 0; pass < 2; pass++) {
+                const asked_call* asked = &result->asked[pass][n_calls];
+                CHECK_CASE(!memcmp(asked, &expected, sizeof expected),
+                           "%s: rank %d, step %d, pass %d: %lld queries from %lld, %lld keys from "
+                           "%lld; expected %lld from %lld, %lld from %lld",
+                           case_text(c), (int)r, (int)s, (int)pass, (long long)asked->q_rows,
+                           (long long)asked->q_start, (long long)asked->k_rows,
+                           (long long)asked->k_start, (long long)expected.q_rows,
+                           (long long)expected.q_start, (long long)expected.k_rows,
+                           (long long)expected.k_start);
+            }
+            n_calls++;
+        }
+        for (i = 0; i < 2; i++)
+            CHECK_CASE(result->n_asked[i] == n_calls, "%s: %d calls", case_text(c),
+                       (int)result->n_asked[i]);
+        CHECK_CASE(result->n_scores >= 2 * n_heads * pairs &&
+                       result->n_scores <= 2 * n_heads * most_scores,
+                   "%s: rank %d computes %lld scores; %lld are visible, tiles hold %lld",
+                   case_text(c), (int)r, (long long)result->n_scores,
+                   (long long)(2 * n_heads * pairs), (long long)(2 * n_heads * most_scores));
+    }
+    whole_destroy(&w);
+    free(runs);
+}
+
+static void what_sees_nothing_is_not_computed(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}};
+    static const int64_t begins[] = {0, 8, 9, 9, 150, 217};
+    size_t i;
+    int layout, window, documents;
+    for (i = 0; i < sizeof degrees / sizeof *degrees; i += IS_SLOW + 1)
+        for (layout = 0; layout < 4; layout++)
+            for (window = 0; window < 2; window++)
+                for (documents = 0; documents < 2; documents++) {
+                    attention_case c = case_of(degrees[i][0], degrees[i][1], 217, 2, 2, 2);
+                    c.layout = (memo_layout_kind)layout;
+                    c.window = !window ? 0 : i % 2 ? 3 : 21;
+                    c.mask = i % 3 == 2 && window ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+                    if (documents || c.layout == MEMO_LAYOUT_DOCUMENTS) {
+                        memcpy(c.document_begins, begins, sizeof begins);
+                        c.n_documents = 5;
+                    }
+                    expect_only_what_is_seen(&c);
+                }
 }
 
 /* Scores that ranks compute with documents of different lengths; forward and backward. */
@@ -492,7 +670,7 @@ static void documents_are_balanced(void) {
             int64_t n = c.document_begins[i + 1] - c.document_begins[i];
             expected += n * (n + 1); /* half of the square, twice */
         }
-        CHECK(total == expected); /* nothing outside of the mask, nothing twice */
+        CHECK(total >= expected);
         CHECK(most - least <= (is_odd ? 4 * c.n_tokens : 0));
         printf("# scores of ranks: %lld to %lld\n", (long long)least, (long long)most);
         whole_destroy(&w);
@@ -624,6 +802,108 @@ static void replicas_are_sent_where_needed(void) {
     whole_destroy(&w);
 }
 
+/* Key heads that a rank needs, counted one by one. */
+static int64_t kv_needed(const attention_case* c, int32_t rank) {
+    int64_t n = 0;
+    int32_t h, k, group = c->n_q_heads / c->n_kv_heads;
+    for (k = 0; k < c->n_kv_heads; k++)
+        for (h = c->n_q_heads * rank / c->ulysses; h < c->n_q_heads * (rank + 1) / c->ulysses; h++)
+            if (h / group == k) {
+                n++;
+                break;
+            }
+    return n;
+}
+
+/* With key heads that are split, replicated, or cross the ranks' borders: what each rank sends, by the heads that each
+ * needs. */
+static void bytes_follow_the_heads_that_ranks_need(void) {
+    static const int32_t cases[][4] = {/* ring, ulysses, query heads, key heads */
+                                       {1, 4, 8, 2},  {1, 4, 6, 2},  {2, 4, 6, 2}, {2, 4, 8, 2},
+                                       {4, 3, 12, 4}, {2, 2, 4, 1},  {2, 8, 8, 2}, {2, 4, 6, 6},
+                                       {3, 3, 5, 1},  {2, 5, 12, 3}, {1, 8, 2, 1}, {4, 4, 4, 4}};
+    size_t i;
+    int type, again;
+    for (i = 0; i < sizeof cases / sizeof *cases; i += IS_SLOW + 1)
+        for (type = 0; type < 3; type++)
+            for (again = 0; again < 2; again++) {
+                attention_case c =
+                    case_of(cases[i][0], cases[i][1], 45, cases[i][2], cases[i][3], 4);
+                int64_t element = type ? 2 : 4, all_kv = 0, padded = 45;
+                int32_t rd = c.ring, ud = c.ulysses, r;
+                world all;
+                whole w;
+                c.type = type == 0 ? MEMO_TYPE_F32 : type == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F16;
+                c.sends_again = again;
+                c.n_batch = 1 + type % 2;
+                for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
+                while (padded % (2 * rd) || padded % (rd * ud)) padded++; /* zigzag */
+                whole_create(&w, &c);
+                world_init(&all, &c, &w);
+                CHECK(world_run(&all));
+                for (r = 0; r < rd * ud; r++) {
+                    const run_result* x = &all.results[r];
+                    int32_t u = x->ulysses_rank;
+                    int64_t n_q = c.n_q_heads * (u + 1) / ud - c.n_q_heads * u / ud;
+                    int64_t n_kv = kv_needed(&c, u);
+                    int64_t head =
+                        c.n_batch * (padded / (rd * ud)) * 4; /* elements of local rows */
+                    int64_t to_heads = (c.n_q_heads - n_q + 2 * (all_kv - n_kv)) * head * element;
+                    int64_t out = n_q * (ud - 1) * head * element;
+                    int64_t dots = (c.n_q_heads - n_q) * head;
+                    int64_t d_kv = 2 * n_kv * (ud - 1) * head *
+                                   (all_kv > c.n_kv_heads ? 4 : element); /* of replicas fp32 */
+                    int64_t backward = (c.n_q_heads - n_q) * head * element + dots + out + d_kv +
+                                       (again ? to_heads : 0);
+                    int64_t ring = 2 * n_kv * ud * head * (rd - 1) * element;
+                    int64_t carried = rd > 1 ? 2 * n_kv * ud * head * rd * 4 : 0;
+                    CHECK_CASE(x->ulysses_forward_bytes == to_heads + out, "%s, rank %d",
+                               case_text(&c), (int)r);
+                    CHECK_CASE(x->ulysses_backward_bytes == backward, "%s, rank %d", case_text(&c),
+                               (int)r);
+                    CHECK_CASE(x->ring_forward_bytes == ring, "%s, rank %d", case_text(&c), (int)r);
+                    CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s, rank %d",
+                               case_text(&c), (int)r);
+                    CHECK(x->sizes.ulysses_forward_bytes == to_heads + out);
+                    CHECK(x->sizes.ulysses_backward_bytes == backward);
+                    CHECK(x->sizes.ring_forward_bytes == ring);
+                    CHECK(x->sizes.ring_backward_bytes == ring + carried);
+                }
+                whole_destroy(&w);
+            }
+}
+
+/* Eight ranks add to the gradients of one key head.  Rounded to bf16 before or while they are summed, the error would
+ * be 1.4 times as large or more. */
+static void gradients_of_replicas_are_summed_in_fp32(void) {
+    static const int32_t degrees[][2] = {{1, 1}, {1, 8}, {2, 8}, {2, 4}};
+    double errors[4][N_TENSORS];
+    attention_case c = case_of(1, 1, IS_SLOW ? 64 : 256, 8, 1, 32);
+    whole w;
+    world all;
+    int i, t;
+    c.type = MEMO_TYPE_BF16;
+    whole_create(&w, &c);
+    reference_run(&c, &w);
+    for (i = 0; i < 4; i++) {
+        c.ring = degrees[i][0];
+        c.ulysses = degrees[i][1];
+        world_init(&all, &c, &w);
+        CHECK(world_run(&all));
+        for (t = OUT; t < N_TENSORS; t++) {
+            errors[i][t] = error_of(&c, &w, t);
+            if (t != D_OUT)
+                CHECK_CASE(errors[i][t] <= 1.02 * errors[0][t],
+                           "%s: %s is off by %.4g, on one "
+                           "rank by %.4g",
+                           case_text(&c), tensor_names[t], errors[i][t], errors[0][t]);
+        }
+    }
+    printf("# bf16, d_k and d_v: one rank %.4g %.4g, 8 replicas %.4g %.4g\n", errors[0][D_K],
+           errors[0][D_V], errors[1][D_K], errors[1][D_V]);
+    whole_destroy(&w);
+}
+
 /* Activations sent by Ulysses over parameters sent by ZeRO, 12 h^2 of a block (unified SP paper, Table 2). */
 static void the_paper_s_table_2(void) {
     static const int64_t lengths[] = {8192, 32768, 65536};
@@ -668,6 +948,16 @@ static void what_runs_is_what_was_promised(void) {
             c.window = 4;
             expect_right(&c, 4e-3, 6e-3, &all);
         }
+    for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
+        attention_case c = case_of(5, 1, 60, 1, 1, 4);
+        world all;
+        c.layout = i < 10 ? MEMO_LAYOUT_PLAIN : MEMO_LAYOUT_ZIGZAG;
+        c.window = i < 5 ? 0 : 20;
+        world_init(&all, &c, NULL);
+        all.recorded_rank = (int32_t)i % 5;
+        all.n_repeats = 2;
+        expect_right(&c, 4e-3, 6e-3, &all);
+    }
     for (i = 1; i < 6; i++) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
         attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
@@ -764,6 +1054,72 @@ static void degree_1_costs_nothing(void) {
         }
 }
 
+/* Copies of Ulysses, and what they copy: every element once, on the side that lies by rows; nothing where whole rows
+ * are wanted.  Heads by rank, of one batch. */
+static void ulysses_copies_one_side_only(void) {
+    static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
+                                       {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},
+                                       {6, 2, 4}, {6, 6, 2}, {7, 7, 3}, {12, 3, 8}};
+    size_t i;
+    int k;
+    for (i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (k = 0; k < 8; k++) { /* backward, a ring, sent again */
+            memo_layout_desc layout_desc = memo_layout_desc_default();
+            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_mask mask = memo_mask_default();
+            memo_schedule* schedule = NULL;
+            memo_error error;
+            attention_case c = case_of(1, heads[i][2], 64, heads[i][0], heads[i][1], 4);
+            int64_t n_copies = 0, n_bytes = 0, op, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
+            int64_t expected_copies, expected_bytes, row_bytes;
+            int is_backward = k % 2, is_replicated, to_heads;
+            int32_t p;
+            layout_desc.ring = k / 2 % 2 ? 2 : 1;
+            layout_desc.ulysses = c.ulysses;
+            layout_desc.n_tokens = 64;
+            CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+            desc.n_q_heads = c.n_q_heads;
+            desc.n_kv_heads = c.n_kv_heads;
+            desc.head_size = 4;
+            desc.sends_again = k / 4;
+            /* A pack for each rank that wants some of the heads, and one copy of what stays here. */
+            q_heads = c.n_q_heads;
+            q_copies = c.ulysses;
+            for (p = 0; p < c.ulysses; p++) {
+                int is_whole = kv_needed(&c, p) == c.n_kv_heads && p; /* rank 0 is asked */
+                kv_heads += is_whole ? 0 : kv_needed(&c, p);
+                kv_copies += !is_whole;
+            }
+            is_replicated = 0;
+            for (p = 0; p < c.ulysses; p++) is_replicated += (int)kv_needed(&c, p);
+            is_replicated = is_replicated > c.n_kv_heads;
+            to_heads = !is_backward || desc.sends_again; /* q, k, v */
+            row_bytes = desc.layout.local_tokens * 4;
+            expected_copies = to_heads ? q_copies + 2 * kv_copies : 0;
+            expected_bytes = to_heads ? (q_heads + 2 * kv_heads) * 4 * row_bytes : 0;
+            expected_copies += q_copies * (is_backward ? 3 : 1); /* out; d_out, dots, d_q */
+            expected_bytes += q_heads * row_bytes * (is_backward ? 4 + 1 + 4 : 4);
+            if (is_backward && !is_replicated) { /* replicas are added, not copied */
+                expected_copies += 2 * c.ulysses;
+                expected_bytes += 2 * (int64_t)c.n_kv_heads * 4 * row_bytes;
+            }
+            CHECK_OK(memo_schedule_create(&schedule, &error));
+            CHECK_OK(
+                memo_sp_attention_ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            for (op = 0; op < schedule->n_ops; op++) /* of ring rank 0 */
+                if (schedule->ops[op].stream == 0 &&
+                    !strcmp(memo_schedule_op_name(schedule, op), "on device")) {
+                    n_copies++;
+                    n_bytes += schedule->ops[op].link_bytes;
+                }
+            CHECK_CASE(n_copies == expected_copies, "%s, backward %d: %d copies, not %d",
+                       case_text(&c), is_backward, (int)n_copies, (int)expected_copies);
+            CHECK_CASE(n_bytes == expected_bytes, "%s, backward %d: %d bytes, not %d",
+                       case_text(&c), is_backward, (int)n_bytes, (int)expected_bytes);
+            memo_schedule_destroy(schedule);
+        }
+}
+
 static void a_narrow_window_needs_few_hops(void) {
     attention_case c = case_of(8, 1, 64, 1, 1, 4);
     world all;
@@ -778,35 +1134,78 @@ static void a_narrow_window_needs_few_hops(void) {
     }
 }
 
+/* Each step takes the longer of computation and transfer: when the steps of 4 ranks end, from the two times alone. */
 static void the_ring_s_schedule_overlaps(void) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_sp_attention_costs costs;
-    memo_mask mask = memo_mask_default();
-    memo_schedule* schedule = NULL;
-    memo_simulation* simulation = NULL;
-    memo_error error;
-    double step_s, hop_s;
-    int is_slow;
-    layout_desc.ring = 4;
-    layout_desc.n_tokens = 4096;
-    CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
-    desc.n_q_heads = desc.n_kv_heads = 1;
-    desc.head_size = 64;
-    memset(&costs, 0, sizeof costs);
-    costs.forward_s_per_score = 1e-9;
-    step_s = 512.0 * 1024 * 1e-9;
-    for (is_slow = 0; is_slow < 2; is_slow++) {
-        hop_s = is_slow ? 3e-3 : 1e-4;
+    static const double hops[] = {0.05, 0.4, 0.75, 1, 1.7, 6}; /* in steps */
+    size_t k;
+    int is_backward;
+    for (k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
+        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_costs costs;
+        memo_mask mask = memo_mask_default();
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        memo_error error;
+        double step_s = 512.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s, sum_s = 0;
+        double computed_s[4], sent_s[5], carried_s;
+        int64_t op, n_steps = 0, n_exchanges = 0;
+        int s;
+        is_backward = k % 2;
+        layout_desc.ring = 4;
+        layout_desc.n_tokens = 4096;
+        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        desc.n_q_heads = desc.n_kv_heads = 1;
+        desc.head_size = 64;
+        memset(&costs, 0, sizeof costs);
+        costs.forward_s_per_score = 1e-9;
+        costs.backward_s_per_score = 2e-9;
+        if (is_backward) step_s *= 2;
         costs.ring_bytes_per_s = 2 * 1024 * 64 * 4 / hop_s;
+        /* Exchange s brings the keys of step s + 1 and, in backward, the d_k and d_v that step s adds to. */
+        computed_s[0] = step_s + 512 * (is_backward ? 2e-9 : 1e-9); /* the diagonal */
+        sent_s[0] = hop_s;
+        for (s = 1; s < 4; s++) {
+            carried_s = (s < 3 ? hop_s : 0) + (is_backward ? hop_s : 0);
+            sent_s[s] = sent_s[s - 1];
+            if ((is_backward || s > 1) && computed_s[s - 1] > sent_s[s])
+                sent_s[s] = computed_s[s - 1];
+            sent_s[s] += carried_s;
+            computed_s[s] = fmax(computed_s[s - 1], sent_s[s - 1]) + step_s;
+            if (is_backward) computed_s[s] = fmax(computed_s[s], sent_s[s]);
+        }
+        sent_s[4] = fmax(sent_s[3], computed_s[3]) + hop_s;
+        sum_s = is_backward ? sent_s[4] : computed_s[3];
         CHECK_OK(memo_schedule_create(&schedule, &error));
-        CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
+        CHECK_OK(
+            memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-        /* Each step takes the longer of the two. */
-        CHECK_CASE(
-            fabs(simulation->makespan_s / (is_slow ? 3 * hop_s + step_s : 4 * step_s + 512e-9) -
-                 1) < 1e-3,
-            "%g s", simulation->makespan_s);
+        CHECK_CASE(fabs(simulation->makespan_s / sum_s - 1) < 1e-6, "%g s, not %g",
+                   simulation->makespan_s, sum_s);
+        for (op = 0; op < schedule->n_ops; op++) { /* of rank 0, or of all */
+            const char* name = memo_schedule_op_name(schedule, op);
+            if (!strcmp(name, "ring exchange")) {
+                CHECK_CASE(fabs(simulation->end_s[op] / sent_s[n_exchanges] - 1) < 1e-6,
+                           "backward %d, hop %g, exchange %d ends at %g s, not %g", is_backward,
+                           hops[k / 2], (int)n_exchanges, simulation->end_s[op],
+                           sent_s[n_exchanges]);
+                n_exchanges++;
+            }
+            if (schedule->ops[op].stream == 0 &&
+                !strcmp(name, !is_backward ? n_steps ? "merge" : "attention"
+                              : n_steps    ? "add"
+                                           : "attention backward")) {
+                int is_first_add = is_backward && n_steps && n_steps < 7 && n_steps % 2;
+                int at = is_backward ? (int)(n_steps + 1) / 2 : (int)n_steps;
+                if (!is_first_add)
+                    CHECK_CASE(fabs(simulation->end_s[op] / computed_s[at] - 1) < 1e-6,
+                               "backward %d, hop %g, step %d ends at %g s, not %g", is_backward,
+                               hops[k / 2], at, simulation->end_s[op], computed_s[at]);
+                n_steps++;
+            }
+        }
+        CHECK_CASE(n_exchanges == (is_backward ? 5 : 3), "%d", (int)n_exchanges);
+        CHECK_CASE(n_steps == (is_backward ? 1 + 3 * 2 : 4), "%d", (int)n_steps); /* d_k, d_v */
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
@@ -977,17 +1376,22 @@ int main(int argc, char** argv) {
     TEST(the_16_bit_types_work_in_every_way);
     TEST(a_row_that_sees_nothing_is_0);
     TEST(extreme_scores_are_right);
+    TEST(infinite_scores_are_right);
     TEST(saturated_scores_are_finite);
     TEST(zigzag_is_balanced_and_plain_is_not);
+    TEST(what_sees_nothing_is_not_computed);
     TEST(documents_are_balanced);
     TEST(documents_may_change_from_batch_to_batch);
     TEST(bytes_are_those_of_the_formulas);
     TEST(replicas_are_sent_where_needed);
+    TEST(bytes_follow_the_heads_that_ranks_need);
+    TEST(gradients_of_replicas_are_summed_in_fp32);
     TEST(the_paper_s_table_2);
     TEST(what_runs_is_what_was_promised);
     TEST(nothing_is_allocated_once_created);
     TEST(memory_does_not_grow_with_the_ring);
     TEST(degree_1_costs_nothing);
+    TEST(ulysses_copies_one_side_only);
     TEST(a_narrow_window_needs_few_hops);
     TEST(the_ring_s_schedule_overlaps);
     TEST(the_ring_really_overlaps);

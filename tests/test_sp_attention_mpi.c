@@ -35,8 +35,9 @@ static int world_run(world* all) {
     rank_args args;
     memo_error error;
     CHECK_OK(memo_host_device_create(&desc, &all->devices[my_rank], &error));
-    CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, all->devices[my_rank], 60, 0, &all->comms[my_rank],
-                             &error));
+    /* Some cases in debug mode. */
+    CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, all->devices[my_rank], 60, all->c->sends_again,
+                             &all->comms[my_rank], &error));
     all->is_alone = 1;
     args.all = all;
     args.rank = my_rank;

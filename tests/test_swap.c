@@ -315,10 +315,48 @@ static void calls_out_of_order_are_refused(void) {
 
 /* --- ordering, on what was really enqueued --- */
 
-/* The recorded schedule of random chains has no race, and no wait that could go. */
+/* Does layer touch a byte that the layer before it in its buffer has swapped? */
+static int touches_swapped(const chain* c, int32_t layer, int32_t before) {
+    int32_t t;
+    int64_t i, j;
+    for (t = 0; t < c->desc.n_tensors; t++) {
+        const memoi_swap_place* place = memoi_swap_place_of(c->swap, before, t);
+        memo_swap_view there = memo_swap_get_view(c->swap, before, t);
+        memo_swap_view here = memo_swap_get_view(c->swap, layer, t);
+        for (i = place->moved_begin; i < place->moved_end; i++)
+            for (j = 0; j < c->desc.n_rows; j++) {
+                const char* a = (const char*)memo_swap_row(&there, i);
+                const char* b = (const char*)memo_swap_row(&here, j);
+                if (a < b + place->row_bytes && b < a + place->row_bytes) return 1;
+            }
+    }
+    return 0;
+}
+
+/* Waits of a micro-batch that a table of rows makes redundant: see memo.h, chapter 9. */
+static int64_t redundant_waits(const chain* c) {
+    int64_t n = 0;
+    int32_t i, k, before;
+    for (i = 0; i < c->desc.n_layers; i++) {
+        int is_covered = 0, is_host_covered = 0, is_device_covered = 0;
+        if ((before = memoi_swap_turn_of(c->swap, i)->previous) < 0) continue;
+        for (k = 0; k < i; k++) is_covered |= memoi_swap_turn_of(c->swap, k)->previous > before;
+        /* Until a later layer's wait does as well, nobody needs it. */
+        for (k = i; k < c->desc.n_layers; k++) {
+            if (k > i && memoi_swap_turn_of(c->swap, k)->previous >= 0) is_device_covered = 1;
+            if (k > i && memoi_swap_turn_of(c->swap, k)->previous > before) is_host_covered = 1;
+            if (is_host_covered || touches_swapped(c, k, before)) break;
+        }
+        n += (is_covered || is_host_covered) + is_covered + is_device_covered;
+    }
+    return n;
+}
+
+/* The recorded schedule of random chains has no race, and no wait that could go but those that a table of rows
+ * explains. */
 static void recorded_steps_are_ordered(void) {
     int round;
-    int64_t n_waits = 0;
+    int64_t n_waits = 0, n_explained = 0;
     for (round = 0; round < 100; round++) {
         memo_device* host = new_host(0);
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();
@@ -326,7 +364,7 @@ static void recorded_steps_are_ordered(void) {
         memo_schedule* schedule = NULL;
         memo_check* check = NULL;
         chain c;
-        int64_t micro_batch, abandoned = 0;
+        int64_t micro_batch, abandoned = 0, n_redundant;
         random_chain(&c);
         recorder_desc.device = host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
@@ -343,12 +381,13 @@ static void recorded_steps_are_ordered(void) {
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
         CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
-        /* After a step given up, waiting for what may already be done is the price of not knowing.
-         */
-        /* Nor do two layers of a table touch the same bytes where they swap different tensors. */
-        CHECK_CASE(abandoned || c.has_rows || check->n_redundant_waits == 0,
-                   "round %d: %lld of %lld waits: %s", round, (long long)check->n_redundant_waits,
-                   (long long)check->n_waits, describe(&c));
+        /* After a step given up, waiting for what may already be done is the price of not knowing. */
+        n_redundant = c.has_rows ? 3 * redundant_waits(&c) : 0;
+        n_explained += n_redundant > 0 && !abandoned;
+        CHECK_CASE(abandoned || check->n_redundant_waits == n_redundant,
+                   "round %d: %lld of %lld waits, not %lld: %s", round,
+                   (long long)check->n_redundant_waits, (long long)check->n_waits,
+                   (long long)n_redundant, describe(&c));
         n_waits += check->n_waits;
         memo_check_destroy(check);
         chain_close(&c);
@@ -356,6 +395,7 @@ static void recorded_steps_are_ordered(void) {
         memo_host_device_destroy(host);
     }
     CHECK(n_waits > 500);
+    printf("# chains with redundant waits: %lld of 100\n", (long long)n_explained);
 }
 
 /* A table that hides its k-th wait from the recorder: made, but not written down. */

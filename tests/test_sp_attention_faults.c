@@ -1,0 +1,397 @@
+/* test_sp_attention_faults.c - attention over two ranks where one call fails: of the device's table, of the communicator,
+ * or of the local attention, the k-th for every k.  Both ranks get a status with a message in bounded time, nothing
+ * leaks, and the same devices give the right results on a fresh communicator. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
+#include "memo_test.h"
+#include <time.h>
+
+#define N_TOKENS 16
+#define N_HEADS  2
+#define N_KV     1
+#define SIZE     4
+#define ELEMENTS (N_TOKENS * N_HEADS * SIZE)
+
+static memo_error error;
+
+/* --- the k-th call fails --- */
+
+typedef struct faults {
+    int64_t n_calls, failing; /* failing 0: none */
+    const memo_device* device;
+    memo_comm* comm;
+    memo_attention attention;
+} faults;
+
+static int is_failing(faults* f, const char* what, memo_error* e) {
+    if (++f->n_calls != f->failing) return 0;
+    memo_error_set(e, MEMO_STATUS_DEVICE, "%s, call %lld, was made to fail", what,
+                   (long long)f->failing);
+    return 1;
+}
+
+/* A function of the device's table, or of the communicator's, that may fail instead. */
+#define DEVICE_CALL(name, parameters, arguments)                                                   \
+    static memo_status faulty_##name parameters {                                                  \
+        faults* f = (faults*)context;                                                              \
+        if (is_failing(f, #name, e)) return MEMO_STATUS_DEVICE;                                    \
+        return f->device->name arguments;                                                          \
+    }
+#define INNER f->device->context
+DEVICE_CALL(device_alloc, (void* context, int64_t n, void** address, memo_error* e),
+            (INNER, n, address, e))
+DEVICE_CALL(stream_create,
+            (void* context, const char* name, int32_t priority, memo_stream* s, memo_error* e),
+            (INNER, name, priority, s, e))
+DEVICE_CALL(event_create, (void* context, memo_event* event, memo_error* e), (INNER, event, e))
+DEVICE_CALL(event_record, (void* context, memo_event event, memo_stream s, memo_error* e),
+            (INNER, event, s, e))
+DEVICE_CALL(event_wait, (void* context, memo_event event, memo_stream s, memo_error* e),
+            (INNER, event, s, e))
+DEVICE_CALL(copy_rows,
+            (void* context, memo_stream s, memo_copy_kind kind, void* to, int64_t to_stride,
+             const void* from, int64_t from_stride, int64_t n_bytes, int64_t n, memo_error* e),
+            (INNER, s, kind, to, to_stride, from, from_stride, n_bytes, n, e))
+DEVICE_CALL(fill,
+            (void* context, memo_stream s, void* address, int32_t value, int64_t n, memo_error* e),
+            (INNER, s, address, value, n, e))
+DEVICE_CALL(merge, (void* context, memo_stream s, const memo_merge_desc* d, memo_error* e),
+            (INNER, s, d, e))
+DEVICE_CALL(add, (void* context, memo_stream s, const memo_add_desc* d, memo_error* e),
+            (INNER, s, d, e))
+DEVICE_CALL(row_sums, (void* context, memo_stream s, const memo_row_sums_desc* d, memo_error* e),
+            (INNER, s, d, e))
+DEVICE_CALL(cast, (void* context, memo_stream s, const memo_cast_desc* d, memo_error* e),
+            (INNER, s, d, e))
+/* Waits all the same, as a device does that then reports what went wrong. */
+static memo_status faulty_stream_synchronize(void* context, memo_stream s, memo_error* e) {
+    faults* f = (faults*)context;
+    memo_status status = f->device->stream_synchronize(INNER, s, e);
+    if (!status && is_failing(f, "stream_synchronize", e)) return MEMO_STATUS_DEVICE;
+    return status;
+}
+/* What destroys is passed on. */
+static memo_status passed_free(void* context, void* address, memo_error* e) {
+    faults* f = (faults*)context;
+    return f->device->device_free(INNER, address, e);
+}
+static memo_status passed_stream_destroy(void* context, memo_stream s, memo_error* e) {
+    faults* f = (faults*)context;
+    return f->device->stream_destroy(INNER, s, e);
+}
+static memo_status passed_event_destroy(void* context, memo_event event, memo_error* e) {
+    faults* f = (faults*)context;
+    return f->device->event_destroy(INNER, event, e);
+}
+
+static memo_device faulty_device(faults* f) {
+    memo_device table = *f->device;
+    table.context = f;
+    table.device_alloc = faulty_device_alloc;
+    table.stream_create = faulty_stream_create;
+    table.event_create = faulty_event_create;
+    table.event_record = faulty_event_record;
+    table.event_wait = faulty_event_wait;
+    table.copy_rows = faulty_copy_rows;
+    table.fill = faulty_fill;
+    table.merge = faulty_merge;
+    table.add = faulty_add;
+    table.row_sums = faulty_row_sums;
+    table.cast = faulty_cast;
+    table.stream_synchronize = faulty_stream_synchronize;
+    table.device_free = passed_free;
+    table.stream_destroy = passed_stream_destroy;
+    table.event_destroy = passed_event_destroy;
+    return table;
+}
+
+#define COMM_CALL(name, parameters, arguments)                                                     \
+    static memo_status faulty_##name parameters {                                                  \
+        faults* f = (faults*)comm->context;                                                        \
+        if (is_failing(f, #name, e)) return MEMO_STATUS_COMM;                                      \
+        return f->comm->name arguments;                                                            \
+    }
+COMM_CALL(group_begin, (memo_comm * comm, memo_error* e), (f->comm, e))
+COMM_CALL(group_end, (memo_comm * comm, memo_stream s, memo_error* e), (f->comm, s, e))
+COMM_CALL(send,
+          (memo_comm * comm, memo_stream s, const void* from, int64_t n, memo_type type, int32_t to,
+           memo_error* e),
+          (f->comm, s, from, n, type, to, e))
+COMM_CALL(receive,
+          (memo_comm * comm, memo_stream s, void* to, int64_t n, memo_type type, int32_t from,
+           memo_error* e),
+          (f->comm, s, to, n, type, from, e))
+
+static memo_comm faulty_comm(faults* f) {
+    memo_comm table = *f->comm;
+    table.context = f;
+    table.group_begin = faulty_group_begin;
+    table.group_end = faulty_group_end;
+    table.send = faulty_send;
+    table.receive = faulty_receive;
+    return table;
+}
+
+/* The local attention is refused, or, every other time, fails when the stream gets there. */
+static memo_status failing_operation(void* args, memo_error* e) {
+    (void)args;
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "an operation was made to fail");
+}
+static memo_status faulty_attention(faults* f, memo_attention_function function, memo_stream s,
+                                    const memo_attention_block* block, memo_error* e) {
+    if (is_failing(f, "attention", e)) {
+        if (f->failing % 2) return MEMO_STATUS_DEVICE;
+        return memo_host_device_launch((memo_device*)(uintptr_t)f->device, s, failing_operation,
+                                       NULL, 0, e);
+    }
+    return function(f->attention.user, s, block, e);
+}
+static memo_status faulty_forward(void* user, memo_stream s, const memo_attention_block* block,
+                                  memo_error* e) {
+    faults* f = (faults*)user;
+    return faulty_attention(f, f->attention.forward, s, block, e);
+}
+static memo_status faulty_backward(void* user, memo_stream s, const memo_attention_block* block,
+                                   memo_error* e) {
+    faults* f = (faults*)user;
+    return faulty_attention(f, f->attention.backward, s, block, e);
+}
+
+/* --- two ranks --- */
+
+enum { FAULT_DEVICE, FAULT_COMM, FAULT_ATTENTION };
+/* What the rank does whose call has failed: it says so, or goes, or stands there until the other's time is up. */
+enum { AFTERWARDS_ABORT, AFTERWARDS_LEAVE, AFTERWARDS_STAY };
+enum { Q, K, V, D_OUT, OUT, D_Q, D_K, D_V, N_TENSORS };
+
+typedef struct rank_run {
+    int32_t rank, ring;
+    memo_type type;
+    int fault, afterwards;
+    int64_t failing; /* 0: none here */
+    int64_t n_calls;
+    memo_device* device;
+    memo_comm* world;
+    pthread_barrier_t* finished;
+    memo_status status;
+    memo_error error;
+    float tensors[N_TENSORS][ELEMENTS]; /* room for them */
+} rank_run;
+
+/* Everything that a trainer does from creation to synchronisation. */
+static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
+                             memo_stream stream, memo_error* e) {
+    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_tensors t;
+    memo_sp_attention_sizes sizes;
+    memo_sp_attention* attention = NULL;
+    memo_mask mask = memo_mask_default();
+    memo_host_attention state;
+    memo_status status;
+    void* saved = NULL;
+    float* lse = NULL;
+    state.device = r->device;
+    state.n_scores = 0;
+    layout_desc.ring = r->ring;
+    layout_desc.ulysses = 2 / r->ring;
+    layout_desc.n_tokens = N_TOKENS;
+    status = memo_layout_make(&layout_desc, &desc.layout, e);
+    desc.device = table;
+    desc.stream = stream;
+    *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
+    desc.n_q_heads = N_HEADS;
+    desc.n_kv_heads = N_KV; /* replicated where ulysses is 2 */
+    desc.head_size = SIZE;
+    desc.type = r->type;
+    desc.attention = memo_host_attention_functions(&state);
+    if (r->fault == FAULT_ATTENTION) {
+        f->attention = desc.attention;
+        desc.attention.forward = faulty_forward;
+        desc.attention.backward = faulty_backward;
+        desc.attention.user = f;
+    }
+    if (!status) status = memo_sp_attention_get_sizes(&desc, &sizes, e);
+    if (status) return status;
+    lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
+    saved = calloc((size_t)sizes.saved_bytes + 1, 1);
+    t.q = r->tensors[Q];
+    t.k = r->tensors[K];
+    t.v = r->tensors[V];
+    t.d_out = r->tensors[D_OUT];
+    t.out = r->tensors[OUT];
+    t.d_q = r->tensors[D_Q];
+    t.d_k = r->tensors[D_K];
+    t.d_v = r->tensors[D_V];
+    t.lse = lse;
+    t.saved = saved;
+    status = memo_sp_attention_create(&desc, &attention, e);
+    CHECK(!status == (attention != NULL));
+    if (!status) status = memo_sp_attention_forward(attention, &t, &mask, e);
+    if (!status) status = memo_sp_attention_backward(attention, &t, &mask, e);
+    if (!status) status = table->stream_synchronize(table->context, stream, e);
+    r->n_calls = f->n_calls; /* destroy has nobody to tell */
+    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) r->world->abort(r->world);
+    (void)r->device->stream_synchronize(r->device->context, stream, NULL);
+    memo_sp_attention_destroy(attention);
+    free(lse);
+    free(saved);
+    return status;
+}
+
+static void* rank_main(void* argument) {
+    rank_run* r = (rank_run*)argument;
+    memo_stream stream = NULL;
+    memo_device table;
+    memo_comm comm;
+    faults f;
+    memset(&f, 0, sizeof f);
+    memset(&r->error, 0, sizeof r->error);
+    f.device = r->device;
+    f.comm = r->world;
+    f.failing = r->failing;
+    r->status = r->device->stream_create(r->device->context, "compute", 0, &stream, &r->error);
+    table = r->fault == FAULT_DEVICE ? faulty_device(&f) : *r->device;
+    comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
+    if (!r->status)
+        r->status = rank_pass(r, r->fault == FAULT_DEVICE ? &table : r->device,
+                              r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);
+    if (stream) (void)r->device->stream_destroy(r->device->context, stream, NULL);
+    if (r->afterwards == AFTERWARDS_STAY) pthread_barrier_wait(r->finished);
+    r->world->destroy(r->world);
+    return NULL;
+}
+
+static double now_s(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Both ranks, on fresh devices and a fresh communicator. */
+static void run_ranks(rank_run* ranks) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_device* devices[2] = {NULL, NULL};
+    memo_comm* comms[2];
+    pthread_barrier_t finished;
+    pthread_t threads[2];
+    int r;
+    for (r = 0; r < 2; r++) CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
+    desc.n_ranks = 2;
+    desc.devices = devices;
+    desc.timeout_s = ranks->afterwards == AFTERWARDS_STAY ? 0.05 : 30;
+    CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
+    pthread_barrier_init(&finished, NULL, 2);
+    for (r = 0; r < 2; r++) {
+        ranks[r].world = comms[r];
+        ranks[r].device = devices[r];
+        ranks[r].finished = &finished;
+        pthread_create(&threads[r], NULL, rank_main, &ranks[r]);
+    }
+    for (r = 0; r < 2; r++) pthread_join(threads[r], NULL);
+    for (r = 0; r < 2; r++) {
+        CHECK(memo_host_device_get_stats(devices[r]).device_bytes == 0);
+        memo_host_device_destroy(devices[r]);
+    }
+    pthread_barrier_destroy(&finished);
+}
+
+static void ranks_init(rank_run* ranks, int32_t ring, memo_type type, int fault) {
+    int r, t, i;
+    memset(ranks, 0, 2 * sizeof *ranks);
+    for (r = 0; r < 2; r++) {
+        ranks[r].rank = r;
+        ranks[r].ring = ring;
+        ranks[r].type = type;
+        ranks[r].fault = fault;
+        for (t = Q; t <= D_OUT; t++)
+            for (i = 0; i < ELEMENTS; i++) {
+                float x = (float)((i * 7 + t * 3 + r * 5) % 11) - 5;
+                uint32_t bits;
+                memcpy(&bits, &x, 4);
+                if (type == MEMO_TYPE_F32)
+                    ranks[r].tensors[t][i] = x;
+                else /* a small integer is a bf16 */
+                    ((uint16_t*)(void*)ranks[r].tensors[t])[i] = (uint16_t)(bits >> 16);
+            }
+    }
+}
+
+static int is_right(const rank_run* r, const rank_run* expected) {
+    return !memcmp(r->tensors, expected->tensors, sizeof r->tensors);
+}
+
+/* Every call of this kind, one after another. */
+static void expect_statuses(int32_t ring, memo_type type, int fault) {
+    static rank_run expected[2], ranks[2];
+    int64_t k, n_calls[2], n_both = 0, n_runs = 0;
+    double longest_s = 0;
+    int r, other;
+    ranks_init(expected, ring, type, fault);
+    run_ranks(expected);
+    for (r = 0; r < 2; r++) {
+        CHECK_CASE(!expected[r].status, "%s", expected[r].error.message);
+        n_calls[r] = expected[r].n_calls;
+    }
+    for (r = 0; r < 2; r++)
+        for (k = 1; k <= n_calls[r]; k++) {
+            double begin_s = now_s(), elapsed_s;
+            ranks_init(ranks, ring, type, fault);
+            ranks[r].failing = k;
+            ranks[0].afterwards = ranks[1].afterwards = k % 11 == 0  ? AFTERWARDS_STAY
+                                                        : k % 5 == 1 ? AFTERWARDS_LEAVE
+                                                                     : AFTERWARDS_ABORT;
+            run_ranks(ranks);
+            elapsed_s = now_s() - begin_s;
+            if (elapsed_s > longest_s) longest_s = elapsed_s;
+            other = 1 - r;
+            CHECK_CASE(ranks[r].status && ranks[r].error.message[0],
+                       "fault %d, ring %d, rank %d, call %d", fault, (int)ring, r, (int)k);
+            if (ranks[r].afterwards != AFTERWARDS_STAY) /* before the other's time was up */
+                CHECK_CASE(strstr(ranks[r].error.message, "made to fail") != NULL,
+                           "fault %d, ring %d, rank %d, call %d: %s", fault, (int)ring, r, (int)k,
+                           ranks[r].error.message);
+            /* The other may have had all that it needs. */
+            CHECK_CASE(ranks[other].status ? ranks[other].error.message[0] != 0
+                                           : is_right(&ranks[other], &expected[other]),
+                       "fault %d, ring %d, rank %d, call %d: the other has status %d", fault,
+                       (int)ring, r, (int)k, (int)ranks[other].status);
+            if (ranks[other].status)
+                CHECK_CASE(ranks[other].status == MEMO_STATUS_COMM, "%s",
+                           ranks[other].error.message);
+            n_both += ranks[other].status != MEMO_STATUS_OK;
+            n_runs++;
+        }
+    CHECK_CASE(longest_s < 20, "%g s", longest_s);
+    ranks_init(ranks, ring, type, fault);
+    run_ranks(ranks);
+    for (r = 0; r < 2; r++) CHECK(!ranks[r].status && is_right(&ranks[r], &expected[r]));
+    printf("# %s %d, %s: %d faults, in %d both ranks failed, at most %.2f s\n",
+           ring == 2 ? "ring" : "ulysses", 2, memo_type_name(type), (int)n_runs, (int)n_both,
+           longest_s);
+    CHECK(n_both > n_runs / 3);
+}
+
+static void every_call_of_the_device_may_fail(void) {
+    expect_statuses(2, MEMO_TYPE_F32, FAULT_DEVICE);
+    expect_statuses(2, MEMO_TYPE_BF16, FAULT_DEVICE);
+    expect_statuses(1, MEMO_TYPE_BF16, FAULT_DEVICE);
+}
+static void every_call_of_the_communicator_may_fail(void) {
+    expect_statuses(2, MEMO_TYPE_F32, FAULT_COMM);
+    expect_statuses(1, MEMO_TYPE_BF16, FAULT_COMM);
+}
+static void every_local_attention_may_fail(void) {
+    expect_statuses(2, MEMO_TYPE_F32, FAULT_ATTENTION);
+    expect_statuses(1, MEMO_TYPE_F32, FAULT_ATTENTION);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(every_call_of_the_device_may_fail);
+    TEST(every_call_of_the_communicator_may_fail);
+    TEST(every_local_attention_may_fail);
+    return memo_test_end();
+}
