@@ -1,6 +1,7 @@
 /* test_sp_attention_faults.c - attention over two ranks where one call fails: of the device's table, of the communicator,
  * or of the local attention, the k-th for every k.  Both ranks get a status with a message in bounded time, nothing
- * leaks, and the same devices give the right results on a fresh communicator. */
+ * leaks, and the next run gives the right results: on a fresh communicator, and, as an operation that failed leaves a
+ * host device of no use, on fresh devices. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
