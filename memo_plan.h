@@ -7214,17 +7214,23 @@ MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limi
     return result;
 }
 
-#define MEMOI_ROUNDINGS_MAX 64
+#define MEMOI_ROUNDINGS_MAX       64
+#define MEMOI_ROUNDINGS_MAX_FEW   1024 /* where a score looks at few cells of the table, these: */
+#define MEMOI_ROUNDINGS_FEW_CELLS 64
+#define MEMOI_NEAR_MAX            16
 
-/* Tiles near the shares, those with most recomputation first; at most 4. */
+/* Tiles near the shares, those with most recomputation first: at most 4, or (is_wide) those around them
+ * too, MEMOI_NEAR_MAX. */
 MEMOI int memoi_near_tiles(const memoi_splitter* s, const memoi_bundle* bundle, const double* share,
-                           memoi_tiles* near_tiles) {
+                           int is_wide, memoi_tiles* near_tiles) {
     double kept = share[0] * (double)s->n_tiles, swapped = share[1] * (double)s->n_tiles;
     int n = 0, i, j;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < (is_wide ? MEMOI_NEAR_MAX : 4); i++) {
         memoi_tiles tiles;
         tiles.kept = (int64_t)(i & 1 ? ceil(kept - 1e-7) : floor(kept + 1e-7));
         tiles.swapped = (int64_t)(i & 2 ? ceil(swapped - 1e-7) : floor(swapped + 1e-7));
+        if (i & 4) tiles.kept += i & 1 ? 1 : -1;
+        if (i & 8) tiles.swapped += i & 2 ? 1 : -1;
         if (!memoi_tiles_are_valid(s, bundle, &tiles)) continue;
         for (j = 0; j < n; j++)
             if (near_tiles[j].kept == tiles.kept && near_tiles[j].swapped == tiles.swapped) break;
@@ -7244,7 +7250,7 @@ MEMOI int memoi_near_tiles(const memoi_splitter* s, const memoi_bundle* bundle, 
 MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* near_splits) {
     const memoi_bundle* bundle = &s->bundles[b];
     double share[3], n_others;
-    memoi_tiles near_tiles[4], others;
+    memoi_tiles near_tiles[MEMOI_NEAR_MAX], others;
     int32_t may = s->freedoms[b];
     int keeps = (may & MEMOI_MAY_KEEP) &&
                 (bundle->is_contiguous ? (may & MEMOI_MAY_SWAP) != 0 : 0); /* the second kind */
@@ -7257,7 +7263,7 @@ MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* nea
     others.kept = keeps ? s->n_tiles : 0;
     others.swapped = 0;
     n_others *= s->desc->swap->n_layers;
-    n = memoi_near_tiles(s, bundle, share, near_tiles);
+    n = memoi_near_tiles(s, bundle, share, 0, near_tiles);
     if (n > 2) n = 2;
     for (i = 0; i < 2 * n; i++) {
         near_splits[i].tiles[0] = near_tiles[i / 2];
@@ -7268,18 +7274,22 @@ MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* nea
     return 2 * n;
 }
 
-MEMOI int memoi_near_splits(const memoi_splitter* s, int32_t b, memoi_split* near_splits) {
-    memoi_tiles near_tiles[4];
+MEMOI int memoi_near_splits(const memoi_splitter* s, int32_t b, int is_wide,
+                            memoi_split* near_splits) {
+    memoi_tiles near_tiles[MEMOI_NEAR_MAX];
     int n, i;
     if (s->freedoms[b] & MEMOI_BY_LAYERS) return memoi_near_layers(s, b, near_splits);
-    n = memoi_near_tiles(s, &s->bundles[b], s->shares + 3 * b, near_tiles);
-    memset(near_splits, 0, 4 * sizeof *near_splits);
+    n = memoi_near_tiles(s, &s->bundles[b], s->shares + 3 * b, is_wide, near_tiles);
+    memset(near_splits, 0, MEMOI_NEAR_MAX * sizeof *near_splits);
     for (i = 0; i < n; i++) near_splits[i].tiles[0] = near_tiles[i];
     return n;
 }
 
 /* Tries the tiles around s->shares, of all bundles that are split, and mends what does not fit. */
 MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
+    int64_t n_cells = (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors;
+    int64_t most =
+        n_cells <= MEMOI_ROUNDINGS_FEW_CELLS ? MEMOI_ROUNDINGS_MAX_FEW : MEMOI_ROUNDINGS_MAX;
     int64_t n_roundings = 1, k, rest;
     memo_status status;
     int32_t b;
@@ -7288,10 +7298,12 @@ MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
         int is_better;
         int64_t n = 1;
         for (b = 0, rest = k; b < s->n_bundles; b++) {
-            memoi_split near_splits[4];
-            int n_near = memoi_near_splits(s, b, near_splits);
+            memoi_split near_splits[MEMOI_NEAR_MAX];
+            int32_t n_after = s->n_bundles - 1 - b; /* each has 4 */
+            int is_wide = n_after < 5 && (n * MEMOI_NEAR_MAX << 2 * n_after) <= most;
+            int n_near = memoi_near_splits(s, b, is_wide, near_splits);
             if (n_near == 0) return MEMO_STATUS_OK;
-            if (n * n_near > MEMOI_ROUNDINGS_MAX) n_near = 1;
+            if (n * n_near > most) n_near = 1;
             s->trial.splits[b] = near_splits[rest % n_near];
             rest /= n_near;
             n *= n_near;

@@ -927,8 +927,8 @@ static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
     paper_print(
         "\nTable 7: the fraction alpha of the rows that is swapped, on the published layouts\n"
         "  published | the paper's program, closed form | the alpha with the shortest simulated "
-        "step "
-        "(steps of 1/64) | memo_plan_swap's\n  plan of three tensors (input, attention output, "
+        "step (steps of 1/64) |\n  memo_plan_swap's plan of three tensors (input, attention "
+        "output, "
         "others) in the memory that the engine needs\n");
     swap_hardware trial = *hw;
     r->n_alpha_floor = r->n_alpha_best = swap_n_alpha_equal(hw);
