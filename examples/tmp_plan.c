@@ -4,8 +4,22 @@
  *   tmp_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
  *
  * prints the makespans of two sub-batches, and with --degrees-profile FILE it solves the planner.  tmp_plan --help
- * says the rest.  Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the
- * command line or a file.
+ * says the rest.
+ *
+ * A profile is written by memo_degrees_problem_write, from constants (memo_degrees_problem_from_model) or as measured,
+ * by all ranks, for each degree d:
+ *
+ *   memo_degree_comms_create(world, d, next, ...)         the groups of d, and across to the next larger degree
+ *   memo_comm_measure(comms.tensor, ..., ALL_REDUCE, ...) C and CB: of a part's rows x hidden elements
+ *   memo_comm_measure(comms.data, ..., ALL_REDUCE, ...)   GRADIENTS: of the block's share of the weights
+ *   memo_comm_measure(comms.across, ..., ALL_GATHER, ...) gather d next: of a part's rows x hidden elements
+ *   event_elapsed around the block's functions, no comm   F: forward; X: recompute, backward and weights
+ *   memory_info, or the plan of the arena                 STATE, SAVED, RUNTIME
+ *
+ * The gather between degrees that are not neighbours has across between those two.  tests/test_blocks.c,
+ * measured_profile, does it for two degrees.
+ *
+ * Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
  * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm
  *         with -DMEMO_LP_SOLVE and -llpsolve55 the integer program is solved by lp_solve */

@@ -1,7 +1,9 @@
 /* Chapter 8 of memo_sp.h, run over threads: the schedule as recorded, losses and gradients bitwise those of the default
  * order and within rounding those of the unsplit model, the layers of a split model, order and errors. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_test.h"
 #include "thread_ranks.h"
@@ -107,30 +109,43 @@ static void gradients_are_right(void) {
 
 /* ---- degrees that change between blocks ----
  *
- * Two stages of two MLP blocks, each of its own degree, dropout keyed by the row of the whole batch.  The loss is a
- * weighted sum of the output; gradients are summed over the data-parallel ranks and compared with those of one rank. */
+ * Three stages, each an attention and an MLP block of its own degree, dropout keyed by the row of the whole batch.  The
+ * loss is a weighted sum of the output; it and the gradients, summed over the data-parallel ranks, are compared with
+ * those of one rank and one part. */
 
-#define MIXED_GRADIENTS (4 * 2 * HIDDEN * WIDTH)
+enum {
+    MIXED_STAGES = 3,
+    MIXED_ROWS = 128,
+    MIXED_TOKENS = 4, /* of a sequence */
+    MIXED_LINEARS = 6,
+    MIXED_STAGE_WEIGHTS = 4 * HIDDEN * HIDDEN + 2 * HIDDEN * WIDTH,
+    MIXED_GRADIENTS = MIXED_STAGES * MIXED_STAGE_WEIGHTS
+};
 
 typedef struct mixed_stage {
     memo_degree_comms comms;
     memo_blocks* blocks;
-    memo_linear up[2], down[2];
-    memo_share width;
-    int first_block, n_rows; /* of a part */
-    int row[2][ROWS];        /* of the batch, of each part */
-    float weights[2][2][HIDDEN * WIDTH], gradients[2][2][HIDDEN * WIDTH];
-    float h[2][2][ROWS * HIDDEN]; /* of a block and part, as all that follows */
-    float out[2][ROWS * HIDDEN], d[2][ROWS * HIDDEN], dy[2][ROWS * HIDDEN];
-    float y[2][ROWS * HIDDEN], g[2][ROWS * HIDDEN];
-    float act[2][ROWS * WIDTH], d_act[2][ROWS * WIDTH];
+    blocks_log log;
+    memo_linear linears[MIXED_LINEARS]; /* q, k, v, o, up, down */
+    memo_share heads, width;            /* heads: in elements */
+    int number, n_rows;                 /* of a part */
+    int row[MAX_SPLIT][MIXED_ROWS];     /* of the batch, of each part */
+    float weights[MIXED_LINEARS][HIDDEN * WIDTH], gradients[MIXED_LINEARS][HIDDEN * WIDTH];
+    float h[2][MAX_SPLIT][MIXED_ROWS * HIDDEN]; /* of a block and part, as all that follows */
+    float out[MAX_SPLIT][MIXED_ROWS * HIDDEN], d[MAX_SPLIT][MIXED_ROWS * HIDDEN];
+    float dy[MAX_SPLIT][MIXED_ROWS * HIDDEN], piece[MAX_SPLIT][MIXED_ROWS * HIDDEN];
+    float y[MAX_SPLIT][MIXED_ROWS * HIDDEN], g[MAX_SPLIT][MIXED_ROWS * HIDDEN];
+    float act[MAX_SPLIT][MIXED_ROWS * WIDTH], d_act[MAX_SPLIT][MIXED_ROWS * WIDTH];
+    float qkvo[4][MAX_SPLIT][MIXED_ROWS * HIDDEN], d_qkvo[4][MAX_SPLIT][MIXED_ROWS * HIDDEN];
 } mixed_stage;
 
 typedef struct mixed_job {
-    int degrees[2];
+    int degrees[MIXED_STAGES], n_parts;
     memo_blocks_order order;
-    float gradients[8][MIXED_GRADIENTS]; /* of each rank, at the places of the whole */
-    char has[8][MIXED_GRADIENTS];
+    float losses[8][MIXED_ROWS]; /* of each rank, of the rows it has, at the places of the whole */
+    float gradients[8][MIXED_GRADIENTS]; /* likewise */
+    char has[8][MIXED_GRADIENTS], has_row[8][MIXED_ROWS];
+    recorded_rank recorded[8][MIXED_STAGES];
 } mixed_job;
 
 typedef struct mixed_work {
@@ -139,26 +154,82 @@ typedef struct mixed_work {
     int step; /* which of the pieces below */
 } mixed_work;
 
-enum { MIXED_ENTER, MIXED_ACTIVATE, MIXED_RETURN, MIXED_DERIVE, MIXED_LEAVE, MIXED_LEAVE_BACKWARD };
+enum {
+    MIXED_ENTER,
+    MIXED_ATTEND,
+    MIXED_ACTIVATE,
+    MIXED_RETURN,
+    MIXED_ATTEND_BACKWARD,
+    MIXED_DERIVE,
+    MIXED_ADD,
+    MIXED_LEAVE,
+    MIXED_LEAVE_BACKWARD
+};
+
+static float mixed_keep(const mixed_stage* m, int block, int s, int r, int i) {
+    return model_keep(2 * m->number + block, m->row[s][r], i);
+}
 
 static void mixed_residual(const mixed_stage* m, int block, int s, float* to) {
     int r, i;
     for (r = 0; r < m->n_rows; r++)
         for (i = 0; i < HIDDEN; i++)
-            to[r * HIDDEN + i] =
-                m->h[block][s][r * HIDDEN + i] +
-                model_keep(m->first_block + block, m->row[s][r], i) * m->y[s][r * HIDDEN + i];
+            to[r * HIDDEN + i] = m->h[block][s][r * HIDDEN + i] +
+                                 mixed_keep(m, block, s, r, i) * m->y[s][r * HIDDEN + i];
+}
+
+/* Row r of one head at column `at` over the tokens before it in its sequence: output, or gradients. */
+static void mixed_attend(mixed_stage* m, int s, int r, int at, int is_backward) {
+    const int w = (int)m->heads.count, first = r / MIXED_TOKENS * MIXED_TOKENS;
+    float *q = m->qkvo[0][s] + at, *k = m->qkvo[1][s] + at, *v = m->qkvo[2][s] + at;
+    float *dq = m->d_qkvo[0][s] + at, *dk = m->d_qkvo[1][s] + at, *dv = m->d_qkvo[2][s] + at;
+    const float* d_o = m->d_qkvo[3][s] + at;
+    float p[MIXED_TOKENS], dp[MIXED_TOKENS], sum = 0, dot = 0;
+    int c, i;
+    for (c = first; c <= r; c++) {
+        float score = 0;
+        for (i = 0; i < HEAD; i++) score += q[r * w + i] * k[c * w + i];
+        sum += p[c - first] = expf(score);
+    }
+    for (c = first; c <= r; c++) p[c - first] /= sum;
+    for (i = 0; i < HEAD && !is_backward; i++) {
+        float o = 0;
+        for (c = first; c <= r; c++) o += p[c - first] * v[c * w + i];
+        m->qkvo[3][s][r * w + at + i] = o;
+        dq[r * w + i] = dk[r * w + i] = dv[r * w + i] = 0;
+    }
+    if (!is_backward) return;
+    for (c = first; c <= r; c++) {
+        dp[c - first] = 0;
+        for (i = 0; i < HEAD; i++) {
+            dp[c - first] += d_o[r * w + i] * v[c * w + i];
+            dv[c * w + i] += p[c - first] * d_o[r * w + i];
+        }
+        dot += dp[c - first] * p[c - first];
+    }
+    for (c = first; c <= r; c++)
+        for (i = 0; i < HEAD; i++) {
+            float ds = p[c - first] * (dp[c - first] - dot);
+            dq[r * w + i] += ds * k[c * w + i];
+            dk[c * w + i] += ds * q[r * w + i];
+        }
 }
 
 static memo_status mixed_piece(void* args, memo_error* e) {
     const mixed_work* w = (const mixed_work*)args;
     mixed_stage* m = w->stage;
     int s = w->call.part, block = w->call.block, r, i;
-    int64_t j, n = (int64_t)m->n_rows * m->width.count;
+    int64_t j, n = (int64_t)m->n_rows * m->width.count, n_hidden = (int64_t)m->n_rows * HIDDEN;
     (void)e;
     switch (w->step) {
     case MIXED_ENTER:
         if (!w->call.is_input_saved) mixed_residual(m, block - 1, s, m->h[block][s]);
+        break;
+    case MIXED_ATTEND:
+    case MIXED_ATTEND_BACKWARD:
+        for (r = 0; r < m->n_rows; r++)
+            for (i = 0; i < m->heads.count; i += HEAD)
+                mixed_attend(m, s, r, i, w->step == MIXED_ATTEND_BACKWARD);
         break;
     case MIXED_ACTIVATE:
         for (j = 0; j < n; j++) m->act[s][j] = tanhf(m->act[s][j]);
@@ -167,16 +238,18 @@ static memo_status mixed_piece(void* args, memo_error* e) {
         for (r = 0; r < m->n_rows; r++)
             for (i = 0; i < HIDDEN; i++) {
                 if (block == 0) m->d[s][r * HIDDEN + i] += m->g[s][r * HIDDEN + i];
-                m->dy[s][r * HIDDEN + i] =
-                    model_keep(m->first_block + block, m->row[s][r], i) * m->d[s][r * HIDDEN + i];
+                m->dy[s][r * HIDDEN + i] = mixed_keep(m, block, s, r, i) * m->d[s][r * HIDDEN + i];
             }
         break;
     case MIXED_DERIVE:
         for (j = 0; j < n; j++) m->d_act[s][j] *= 1 - m->act[s][j] * m->act[s][j];
         break;
+    case MIXED_ADD:
+        for (j = 0; j < n_hidden; j++) m->g[s][j] += m->piece[s][j];
+        break;
     case MIXED_LEAVE: mixed_residual(m, 1, s, m->out[s]); break;
     default:
-        for (j = 0; j < (int64_t)m->n_rows * HIDDEN; j++) m->d[s][j] += m->g[s][j];
+        for (j = 0; j < n_hidden; j++) m->d[s][j] += m->g[s][j];
     }
     return MEMO_STATUS_OK;
 }
@@ -187,35 +260,61 @@ static memo_status mixed_launch(mixed_stage* m, const memo_block_call* call, int
     work.stage = m;
     work.call = *call;
     work.step = step;
-    return memo_host_device_launch((memo_device*)m->up[0].functions.context, call->stream,
+    return memo_host_device_launch((memo_device*)m->linears[0].functions.context, call->stream,
                                    mixed_piece, &work, sizeof work, e);
 }
 
 static memo_status mixed_recompute(void* context, const memo_block_call* call, memo_error* e) {
     mixed_stage* m = (mixed_stage*)context;
-    int s = call->part, k = call->block;
-    if (mixed_launch(m, call, MIXED_ENTER, e) ||
-        memo_linear_forward(&m->up[k], call->stream, m->h[k][s], m->act[s], m->n_rows, e) ||
-        mixed_launch(m, call, MIXED_ACTIVATE, e))
-        return e->status;
-    if (!call->has_output) return MEMO_STATUS_OK;
-    return memo_linear_forward(&m->down[k], call->stream, m->act[s], m->y[s], m->n_rows, e);
+    int s = call->part, is_mlp = call->block == 1, j;
+    memo_linear* l = m->linears;
+    memo_status status = mixed_launch(m, call, MIXED_ENTER, e);
+    for (j = 0; j < 3 && !is_mlp && !status; j++)
+        status = memo_linear_forward(&l[j], call->stream, m->h[0][s], m->qkvo[j][s], m->n_rows, e);
+    if (!status && is_mlp)
+        status = memo_linear_forward(&l[4], call->stream, m->h[1][s], m->act[s], m->n_rows, e);
+    if (!status) status = mixed_launch(m, call, is_mlp ? MIXED_ACTIVATE : MIXED_ATTEND, e);
+    if (status || !call->has_output) return status;
+    return memo_linear_forward(&l[is_mlp ? 5 : 3], call->stream, is_mlp ? m->act[s] : m->qkvo[3][s],
+                               m->y[s], m->n_rows, e);
 }
 static memo_status mixed_backward(void* context, const memo_block_call* call, memo_error* e) {
     mixed_stage* m = (mixed_stage*)context;
-    int s = call->part, k = call->block;
-    if (mixed_launch(m, call, MIXED_RETURN, e) ||
-        memo_linear_backward(&m->down[k], call->stream, m->dy[s], m->d_act[s], m->n_rows, e) ||
-        mixed_launch(m, call, MIXED_DERIVE, e))
+    memo_linear* l = m->linears;
+    int s = call->part, j;
+    memo_status status = mixed_launch(m, call, MIXED_RETURN, e);
+    if (status) return status;
+    if (call->block == 1) {
+        if (memo_linear_backward(&l[5], call->stream, m->dy[s], m->d_act[s], m->n_rows, e) ||
+            mixed_launch(m, call, MIXED_DERIVE, e))
+            return e->status;
+        return memo_linear_backward(&l[4], call->stream, m->d_act[s], m->g[s], m->n_rows, e);
+    }
+    if (memo_linear_backward(&l[3], call->stream, m->dy[s], m->d_qkvo[3][s], m->n_rows, e) ||
+        mixed_launch(m, call, MIXED_ATTEND_BACKWARD, e))
         return e->status;
-    return memo_linear_backward(&m->up[k], call->stream, m->d_act[s], m->g[s], m->n_rows, e);
+    for (j = 0; j < 3 && !status; j++) {
+        status = memo_linear_backward(&l[j], call->stream, m->d_qkvo[j][s],
+                                      j ? m->piece[s] : m->g[s], m->n_rows, e);
+        if (!status && j) status = mixed_launch(m, call, MIXED_ADD, e);
+    }
+    return status;
 }
 static memo_status mixed_weights(void* context, const memo_block_call* call, memo_error* e) {
     mixed_stage* m = (mixed_stage*)context;
-    int s = call->part, k = call->block;
-    if (memo_linear_weights(&m->down[k], call->stream, m->act[s], m->dy[s], m->n_rows, e))
-        return e->status;
-    return memo_linear_weights(&m->up[k], call->stream, m->h[k][s], m->d_act[s], m->n_rows, e);
+    memo_linear* l = m->linears;
+    int s = call->part, j;
+    memo_status status;
+    if (call->block == 1) {
+        if (memo_linear_weights(&l[5], call->stream, m->act[s], m->dy[s], m->n_rows, e))
+            return e->status;
+        return memo_linear_weights(&l[4], call->stream, m->h[1][s], m->d_act[s], m->n_rows, e);
+    }
+    status = memo_linear_weights(&l[3], call->stream, m->qkvo[3][s], m->dy[s], m->n_rows, e);
+    for (j = 0; j < 3 && !status; j++)
+        status =
+            memo_linear_weights(&l[j], call->stream, m->h[0][s], m->d_qkvo[j][s], m->n_rows, e);
+    return status;
 }
 static memo_status mixed_leave(void* context, const memo_block_call* call, memo_error* e) {
     return mixed_launch((mixed_stage*)context, call, MIXED_LEAVE, e);
@@ -224,47 +323,57 @@ static memo_status mixed_leave_backward(void* context, const memo_block_call* ca
     return mixed_launch((mixed_stage*)context, call, MIXED_LEAVE_BACKWARD, e);
 }
 
-/* Where weight j of a rank's share lies in the whole: up (WIDTH, HIDDEN), then down (HIDDEN, WIDTH). */
-static int mixed_place(const mixed_stage* m, int block, int is_down, int j) {
-    int at = (m->first_block + block) * 2 * HIDDEN * WIDTH + is_down * HIDDEN * WIDTH;
-    int count = (int)m->width.count, begin = (int)m->width.begin;
-    return is_down ? at + j / count * WIDTH + begin + j % count : at + begin * HIDDEN + j;
+static int64_t mixed_size(const mixed_stage* m, int linear) {
+    return m->linears[linear].n_in * m->linears[linear].n_out;
+}
+/* Where weight j of a rank's share of a linear lies in the whole. */
+static int64_t mixed_place(const mixed_stage* m, int linear, int64_t j) {
+    memo_share share = linear < 4 ? m->heads : m->width;
+    int64_t n = linear < 4 ? HIDDEN : WIDTH; /* that is split */
+    int64_t at = (int64_t)m->number * MIXED_STAGE_WEIGHTS +
+                 (linear < 4 ? linear * HIDDEN * HIDDEN
+                             : 4 * HIDDEN * HIDDEN + (linear - 4) * HIDDEN * WIDTH);
+    if (linear == 3 || linear == 5) return at + j / share.count * n + share.begin + j % share.count;
+    return at + share.begin * HIDDEN + j;
 }
 
 static memo_status mixed_make(mixed_stage* m, thread_rank* rank, const mixed_job* mix, int k,
                               memo_error* e) {
     memo_blocks_desc desc = memo_blocks_desc_default();
-    memo_block_buffers buffers[2];
-    int size = rank->comm->size, degree = mix->degrees[k], s, r, b, j;
-    int low = mix->degrees[0] < mix->degrees[1] ? mix->degrees[0] : mix->degrees[1];
-    int n_groups = degree / low, part = ROWS * low / size / 2; /* rows of a part of the smaller */
-    if (memo_degree_comms_create(rank->comm, degree, k == 0 ? mix->degrees[1] : 0, &m->comms, e))
+    memo_block_buffers buffers[MAX_SPLIT];
+    int size = rank->comm->size, degree = mix->degrees[k], low = 8, s, r, i, part, n_groups;
+    int64_t j;
+    for (i = 0; i < MIXED_STAGES; i++) low = mix->degrees[i] < low ? mix->degrees[i] : low;
+    n_groups = degree / low; /* of the smallest degree, in this one */
+    part = MIXED_ROWS * low / size / mix->n_parts;
+    if (memo_degree_comms_create(rank->comm, degree, k + 1 < MIXED_STAGES ? mix->degrees[k + 1] : 0,
+                                 &m->comms, e))
         return e->status;
-    m->first_block = 2 * k;
+    m->number = k;
     m->n_rows = n_groups * part;
     m->width = memo_share_of(WIDTH, degree, m->comms.tensor->rank);
-    for (s = 0; s < 2; s++) /* part s of the larger: part s of each smaller group in it */
+    m->heads = memo_share_of(N_HEADS, degree, m->comms.tensor->rank);
+    m->heads.begin *= HEAD;
+    m->heads.count *= HEAD;
+    for (s = 0; s < mix->n_parts; s++) /* part s of the larger: part s of each smaller in it */
         for (r = 0; r < m->n_rows; r++)
             m->row[s][r] =
-                (rank->comm->rank / degree * n_groups + r / part) * 2 * part + s * part + r % part;
-    for (b = 0; b < 2; b++) {
-        memo_linear *up = &m->up[b], *down = &m->down[b];
-        up->functions = down->functions = memo_host_linear_functions(rank->device);
-        up->split = MEMO_LINEAR_COLUMN;
-        down->split = MEMO_LINEAR_ROW;
-        up->n_in = down->n_out = HIDDEN;
-        up->n_out = down->n_in = m->width.count;
-        up->weights = m->weights[b][0];
-        down->weights = m->weights[b][1];
-        up->d_weights = m->gradients[b][0];
-        down->d_weights = m->gradients[b][1];
-        for (j = 0; j < HIDDEN * (int)m->width.count; j++) {
-            m->weights[b][0][j] = model_value(77, mixed_place(m, b, 0, j));
-            m->weights[b][1][j] = model_value(77, mixed_place(m, b, 1, j));
-        }
+                ((rank->comm->rank / degree * n_groups + r / part) * mix->n_parts + s) * part +
+                r % part;
+    for (i = 0; i < MIXED_LINEARS; i++) {
+        memo_linear* l = &m->linears[i];
+        int64_t share = i < 4 ? m->heads.count : m->width.count;
+        l->functions = memo_host_linear_functions(rank->device);
+        l->split = i == 3 || i == 5 ? MEMO_LINEAR_ROW : MEMO_LINEAR_COLUMN;
+        l->n_in = l->split == MEMO_LINEAR_ROW ? share : HIDDEN;
+        l->n_out = l->split == MEMO_LINEAR_ROW ? HIDDEN : share;
+        l->weights = m->weights[i];
+        l->d_weights = m->gradients[i];
+        for (j = 0; j < mixed_size(m, i); j++)
+            m->weights[i][j] = model_value(77, mixed_place(m, i, j));
     }
     memset(buffers, 0, sizeof buffers);
-    for (s = 0; s < 2; s++) {
+    for (s = 0; s < mix->n_parts; s++) {
         buffers[s].output = m->y[s];
         buffers[s].gradient = m->g[s];
         buffers[s].count = (int64_t)m->n_rows * HIDDEN;
@@ -274,7 +383,7 @@ static memo_status mixed_make(mixed_stage* m, thread_rank* rank, const mixed_job
     desc.comm = m->comms.tensor;
     desc.schedule.order = mix->order;
     desc.schedule.n_blocks = 2;
-    desc.schedule.blocks_per_layer = 1;
+    desc.schedule.n_parts = mix->n_parts;
     desc.buffers = buffers;
     desc.functions.context = m;
     desc.functions.forward = desc.functions.recompute = mixed_recompute;
@@ -282,6 +391,7 @@ static memo_status mixed_make(mixed_stage* m, thread_rank* rank, const mixed_job
     desc.functions.weights = mixed_weights;
     desc.functions.forward_end = mixed_leave;
     desc.functions.backward_end = mixed_leave_backward;
+    blocks_log_init(&m->log, &desc);
     return memo_blocks_create(&desc, &m->blocks, e);
 }
 
@@ -297,102 +407,151 @@ static memo_status mixed_exchange(thread_rank* rank, memo_comm* across, float* f
                    count * (int64_t)sizeof(float), e);
 }
 
-static memo_status mixed_run(mixed_stage* m, thread_rank* rank, mixed_job* mix, memo_error* e) {
-    memo_comm* across = m[0].comms.across;
-    int s, r, i, k, b, w;
-    for (s = 0; s < 2; s++)
-        for (r = 0; r < m[0].n_rows; r++)
+/* Forward through all stages, backward through all, gradients summed over the data-parallel ranks. */
+static memo_status mixed_run(mixed_stage* m, thread_rank* rank, const mixed_job* mix,
+                             memo_error* e) {
+    mixed_stage* last = &m[MIXED_STAGES - 1];
+    int s, r, i, k, n = mix->n_parts;
+    for (s = 0; s < n; s++) {
+        for (r = 0; r < m->n_rows * HIDDEN; r++)
+            m->h[0][s][r] = model_value(78, m->row[s][r / HIDDEN] * HIDDEN + r % HIDDEN);
+        for (r = 0; r < last->n_rows * HIDDEN; r++)
+            last->d[s][r] =
+                model_value(79, last->row[s][r / HIDDEN] * HIDDEN + r % HIDDEN) / MIXED_ROWS;
+    }
+    for (k = 0; k < MIXED_STAGES; k++) {
+        if (memo_blocks_forward(m[k].blocks, e)) return e->status;
+        for (s = 0; s < n && k + 1 < MIXED_STAGES; s++)
+            if (mixed_exchange(rank, m[k].comms.across, m[k].out[s], m[k].n_rows, m[k + 1].h[0][s],
+                               m[k + 1].n_rows, e))
+                return e->status;
+    }
+    for (k = MIXED_STAGES - 1; k >= 0; k--) {
+        if (memo_blocks_backward(m[k].blocks, e)) return e->status;
+        for (s = 0; s < n && k > 0; s++)
+            if (mixed_exchange(rank, m[k - 1].comms.across, m[k].d[s], m[k].n_rows, m[k - 1].d[s],
+                               m[k - 1].n_rows, e))
+                return e->status;
+        for (i = 0; i < MIXED_LINEARS; i++)
+            if (m[k].comms.data->all_reduce(m[k].comms.data, rank->stream, m[k].gradients[i],
+                                            m[k].gradients[i], mixed_size(&m[k], i), MEMO_TYPE_F32,
+                                            MEMO_REDUCTION_SUM, e))
+                return e->status;
+    }
+    return rank->device->stream_synchronize(rank->device->context, rank->stream, e);
+}
+
+static void mixed_result(mixed_stage* m, mixed_job* mix, int me) {
+    const mixed_stage* last = &m[MIXED_STAGES - 1];
+    int s, r, i, k;
+    int64_t j;
+    for (s = 0; s < mix->n_parts; s++)
+        for (r = 0; r < last->n_rows; r++) {
+            float loss = 0;
             for (i = 0; i < HIDDEN; i++)
-                m[0].h[0][s][r * HIDDEN + i] = model_value(78, m[0].row[s][r] * HIDDEN + i);
-    for (s = 0; s < 2; s++)
-        for (r = 0; r < m[1].n_rows; r++)
-            for (i = 0; i < HIDDEN; i++)
-                m[1].d[s][r * HIDDEN + i] = model_value(79, m[1].row[s][r] * HIDDEN + i);
-    if (memo_blocks_forward(m[0].blocks, e)) return e->status;
-    for (s = 0; s < 2; s++)
-        if (mixed_exchange(rank, across, m[0].out[s], m[0].n_rows, m[1].h[0][s], m[1].n_rows, e))
-            return e->status;
-    if (memo_blocks_forward(m[1].blocks, e) || memo_blocks_backward(m[1].blocks, e))
-        return e->status;
-    for (s = 0; s < 2; s++)
-        if (mixed_exchange(rank, across, m[1].d[s], m[1].n_rows, m[0].d[s], m[0].n_rows, e))
-            return e->status;
-    if (memo_blocks_backward(m[0].blocks, e)) return e->status;
-    for (k = 0; k < 2; k++)
-        for (b = 0; b < 2; b++)
-            for (w = 0; w < 2; w++)
-                if (m[k].comms.data->all_reduce(m[k].comms.data, rank->stream, m[k].gradients[b][w],
-                                                m[k].gradients[b][w], HIDDEN * m[k].width.count,
-                                                MEMO_TYPE_F32, MEMO_REDUCTION_SUM, e))
-                    return e->status;
-    if (rank->device->stream_synchronize(rank->device->context, rank->stream, e)) return e->status;
-    for (k = 0; k < 2; k++)
-        for (b = 0; b < 2; b++)
-            for (w = 0; w < 2; w++)
-                for (i = 0; i < HIDDEN * (int)m[k].width.count; i++) {
-                    int at = mixed_place(&m[k], b, w, i);
-                    mix->gradients[rank->comm->rank][at] = m[k].gradients[b][w][i];
-                    mix->has[rank->comm->rank][at] = 1;
-                }
-    return MEMO_STATUS_OK;
+                loss += last->out[s][r * HIDDEN + i] *
+                        model_value(79, last->row[s][r] * HIDDEN + i) / MIXED_ROWS;
+            mix->losses[me][last->row[s][r]] = loss;
+            mix->has_row[me][last->row[s][r]] = 1;
+        }
+    for (k = 0; k < MIXED_STAGES; k++) {
+        memo_blocks_desc desc = m[k].log.inner;
+        for (i = 0; i < MIXED_LINEARS; i++)
+            for (j = 0; j < mixed_size(&m[k], i); j++) {
+                int64_t at = mixed_place(&m[k], i, j);
+                mix->gradients[me][at] = m[k].gradients[i][j];
+                mix->has[me][at] = 1;
+            }
+        compare_recorded(&desc, 1, NULL, &m[k].log, &mix->recorded[me][k]);
+    }
 }
 
 static memo_status mixed_rank(thread_rank* rank, memo_error* e) {
     mixed_job* mix = (mixed_job*)rank->user;
-    mixed_stage* m = (mixed_stage*)calloc(2, sizeof *m);
-    memo_status status;
+    mixed_stage* m = (mixed_stage*)calloc(MIXED_STAGES, sizeof *m);
+    memo_status status = MEMO_STATUS_OK;
     int k;
     if (!m) abort();
-    status = mixed_make(&m[0], rank, mix, 0, e);
-    if (!status) status = mixed_make(&m[1], rank, mix, 1, e);
+    for (k = 0; k < MIXED_STAGES && !status; k++) status = mixed_make(&m[k], rank, mix, k, e);
     if (!status) status = mixed_run(m, rank, mix, e);
-    for (k = 0; k < 2; k++) {
+    if (!status) mixed_result(m, mix, rank->comm->rank);
+    for (k = 0; k < MIXED_STAGES; k++) {
         memo_blocks_destroy(m[k].blocks);
         memo_degree_comms_destroy(&m[k].comms);
+        blocks_log_free(&m[k].log);
     }
     free(m);
     return status;
 }
 
-static void mixed_degrees(void) {
-    static const int cases[][3] = {{2, 1, 2}, {4, 2, 4}, {4, 4, 2}, {4, 1, 4},
-                                   {8, 2, 8}, {8, 4, 1}, {4, 2, 2}};
-    mixed_job* whole = (mixed_job*)calloc(1, sizeof *whole);
-    size_t c;
-    int order, r, i;
-    if (!whole) abort();
-    whole->degrees[0] = whole->degrees[1] = 1;
-    CHECK_OK(thread_ranks_run(1, mixed_rank, whole, &error));
-    for (c = 0; c < sizeof cases / sizeof *cases; c++) {
-        mixed_job* first = NULL;
-        for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
-            mixed_job* mix = (mixed_job*)calloc(1, sizeof *mix);
-            double worst = 0;
-            int n_compared = 0;
-            if (!mix) abort();
-            mix->order = (memo_blocks_order)order;
-            mix->degrees[0] = cases[c][1];
-            mix->degrees[1] = cases[c][2];
-            CHECK_OK(thread_ranks_run(cases[c][0], mixed_rank, mix, &error));
-            for (r = 0; r < cases[c][0]; r++)
-                for (i = 0; i < MIXED_GRADIENTS; i++) {
-                    if (!mix->has[r][i]) continue;
-                    keep_worst(&worst, (double)mix->gradients[r][i],
-                               (double)whole->gradients[0][i]);
-                    n_compared++;
-                }
-            CHECK_CASE(worst < 2e-5, "%d ranks, degrees %d and %d: %g", cases[c][0], cases[c][1],
-                       cases[c][2], worst); /* sums of 32 rows, of order 10 */
-            CHECK(n_compared == cases[c][0] * (MIXED_GRADIENTS / 2 / cases[c][1] +
-                                               MIXED_GRADIENTS / 2 / cases[c][2]));
-            if (first) CHECK(!memcmp(first->gradients, mix->gradients, sizeof mix->gradients));
-            if (!first)
-                first = mix;
-            else
-                free(mix);
+static mixed_job* mixed_start(int size, const int* degrees, int n_parts, int order) {
+    mixed_job* mix = (mixed_job*)calloc(1, sizeof *mix);
+    int k;
+    if (!mix) abort();
+    for (k = 0; k < MIXED_STAGES; k++) mix->degrees[k] = degrees[k];
+    mix->n_parts = n_parts;
+    mix->order = (memo_blocks_order)order;
+    CHECK_OK(thread_ranks_run(size, mixed_rank, mix, &error));
+    return mix;
+}
+
+/* The largest difference from one rank; every row and weight is somewhere, and all went as promised. */
+static double mixed_compare(const mixed_job* whole, const mixed_job* mix, int size) {
+    double worst = 0;
+    int r, i, k, n_gradients = 0, n_rows = 0, expected = 0;
+    for (r = 0; r < size; r++) {
+        for (i = 0; i < MIXED_GRADIENTS; i++) {
+            if (!mix->has[r][i]) continue;
+            keep_worst(&worst, (double)mix->gradients[r][i], (double)whole->gradients[0][i]);
+            n_gradients++;
         }
-        free(first);
+        for (i = 0; i < MIXED_ROWS; i++) {
+            if (!mix->has_row[r][i]) continue;
+            keep_worst(&worst, (double)mix->losses[r][i], (double)whole->losses[0][i]);
+            n_rows++;
+        }
+        for (k = 0; k < MIXED_STAGES; k++) {
+            const recorded_rank* recorded = &mix->recorded[r][k];
+            CHECK_CASE(!recorded->compared && recorded->n_races == 0, "rank %d, stage %d: %s", r, k,
+                       recorded->difference);
+            CHECK(recorded->n_recorded > 0);
+        }
     }
+    for (k = 0; k < MIXED_STAGES; k++) expected += size * MIXED_STAGE_WEIGHTS / mix->degrees[k];
+    CHECK(n_gradients == expected && n_rows == MIXED_ROWS * mix->degrees[MIXED_STAGES - 1]);
+    return worst;
+}
+
+static void mixed_degrees(void) {
+    static const int cases[][1 + MIXED_STAGES] = {{2, 1, 2, 1}, {4, 2, 4, 1}, {4, 4, 2, 4},
+                                                  {4, 1, 2, 4}, {8, 2, 8, 4}, {8, 8, 4, 1},
+                                                  {4, 2, 2, 4}, {8, 1, 1, 8}};
+    static const int ones[MIXED_STAGES] = {1, 1, 1};
+    mixed_job* whole = mixed_start(1, ones, 1, MEMO_BLOCKS_DEFAULT);
+    double all_worst = 0, largest = 0;
+    int order, n_parts, c, i;
+    for (i = 0; i < MIXED_GRADIENTS; i++) keep_worst(&largest, (double)whole->gradients[0][i], 0);
+    for (c = 0; c < (int)(sizeof cases / sizeof *cases); c += SPLIT_STEP)
+        for (n_parts = 1; n_parts <= MAX_SPLIT; n_parts *= 2) {
+            mixed_job* first = NULL;
+            for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+                mixed_job* mix = mixed_start(cases[c][0], cases[c] + 1, n_parts, order);
+                double worst = mixed_compare(whole, mix, cases[c][0]);
+                CHECK_CASE(worst < 3e-6, "%d ranks, degrees %d, %d and %d, %d parts: %g",
+                           cases[c][0], cases[c][1], cases[c][2], cases[c][3], n_parts, worst);
+                keep_worst(&all_worst, worst, 0);
+                if (!first) {
+                    first = mix;
+                    continue;
+                }
+                CHECK(!memcmp(first->gradients, mix->gradients, sizeof mix->gradients));
+                CHECK(!memcmp(first->losses, mix->losses, sizeof mix->losses));
+                free(mix);
+            }
+            free(first);
+        }
+    printf("# largest difference from one rank: %.2g, of gradients up to %.2g\n", all_worst,
+           largest);
     free(whole);
 }
 
@@ -426,29 +585,40 @@ static memo_status measure_rank(thread_rank* rank, memo_error* e) {
                : MEMO_STATUS_OK;
 }
 
-/* Over links of a rate a message takes its bytes over it at least; all ranks are told the same.  What is measured
- * decides about parts: a block that is all computation, of messages too short or long enough. */
-static void measured_collectives(void) {
+/* As thread_ranks_run, over links of that rate. */
+static void measured_start(memo_status (*function)(thread_rank* rank, memo_error* e), void* user) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_device* devices[MEASURED_RANKS];
     memo_comm* comms[MEASURED_RANKS];
     thread_rank ranks[MEASURED_RANKS];
-    measurement got;
-    int64_t bytes[MEASURED];
-    int r, kind, k;
+    int r;
     memset(ranks, 0, sizeof ranks);
     for (r = 0; r < MEASURED_RANKS; r++) {
         CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
         ranks[r].device = devices[r];
-        ranks[r].function = measure_rank;
-        ranks[r].user = &got;
+        ranks[r].function = function;
+        ranks[r].user = user;
     }
     comm_desc.n_ranks = MEASURED_RANKS;
     comm_desc.devices = devices;
     comm_desc.bytes_per_s = measured_bytes_per_s;
     CHECK_OK(memo_comm_create_threads(&comm_desc, comms, &error));
     CHECK_OK(thread_ranks_start(ranks, comms, MEASURED_RANKS, &error));
+    for (r = 0; r < MEASURED_RANKS; r++) {
+        comms[r]->destroy(comms[r]);
+        memo_host_device_destroy(devices[r]);
+    }
+}
+
+/* Over links of a rate a message takes its bytes over it at least; all ranks are told the same.  What is measured
+ * decides about parts: a block that is all computation, of messages too short or long enough. */
+static void measured_collectives(void) {
+    measurement got;
+    int64_t bytes[MEASURED];
+    int kind, k;
+    memset(&got, 0, sizeof got);
+    measured_start(measure_rank, &got);
     for (kind = 0; kind < 3; kind++)
         for (k = 0; k < MEASURED; k++) {
             double least = (double)memo_comm_bytes((memo_collective)kind, MEASURED_RANKS, 0,
@@ -480,10 +650,102 @@ static void measured_collectives(void) {
                1e3 * got.measured_s[0][0][k], 1e3 * overhead.collective_s, (int)n_parts);
         CHECK(k ? n_parts > 1 : n_parts == 1);
     }
-    for (r = 0; r < MEASURED_RANKS; r++) {
-        comms[r]->destroy(comms[r]);
-        memo_host_device_destroy(devices[r]);
+}
+
+/* ---- a measured profile of degrees ---- */
+
+enum { PROFILE_BLOCKS = 2, PROFILE_COUNT = 1 << 16, PROFILE_WEIGHTS = 1 << 15 };
+static const double profile_forward_s = 4e-3; /* of a part on one rank */
+
+/* Seconds of a block's function, which sleeps here, between events. */
+static memo_status profile_time(thread_rank* rank, double duration_s, double* measured_s,
+                                memo_error* e) {
+    const memo_device* d = rank->device;
+    memo_event events[2] = {NULL, NULL};
+    int k;
+    memo_status status = MEMO_STATUS_OK;
+    for (k = 0; k < 2 && !status; k++) status = d->event_create(d->context, &events[k], e);
+    if (!status) status = d->event_record(d->context, events[0], rank->stream, e);
+    if (!status) status = memo_host_device_sleep(rank->device, rank->stream, duration_s, e);
+    if (!status) status = d->event_record(d->context, events[1], rank->stream, e);
+    if (!status) status = d->stream_synchronize(d->context, rank->stream, e);
+    if (!status) status = d->event_elapsed(d->context, events[0], events[1], measured_s, e);
+    for (k = 0; k < 2; k++)
+        if (events[k]) (void)d->event_destroy(d->context, events[k], NULL);
+    return status;
+}
+
+/* One degree: costs of its blocks, and the gather to the next. */
+static memo_status profile_degree(thread_rank* rank, memo_degrees_problem* problem, int32_t k,
+                                  memo_error* e) {
+    int32_t degree = problem->degrees[k], next = k ? 0 : problem->degrees[k + 1], i;
+    /* A part of this degree has this many elements; of the next, as many times more. */
+    int64_t message = PROFILE_COUNT * (int64_t)degree, weights = PROFILE_WEIGHTS / degree;
+    memo_degree_comms comms;
+    memo_status status = memo_degree_comms_create(rank->comm, degree, next, &comms, e);
+    for (i = 0; i < PROFILE_BLOCKS && !status; i++) {
+        memo_degree_cost* c = &problem->costs[i * problem->n_degrees + k];
+        c->state_bytes = 16 * weights;
+        c->saved_bytes = 2 * message * (int64_t)sizeof(float);
+        status =
+            memo_comm_measure(comms.tensor, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
+                              MEMO_TYPE_F32, &message, 1, &c->forward_collective_s, e);
+        c->backward_collective_s = c->forward_collective_s;
+        if (!status)
+            status = memo_comm_measure(comms.data, rank->device, rank->stream,
+                                       MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, &weights, 1,
+                                       &c->gradient_s, e);
+        if (!status) status = profile_time(rank, profile_forward_s, &c->forward_s, e);
+        if (!status) status = profile_time(rank, 3 * profile_forward_s, &c->backward_s, e);
     }
+    if (!status && next)
+        status =
+            memo_comm_measure(comms.across, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_GATHER,
+                              MEMO_TYPE_F32, &message, 1, &problem->gather_s[k][k + 1], e);
+    memo_degree_comms_destroy(&comms);
+    return status;
+}
+
+static memo_status profile_rank(thread_rank* rank, memo_error* e) {
+    static const int32_t degrees[] = {1, 2};
+    memo_degrees_problem* problem;
+    int32_t k;
+    memo_status status = memo_degrees_problem_create(PROFILE_BLOCKS, degrees, 2, &problem, e);
+    for (k = 0; k < 2 && !status; k++) status = profile_degree(rank, problem, k, e);
+    if (!status && rank->comm->rank == 0) {
+        problem->has_gradients = 1;
+        status = memo_degrees_problem_write(problem, (const char*)rank->user, e);
+    }
+    memo_degrees_problem_destroy(problem);
+    return status;
+}
+
+static void measured_profile(void) {
+    char path[] = "/tmp/test_blocks.XXXXXX";
+    int descriptor = mkstemp(path), i, k;
+    memo_degrees_problem* problem;
+    memo_degrees_plan* plan;
+    double message_s = PROFILE_COUNT * sizeof(float) / measured_bytes_per_s;
+    CHECK(descriptor >= 0);
+    if (descriptor >= 0) close(descriptor);
+    measured_start(profile_rank, path);
+    CHECK_OK(memo_degrees_problem_read(path, &problem, &error));
+    CHECK(problem->gather_s[0][1] >= 0.9 * message_s);
+    for (i = 0; i < PROFILE_BLOCKS; i++)
+        for (k = 0; k < 2; k++) {
+            const memo_degree_cost* c = &problem->costs[2 * i + k];
+            CHECK(c->forward_s >= 0.9 * profile_forward_s);
+            CHECK(c->backward_s >= 0.9 * 3 * profile_forward_s);
+            /* Over two ranks an all-reduce moves the message once; alone nothing, but then gradients move. */
+            CHECK(k ? c->forward_collective_s >= 0.9 * 2 * message_s
+                    : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
+        }
+    /* As fast each, so that what moves decides: 131 kB of gradients or 524 kB in every collective. */
+    CHECK_OK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error));
+    CHECK(plan->degrees[0] == 1 && plan->degrees[1] == 1);
+    memo_degrees_plan_destroy(plan);
+    memo_degrees_problem_destroy(problem);
+    remove(path);
 }
 
 /* ---- what is left out ---- */
@@ -607,5 +869,6 @@ int main(int argc, char** argv) {
     TEST(equals_the_unsplit_model);
     TEST(mixed_degrees);
     TEST(measured_collectives);
+    TEST(measured_profile);
     return memo_test_end();
 }
