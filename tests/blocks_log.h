@@ -53,7 +53,7 @@ static inline log_entry* log_add(blocks_log* log, memo_op_kind kind, memo_stream
     memset(entry, 0, sizeof *entry);
     entry->kind = kind;
     entry->stream = stream;
-    snprintf(entry->name, sizeof entry->name, "%s", name);
+    snprintf(entry->name, sizeof entry->name, "%.*s", LOG_NAME - 1, name);
     return entry;
 }
 
