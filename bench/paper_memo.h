@@ -9,6 +9,7 @@
 #define PAPER_MEMO_H
 
 #include "paper_common.h"
+#include "caching_model.h"
 
 /* ---- published figures ----------------------------------------------------------------------- */
 
@@ -308,13 +309,19 @@ static inline double swap_mfu_percent(const swap_hardware* hw, const swap_model*
 
 /* ---- memory ---- */
 
+/* Parameters, gradients and, shared by ZeRO-1, what the optimizer keeps. */
+static inline double swap_states_bytes(const swap_hardware* hw, const swap_model* model,
+                                       swap_layout layout) {
+    return swap_parameters(hw, model) / (layout.tensor * layout.pipeline) *
+           (hw->parameter_bytes + hw->gradient_bytes +
+            hw->optimizer_bytes / (layout.data * layout.context));
+}
+
 static inline double swap_device_bytes(const swap_hardware* hw, const swap_model* model,
                                        swap_layout layout, double tokens, swap_policy policy,
                                        double alpha) {
     double u = swap_unit_bytes(model, layout, tokens);
-    double states = swap_parameters(hw, model) / (layout.tensor * layout.pipeline) *
-                    (hw->parameter_bytes + hw->gradient_bytes +
-                     hw->optimizer_bytes / (layout.data * layout.context));
+    double states = swap_states_bytes(hw, model, layout);
     double columns = ceil(hw->vocabulary / (128.0 * layout.tensor)) * 128; /* padded to 128 TP */
     double rows = tokens / layout.context;
     double head, skeletal, transient;
@@ -619,6 +626,71 @@ static inline double swap_longest_k(const swap_hardware* hw, const swap_model* m
     return k - step_k;
 }
 
+/* ---- Table 4's first row: a caching allocator ------------------------------------------------ */
+
+/* Full recomputation on one GPU: 8 layers of the 7B's width, the classifier in eighths. */
+#define SWAP_TRACE            "../shared/traces/gpt-h4096-n8-s64k-recompute.trace"
+#define SWAP_TRACE_TOKENS     ((int64_t)65536)
+#define SWAP_TRACE_VOCABULARY ((int64_t)50304)
+
+/* Does tensor parallelism send these u bytes: a row-parallel output, to which the residual is added
+ * next, or the gradient of a column-parallel input, followed by that of W_qkv or W_1? */
+static inline int swap_is_reduced(const memo_request* r, int64_t u, int64_t hidden) {
+    int64_t next = r[1].size_bytes;
+    if (r->size_bytes != u || r[1].kind != MEMO_REQUEST_MALLOC) return 0;
+    return next == 6 * hidden * hidden || next == 8 * hidden * hidden ||
+           (next == u && r[2].kind == MEMO_REQUEST_FREE && r[2].id == r->id);
+}
+
+/* A rank's iteration, as recorded but for: 32 layers; sizes scaled to `tokens`, what is reduced TP
+ * times that, in each of the eight passes logits of all rows; no gradients, which are among the
+ * states.  Stream 1 sends what is reduced and QKV; stream 0 waits for it at the end of each layer.
+ * NULL: the trace cannot be read, or no memory. */
+static inline memo_trace* swap_unplanned_trace(double tokens) {
+    int64_t h = swap_models[0].hidden, u = 2 * SWAP_TRACE_TOKENS * h, i, end = 0;
+    int64_t chunk = SWAP_TRACE_TOKENS / 8 * SWAP_TRACE_VOCABULARY;
+    double scale = swap_unit_bytes(&swap_models[0], swap_ablation_layout, tokens) / (double)u;
+    memo_trace *recorded = NULL, *t = NULL, *made = NULL;
+    int is_bad = memo_trace_read(SWAP_TRACE, &recorded, NULL) ||
+                 memo_trace_apply_layers(recorded, swap_models[0].n_layers, &t, NULL) ||
+                 memo_trace_create(&made, NULL);
+    for (i = 0; !is_bad && i < t->n_requests; i++)
+        if (memoi_request_mark(t, i).phase == MEMO_PHASE_BACKWARD) end = i;
+    /* What lives at the end of the backward pass, or comes after it: gradients, the optimizer's. */
+    for (i = end; !is_bad && i < t->n_requests; i++) {
+        int64_t origin = memoi_origin(t, i);
+        if (origin > end || (origin >= 0 && t->requests[origin].size_bytes != u))
+            t->requests[origin].memory_class = MEMO_CLASS_PERSISTENT;
+    }
+    for (i = 0; !is_bad && i < t->n_requests; i++) {
+        const memo_request* r = &t->requests[i];
+        memo_mark mark = memoi_request_mark(t, i);
+        int64_t origin = memoi_origin(t, i);
+        if (origin >= 0 && t->requests[origin].memory_class == MEMO_CLASS_PERSISTENT) continue;
+        if (r->kind == MEMO_REQUEST_MALLOC) {
+            int is_reduced = i + 2 < t->n_requests && swap_is_reduced(r, u, h);
+            int is_logits = r->size_bytes == 2 * chunk || r->size_bytes == 4 * chunk;
+            double times = is_reduced ? swap_ablation_layout.tensor : is_logits ? 8 : 1;
+            is_bad |=
+                memo_trace_malloc(made, r->id, (int64_t)(scale * times * (double)r->size_bytes),
+                                  r->memory_class, 0, NULL) != 0;
+            if (!is_reduced && r->size_bytes != 3 * u) continue;
+            is_bad |= memo_trace_record(made, 1, 0, NULL) || memo_trace_wait(made, 1, 1, NULL) ||
+                      memo_trace_use(made, r->id, 1, NULL);
+        } else if (r->kind == MEMO_REQUEST_FREE) {
+            is_bad |= memo_trace_free(made, r->id, NULL) != 0;
+        } else if (mark.phase == MEMO_PHASE_ITERATION) {
+            is_bad |= memo_trace_mark(made, t->text + r->id, NULL) != 0;
+        } else if (mark.is_end) {
+            is_bad |= memo_trace_record(made, 0, 1, NULL) || memo_trace_wait(made, 0, 0, NULL);
+        }
+    }
+    memo_trace_destroy(t);
+    memo_trace_destroy(recorded);
+    if (is_bad) memo_trace_destroy(made);
+    return is_bad ? NULL : made;
+}
+
 /* ---- one H200 -------------------------------------------------------------------------------- */
 
 /* Measured on one H200: rates of GEMM, attention and copies, and the MFU of a GPT of the 7B shape
@@ -732,6 +804,8 @@ typedef struct swap_results {
     int n_alpha_best;                   /* the first at the most favourable usable host memory */
     int n_plan_compared, n_plan_longer; /* cells whose alpha fits; where the best alpha's step, */
     int n_planned_longer;               /* or memo_plan_swap's, is longer */
+    int n_unplanned;                    /* replays of Table 4's first row, a length and deferral */
+    caching_stats unplanned[2 * SWAP_N_ABLATION];
 } swap_results;
 
 static inline const char* swap_cell_text(double value, char* text, size_t size,
@@ -774,6 +848,33 @@ static inline void swap_print_residuals(const double* values, const double* publ
     paper_print("\n");
 }
 
+/* Reorganisations in the fourth iteration, frees deferred to the layer's end and as long as can be. */
+static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* r) {
+    double states = swap_states_bytes(hw, &swap_models[0], swap_ablation_layout);
+    caching_desc desc;
+    int i, is_bad = 0;
+    desc.capacity_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes - states);
+    desc.n_iterations = 4;
+    paper_print("\n" SWAP_LABEL, "  predicted");
+    for (i = 0; i < 2 * SWAP_N_ABLATION && !is_bad; i++) {
+        caching_stats* s = &r->unplanned[i];
+        memo_trace* trace = swap_unplanned_trace(swap_lengths_k[i / 2] * PAPER_K);
+        char text[32];
+        desc.deferral = i % 2 ? CACHING_LATE : CACHING_ORDERED;
+        is_bad = !trace || caching_replay(trace, &desc, s, NULL);
+        memo_trace_destroy(trace);
+        (void)snprintf(text, sizeof text, "%lld", (long long)s->n_retries_last);
+        if (!is_bad) paper_print(i % 2 ? "-%-3s" : " %3s", s->refused_request < 0 ? text : "oom");
+        r->n_unplanned += !is_bad;
+    }
+    paper_print(
+        "%s\n    assumed, as the real request sequence is unpublished: one GPU's trace scaled "
+        "to a rank and to 32 layers,\n    logits of all rows at once, a model of PyTorch's "
+        "allocator; frees of what is sent wait for the layer's end -\n    for the allocator's "
+        "own wait on all streams; no criterion\n",
+        is_bad ? " not computed: " SWAP_TRACE " cannot be read" : "");
+}
+
 static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r) {
     swap_hardware stated = *hw;
     double row[SWAP_N_ABLATION], residuals[PAPER_MAX];
@@ -784,9 +885,7 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
     swap_print_row("recompute, no plan", swap_unplanned_mfu, SWAP_N_ABLATION, "%.2f");
     paper_print(SWAP_LABEL, "  reorganisations");
     for (i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganisations[i]);
-    paper_print("\n" SWAP_LABEL
-                " not modelled here: the stalls of a caching allocator that finds no gap\n",
-                "  predicted");
+    swap_report_unplanned(hw, r);
     for (policy = 0; policy < SWAP_N_PUBLISHED; policy++) {
         for (i = 0; i < SWAP_N_ABLATION; i++) {
             row[i] = swap_ablation_verdict(hw, policy, i);

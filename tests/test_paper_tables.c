@@ -79,6 +79,30 @@ static void memo_plan_is_no_longer_than_the_published_alpha(void) {
     CHECK(memo.n_planned_longer == 0);
 }
 
+static void memo_unplanned_row_reorganises_where_memory_is_short(void) {
+    memo_trace* trace = swap_unplanned_trace(128 * PAPER_K);
+    memo_plan* plan = NULL;
+    caching_desc desc;
+    caching_stats ample, tight;
+    memo_error error;
+    int i;
+    if (!trace) SKIP("../shared/traces is not here");
+    CHECK(memo.n_unplanned == 2 * SWAP_N_ABLATION);
+    for (i = 0; i < memo.n_unplanned; i += 2) {
+        const caching_stats* s = &memo.unplanned[i];
+        CHECK(s[1].refused_request >= 0 || s[1].n_retries_last >= s[0].n_retries_last);
+    }
+    memset(&desc, 0, sizeof desc);
+    CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    CHECK_OK(caching_replay(trace, &desc, &ample, &error));
+    desc.capacity_bytes = plan->peak_bytes + plan->peak_bytes / 100;
+    CHECK_OK(caching_replay(trace, &desc, &tight, &error));
+    CHECK(ample.n_retries == 0 && tight.n_retries > (tight.refused_request >= 0));
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
 static void sp_attention_alone(void) {
     CHECK_CASE(sp.attention_mean >= 0.7, "%.3f", sp.attention_mean);
 }
@@ -479,6 +503,7 @@ int main(int argc, char** argv) {
     TEST(memo_stated_pcie_cannot_explain_the_swap_row);
     TEST(memo_figure_1b);
     TEST(memo_plan_is_no_longer_than_the_published_alpha);
+    TEST(memo_unplanned_row_reorganises_where_memory_is_short);
     TEST(sp_attention_alone);
     TEST(sp_end_to_end_tables);
     TEST(sp_memory);
