@@ -53,7 +53,8 @@ Q := $(if $(V),,@)
 WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),$(if $(VARIANT),,-Werror))
 FLAGS    = -std=c99 -g -I. -Iexamples $(WARNINGS) -pthread
 
-OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
+# Compilers take most of the time of a test run.
+OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
 OPTIMIZE_asan       := -O1 -fsanitize=address -fno-omit-frame-pointer
 OPTIMIZE_ubsan      := -O1 -fsanitize=undefined -fno-sanitize-recover=all
 OPTIMIZE_asan-ubsan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -86,8 +87,10 @@ examples: $(EXAMPLES) ## build examples/ into build/examples
 test-programs: $(TEST_PROGRAMS) ## build tests/ alone
 bench-programs: $(BENCHES) ## build bench/ alone
 
+# Programs that plan or compute much are worth -O3, the short examples are not.
+OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% comm_mpi,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+	$(call build,$(OPTIMIZE_EXAMPLE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 build/examples/train_gpt: examples/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 # The same over MPI, a rank a process.
