@@ -141,7 +141,7 @@ define sanitized
 @echo 'int main(void) { return 0; }' >build/$@/probe.c
 @$(CC) $(OPTIMIZE_$@) build/$@/probe.c -o build/$@/probe 2>/dev/null || \
 	{ echo "make $@: $(CC) lacks the runtime of $(filter -fsanitize=%,$(OPTIMIZE_$@)) ($(1))" >&2; exit 1; }
-@$(MAKE) --no-print-directory VARIANT=$@ test
++@$(MAKE) --no-print-directory VARIANT=$@ test
 endef
 
 asan: ## the tests under AddressSanitizer (leaks too)
