@@ -242,25 +242,27 @@ static const char* proof_name(memo_proof proof) {
     return proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible";
 }
 
+/* In ../shared/traces. */
+static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
+                                          "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
+                                          "llama-1b-s8k-store"};
+
 /* ---- tables --------------------------------------------------------------------------------------------- */
 
 static void print_traces(int repeats) {
-    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
-                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
-                                        "llama-1b-s8k-store"};
     size_t k;
     int is_body, alignment, r;
     printf("\n## Traces: milliseconds of planning, median of %d; alignment in bytes\n\n", repeats);
     printf("| trace | part | align | buffers | bound | peak | proof | engine | greedy ms | auto ms "
            "|\n");
     printf("|---|---|---|---|---|---|---|---|---|---|\n");
-    for (k = 0; k < sizeof names / sizeof *names; k++) {
+    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
         char path[256];
         memo_trace *trace, *body;
         memo_error error;
-        snprintf(path, sizeof path, "../shared/traces/%s.trace", names[k]);
+        snprintf(path, sizeof path, "../shared/traces/%s.trace", trace_names[k]);
         if (memo_trace_read(path, &trace, &error)) {
-            printf("| %s | missing: %s |\n", names[k], error.message);
+            printf("| %s | missing: %s |\n", trace_names[k], error.message);
             continue;
         }
         body = body_of(trace);
@@ -272,17 +274,17 @@ static void print_traces(int repeats) {
                 memset(&result, 0, sizeof result);
                 for (r = 0; r < repeats && r < 64; r++) {
                     if (memo_plan_from_trace(is_body ? body : trace, alignment, &plan, &error))
-                        fail(names[k], &error);
+                        fail(trace_names[k], &error);
                     greedy_s[r] = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, 10, 0).seconds;
                     result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, 10, (uint64_t)r);
                     auto_s[r] = result.seconds;
                     if (r + 1 < repeats) memo_plan_destroy(plan);
                 }
-                printf("| %s | %s | %d | %lld | %lld | %lld | %s | %s | %.2f | %.2f |\n", names[k],
-                       is_body ? "body" : "whole", alignment, (long long)plan->n_buffers,
-                       (long long)result.bound_bytes, (long long)result.peak_bytes,
-                       proof_name(result.proof), result.engine, 1e3 * median(greedy_s, r),
-                       1e3 * median(auto_s, r));
+                printf("| %s | %s | %d | %lld | %lld | %lld | %s | %s | %.2f | %.2f |\n",
+                       trace_names[k], is_body ? "body" : "whole", alignment,
+                       (long long)plan->n_buffers, (long long)result.bound_bytes,
+                       (long long)result.peak_bytes, proof_name(result.proof), result.engine,
+                       1e3 * median(greedy_s, r), 1e3 * median(auto_s, r));
                 fflush(stdout);
                 memo_plan_destroy(plan);
             }
@@ -359,9 +361,6 @@ static void print_engine_row(const char* name, memo_plan* plan, const memo_trace
 }
 
 static void print_engines(double limit) {
-    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
-                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
-                                        "llama-1b-s8k-store"};
     const char* letter;
     char text[256];
     size_t k;
@@ -374,11 +373,11 @@ static void print_engines(double limit) {
     printf(
         "| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | search | mip "
         "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (k = 0; k < sizeof names / sizeof *names; k++) {
-        snprintf(text, sizeof text, "../shared/traces/%s.trace", names[k]);
+    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+        snprintf(text, sizeof text, "../shared/traces/%s.trace", trace_names[k]);
         if (memo_trace_read(text, &trace, &error)) continue;
         if (memo_plan_from_trace(trace, 512, &plan, &error)) fail(text, &error);
-        print_engine_row(names[k], plan, trace, limit);
+        print_engine_row(trace_names[k], plan, trace, limit);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -549,10 +548,6 @@ static void print_growth(double limit) {
 }
 
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
-
-static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
-                                          "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
-                                          "llama-1b-s8k-store"};
 
 /* What a trace's heading says of the allocator that it was recorded in; 0 where it does not. */
 static int read_peaks(const char* path, long long* allocated, long long* reserved,

@@ -1,22 +1,11 @@
 /* The bi-level planner: layers found and compared against a slow reference, plans valid whatever
  * the trace, and equal to the search's where layers are alike. */
-#include <stddef.h>
-static void* scarce_malloc(size_t size_bytes);
-#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
+#include "scarce.h"
 
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
-
-/* Memory that runs out: after so many allocations there is none; below 0: it never does. */
-static int64_t mallocs_left = -1;
-static void* scarce_malloc(size_t size_bytes) {
-    if (mallocs_left == 0) return NULL;
-    if (mallocs_left > 0) mallocs_left--;
-    return malloc(size_bytes);
-}
 
 /* ---- layered traces --------------------------------------------------------------------------- */
 

@@ -1,11 +1,7 @@
 /* memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and what this back end promises
  * beyond: bits, time-outs, failures, names of those who differ, links. */
-#include <stddef.h>
+#include "scarce.h"
 
-/* Bookkeeping memory that runs out when a test says so. */
-static void* scarce_malloc(size_t size_bytes);
-#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
@@ -16,17 +12,6 @@ static void* scarce_malloc(size_t size_bytes);
 #include <time.h>
 
 #define MAX_RANKS 16
-
-static int64_t mallocs_left = -1; /* -1: any number */
-
-static void* scarce_malloc(size_t size_bytes) {
-    if (__atomic_load_n(&mallocs_left, __ATOMIC_RELAXED) >= 0 &&
-        __atomic_fetch_sub(&mallocs_left, 1, __ATOMIC_RELAXED) <= 0) {
-        __atomic_store_n(&mallocs_left, 0, __ATOMIC_RELAXED);
-        return NULL;
-    }
-    return malloc(size_bytes);
-}
 
 static double now_s(void) {
     struct timespec time;

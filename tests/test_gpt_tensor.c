@@ -261,13 +261,16 @@ static void it_composes(void) {
     }
 }
 
-static void recorded_steps_have_no_race(void) {
+/* One recorded step under every schedule. */
+static void check_recorded(gpt_policy policy, const int32_t* degrees) {
     int order;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
-        const gpt_config config = config_of(2, 2, (memo_blocks_order)order);
+        gpt_config config = config_of(2, 2, (memo_blocks_order)order);
         uint8_t* text = text_of(&config, 1);
-        training t = training_of(config, GPT_POLICY_ALPHA, 1, text);
+        training t;
         memo_error error;
+        config.degrees = degrees;
+        t = training_of(config, policy, 1, text);
         t.desc.n_resident_layers = 1;
         t.records = 1;
         t.n_races = -1;
@@ -279,25 +282,11 @@ static void recorded_steps_have_no_race(void) {
     }
 }
 
+static void recorded_steps_have_no_race(void) { check_recorded(GPT_POLICY_ALPHA, NULL); }
+
 static void recorded_gathers_have_no_race(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    int order;
-    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
-        gpt_config config = config_of(2, 2, (memo_blocks_order)order);
-        uint8_t* text = text_of(&config, 1);
-        training t;
-        memo_error error;
-        config.degrees = degrees;
-        t = training_of(config, GPT_POLICY_SWAP, 1, text);
-        t.desc.n_resident_layers = 1;
-        t.records = 1;
-        t.n_races = -1;
-        CHECK_OK(train_all(&t, &error));
-        CHECK_CASE(t.n_races == 0, "%s: %d races", memo_blocks_order_name(config.schedule),
-                   (int)t.n_races);
-        training_free(&t);
-        free(text);
-    }
+    check_recorded(GPT_POLICY_SWAP, degrees);
 }
 
 /* Before its first message, or while the others wait for it in the middle of a block. */

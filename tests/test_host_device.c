@@ -1,10 +1,6 @@
 /* The host device: what chapter 4 promises of any device, and chapter 6 of this one. */
-#include <stddef.h>
+#include "scarce.h"
 
-/* Bookkeeping memory that runs out when a test says so. */
-static void* scarce_malloc(size_t size_bytes);
-#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
@@ -13,14 +9,6 @@ static void* scarce_malloc(size_t size_bytes);
 
 #define MS          1e-3
 #define MAX_STREAMS 8
-
-static int64_t mallocs_left = -1; /* -1: any number */
-
-static void* scarce_malloc(size_t size_bytes) {
-    if (mallocs_left == 0) return NULL;
-    if (mallocs_left > 0) mallocs_left--;
-    return malloc(size_bytes);
-}
 
 static double now_s(void) {
     struct timespec time;

@@ -1,22 +1,11 @@
 /* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
-#include <stddef.h>
-static void* scarce_malloc(size_t size_bytes);
-#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
+#include "scarce.h"
 
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
 #include <unistd.h>
-
-/* Memory that runs out: after so many allocations there is none; below 0: it never does. */
-static int64_t mallocs_left = -1;
-static void* scarce_malloc(size_t size_bytes) {
-    if (mallocs_left == 0) return NULL;
-    if (mallocs_left > 0) mallocs_left--;
-    return malloc(size_bytes);
-}
 
 /* ---- random problems and a slow, obvious reference
  * ------------------------------------------------ */

@@ -1,10 +1,7 @@
 /* The swap planner: against brute force over every choice of tiles, against a program with a start
  * time for each operation, against the engine; profiles and their file. */
-#include <stddef.h>
+#include "scarce.h"
 
-static void* scarce_malloc(size_t size_bytes);
-#define MEMO_MALLOC(size_bytes) scarce_malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
@@ -13,13 +10,6 @@ static void* scarce_malloc(size_t size_bytes);
 #include "swap_chain.h"
 
 static memo_error error;
-
-static int64_t mallocs_left = -1; /* -1: no limit */
-static void* scarce_malloc(size_t size_bytes) {
-    if (mallocs_left == 0) return NULL;
-    if (mallocs_left > 0) mallocs_left--;
-    return malloc(size_bytes);
-}
 
 /* --- a small problem --- */
 
