@@ -3137,31 +3137,46 @@ void memo_plan_destroy(memo_plan* plan) {
 
 /* --- preparing --- */
 
-/* A number of bytes that begins (or, negative, ends) to count at a time. */
-typedef struct memoi_step {
-    int64_t time, bytes;
-} memoi_step;
-
 MEMOI int memoi_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
 MEMOI int memoi_int_compare(const void* a, const void* b) {
     return memoi_compare(*(const int64_t*)a, *(const int64_t*)b);
 }
 
-/* Ends come first: lifetimes are half-open. */
-MEMOI int memoi_step_compare(const void* a, const void* b) {
-    const memoi_step* x = (const memoi_step*)a;
-    const memoi_step* y = (const memoi_step*)b;
-    return x->time != y->time ? memoi_compare(x->time, y->time) : memoi_compare(x->bytes, y->bytes);
+/* A key with what it belongs to; sorted by key, ties by index. */
+typedef struct memoi_keyed {
+    int64_t key, index;
+} memoi_keyed;
+
+MEMOI int memoi_keyed_compare(const void* left, const void* right) {
+    const memoi_keyed* a = (const memoi_keyed*)left;
+    const memoi_keyed* b = (const memoi_keyed*)right;
+    return a->key != b->key ? memoi_compare(a->key, b->key) : memoi_compare(a->index, b->index);
 }
 
-typedef struct memoi_order {
-    int64_t key, index;
-} memoi_order;
-
-MEMOI int memoi_order_compare(const void* a, const void* b) {
-    const memoi_order* x = (const memoi_order*)a;
-    const memoi_order* y = (const memoi_order*)b;
-    return x->key != y->key ? memoi_compare(x->key, y->key) : memoi_compare(x->index, y->index);
+/* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
+MEMOI void memoi_keyed_sort(memoi_keyed* list, int64_t n) {
+    int64_t largest = 0, i, sum = 0;
+    memoi_keyed* sorted;
+    int64_t* place;
+    int is_sorted = 1;
+    for (i = 0; i < n; i++) {
+        largest = memoi_max(largest, list[i].key);
+        if (i > 0 && memoi_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+    }
+    if (is_sorted) return;
+    sorted = largest / 4 > n ? NULL : (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    place = sorted ? (int64_t*)memoi_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    if (!place) {
+        MEMO_FREE(sorted);
+        qsort(list, (size_t)n, sizeof *list, memoi_keyed_compare);
+        return;
+    }
+    for (i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    memcpy(list, sorted, (size_t)n * sizeof *list);
+    MEMO_FREE(sorted);
+    MEMO_FREE(place);
 }
 
 MEMOI int memoi_gap_compare(const void* a, const void* b) {
@@ -3248,32 +3263,40 @@ MEMOI memo_status memoi_plan_check_gaps(const memo_plan* plan, int64_t* culprit,
 
 /* The largest sum of live sizes; no fixed buffer may end above it either.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
-    int64_t n = plan->n_buffers + plan->n_gaps, i, live = 0, bound = 0;
-    memoi_step* steps = (memoi_step*)memoi_calloc(2 * n, sizeof(memoi_step));
-    if (!steps) return -1;
-    for (i = 0; i < n; i++) {
+    int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
+    memoi_keyed* births = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memoi_keyed* deaths = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    for (i = 0; births && deaths && i < n;
+         i++) { /* a gap dies with its begin, is born at its end */
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
-        const memo_buffer* buffer = &plan->buffers[gap ? gap->buffer : i];
-        int64_t bytes = memoi_align_up(buffer->size_bytes, plan->alignment_bytes);
-        steps[2 * i].time = gap ? gap->end : buffer->begin;
-        steps[2 * i].bytes = bytes;
-        steps[2 * i + 1].time = gap ? gap->begin : buffer->end;
-        steps[2 * i + 1].bytes = -bytes;
-        if (!gap && buffer->is_fixed) bound = memoi_max(bound, buffer->offset_bytes + bytes);
+        births[i].index = deaths[i].index = gap ? gap->buffer : i;
+        births[i].key = gap ? gap->end : plan->buffers[i].begin;
+        deaths[i].key = gap ? gap->begin : plan->buffers[i].end;
+        if (!gap && plan->buffers[i].is_fixed)
+            bound = memoi_max(bound, plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i));
     }
-    qsort(steps, (size_t)(2 * n), sizeof(memoi_step), memoi_step_compare);
-    for (i = 0; i < 2 * n; i++) {
-        live += steps[i].bytes;
-        bound = memoi_max(bound, live);
+    if (births && deaths) {
+        memoi_keyed_sort(births, n);
+        memoi_keyed_sort(deaths, n);
+        while (born < n) { /* ends come first: lifetimes are half-open */
+            if (died < n && deaths[died].key <= births[born].key)
+                live -= memoi_plan_bytes(plan, deaths[died++].index);
+            else
+                live += memoi_plan_bytes(plan, births[born++].index);
+            bound = memoi_max(bound, live);
+        }
+    } else {
+        bound = -1;
     }
-    MEMO_FREE(steps);
+    MEMO_FREE(births);
+    MEMO_FREE(deaths);
     return bound;
 }
 
-/* Sorts buffers by begin, stably, and lets gaps follow their buffers. */
-MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
+/* Puts buffers in the order of begin, stably; gaps go with them. */
+MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
-    memoi_order* order = (memoi_order*)memoi_calloc(n, sizeof(memoi_order));
+    memoi_keyed* order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
     memo_buffer* sorted = (memo_buffer*)memoi_calloc(n, sizeof(memo_buffer));
     int64_t* place = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     if (!order || !sorted || !place) {
@@ -3286,18 +3309,26 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
         order[i].key = plan->buffers[i].begin;
         order[i].index = i;
     }
-    qsort(order, (size_t)n, sizeof(memoi_order), memoi_order_compare);
+    memoi_keyed_sort(order, n);
     for (i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
     }
     for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
-    qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_gap_compare);
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer)); /* the array stays the user's */
     MEMO_FREE(sorted);
     MEMO_FREE(order);
     MEMO_FREE(place);
     return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i = 1;
+    while (i < plan->n_buffers && plan->buffers[i - 1].begin <= plan->buffers[i].begin) i++;
+    if (i < plan->n_buffers) status = memoi_plan_order(plan, error);
+    qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_gap_compare);
+    return status;
 }
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
@@ -3629,7 +3660,7 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
 
 /* The sweep: every overlap in time and address, and the bound, from the pieces. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
-                                   memoi_order* order, memoi_order* events, unsigned char* tree,
+                                   memoi_keyed* order, memoi_keyed* events, unsigned char* tree,
                                    int64_t n_leaves, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
     int64_t i, live = 0;
@@ -3641,8 +3672,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         events[2 * i + 1].key = pieces[i].end;
         events[2 * i + 1].index = i;
     }
-    qsort(order, (size_t)n, sizeof(memoi_order), memoi_order_compare);
-    qsort(events, (size_t)(2 * n), sizeof(memoi_order), memoi_order_compare);
+    qsort(order, (size_t)n, sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(events, (size_t)(2 * n), sizeof(memoi_keyed), memoi_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
     for (i = 0; i < 2 * n; i++) {
         int begins = events[i].index >= n, direction;
@@ -3697,8 +3728,8 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
     memoi_piece* pieces;
-    memoi_order* order;
-    memoi_order* events;
+    memoi_keyed* order;
+    memoi_keyed* events;
     unsigned char* tree;
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_gaps(plan, culprit, error);
@@ -3721,8 +3752,8 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     if (status) return status;
     while (n_leaves < n) n_leaves *= 2;
     pieces = (memoi_piece*)memoi_calloc(n, sizeof(memoi_piece));
-    order = (memoi_order*)memoi_calloc(n, sizeof(memoi_order));
-    events = (memoi_order*)memoi_calloc(2 * n, sizeof(memoi_order));
+    order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    events = (memoi_keyed*)memoi_calloc(2 * n, sizeof(memoi_keyed));
     tree = (unsigned char*)memoi_calloc(2 * n_leaves, 1);
     if (!pieces || !order || !events || !tree)
         status = memoi_no_memory(error, "validating a plan");
@@ -3768,7 +3799,7 @@ typedef struct memoi_flood {
     uint64_t* early;    /* of each malloc: streams that may use it without waiting for its own */
     int64_t* malloc_of; /* of each buffer of the plan */
     int64_t* cover;     /* (buffers, streams) */
-    memoi_order* places;
+    memoi_keyed* places;
 } memoi_flood;
 
 MEMOI void memoi_flood_free(memoi_flood* flood) {
@@ -3867,7 +3898,7 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         }
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
-    qsort(flood->places, (size_t)n, sizeof(memoi_order), memoi_order_compare);
+    qsort(flood->places, (size_t)n, sizeof(memoi_keyed), memoi_keyed_compare);
     for (k = 0; k < n; k++) {
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
@@ -3928,7 +3959,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
         flood->places[n].key = plan->buffers[k].offset_bytes;
         flood->places[n++].index = k;
     }
-    qsort(flood->places, (size_t)n, sizeof(memoi_order), memoi_order_compare);
+    qsort(flood->places, (size_t)n, sizeof(memoi_keyed), memoi_keyed_compare);
     for (i = 0; i < n; i++) {
         int64_t a = flood->places[i].index;
         int64_t bytes = memoi_plan_bytes(plan, a);
@@ -3970,7 +4001,7 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     flood->previous = (int64_t*)memoi_calloc(n, 8);
     flood->early = (uint64_t*)memoi_calloc(n, 8);
     flood->malloc_of = (int64_t*)memoi_calloc(flood->n_buffers, 8);
-    flood->places = (memoi_order*)memoi_calloc(flood->n_buffers, sizeof(memoi_order));
+    flood->places = (memoi_keyed*)memoi_calloc(flood->n_buffers, sizeof(memoi_keyed));
     if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
         !flood->malloc_of || !flood->places)
         return memoi_no_memory(error, "checking a plan");

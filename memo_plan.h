@@ -737,44 +737,6 @@ MEMOI int64_t memoi_gcd(int64_t a, int64_t b) {
     return a;
 }
 
-/* A key with what it belongs to; sorted by key, ties by index. */
-typedef struct memoi_keyed {
-    int64_t key, index;
-} memoi_keyed;
-
-MEMOI int memoi_keyed_compare(const void* left, const void* right) {
-    const memoi_keyed* a = (const memoi_keyed*)left;
-    const memoi_keyed* b = (const memoi_keyed*)right;
-    if (a->key != b->key) return a->key < b->key ? -1 : 1;
-    return (a->index > b->index) - (a->index < b->index);
-}
-
-/* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
-MEMOI void memoi_keyed_sort(memoi_keyed* list, int64_t n) {
-    int64_t largest = 0, i, sum = 0;
-    memoi_keyed* sorted;
-    int64_t* place;
-    int is_sorted = 1;
-    for (i = 0; i < n; i++) {
-        largest = memoi_max(largest, list[i].key);
-        if (i > 0 && memoi_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
-    }
-    if (is_sorted) return;
-    sorted = largest / 4 > n ? NULL : (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    place = sorted ? (int64_t*)memoi_calloc(largest + 2, sizeof(int64_t)) : NULL;
-    if (!place) {
-        MEMO_FREE(sorted);
-        qsort(list, (size_t)n, sizeof *list, memoi_keyed_compare);
-        return;
-    }
-    for (i = 0; i < n; i++) place[list[i].key + 1]++;
-    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
-    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
-    memcpy(list, sorted, (size_t)n * sizeof *list);
-    MEMO_FREE(sorted);
-    MEMO_FREE(place);
-}
-
 /* Turns the ranges from times into sections: sweep the end points; where a range ends and one has
  * begun since the last section was closed, the live set is a largest one. */
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
@@ -2864,6 +2826,7 @@ typedef struct memoi_group {
     int64_t kind;                      /* the first group like this one; of a kind, itself */
     int64_t next;                      /* of a kind: another one with the same hash, or -1 */
     int64_t height_bytes, bound_bytes; /* of a kind */
+    int is_open;                       /* no block: its buffers go to the outer plan themselves */
 } memoi_group;
 
 typedef struct memoi_bilevel {
@@ -2876,9 +2839,10 @@ typedef struct memoi_bilevel {
     memoi_member* members;
     memoi_group* groups;
     int64_t* member_of; /* of buffer i; -1: it belongs to the outer plan */
-    int64_t n_members, n_groups, n_kinds;
-    int64_t longest_life; /* of the members */
-    int64_t outer_bound_bytes;
+    int64_t n_members, n_groups, group_capacity, n_kinds;
+    int64_t longest_life;      /* of the members */
+    int64_t outer_bound_bytes; /* if every group were a block */
+    int64_t n_open, n_open_members;
 } memoi_bilevel;
 
 MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
@@ -2899,10 +2863,8 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
     bilevel->events = (int64_t*)memoi_calloc(2 * n, sizeof(int64_t));
     bilevel->ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     bilevel->members = (memoi_member*)memoi_calloc(n, sizeof(memoi_member));
-    bilevel->groups = (memoi_group*)memoi_calloc(n + 1, sizeof(memoi_group));
     bilevel->member_of = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    if (!ends || !bilevel->events || !bilevel->ends || !bilevel->members || !bilevel->groups ||
-        !bilevel->member_of) {
+    if (!ends || !bilevel->events || !bilevel->ends || !bilevel->members || !bilevel->member_of) {
         MEMO_FREE(ends);
         memoi_bilevel_free(bilevel);
         return 0;
@@ -3070,7 +3032,7 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
 
 /* --- groups and kinds --- */
 
-/* A group of one is no group. */
+/* Ends the group that is being made; a group of one is no group. */
 MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
     memoi_group* group = &bilevel->groups[bilevel->n_groups];
     group->n = bilevel->n_members - group->first;
@@ -3081,14 +3043,28 @@ MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
     }
 }
 
-/* What lives for longer than life_limit is left to the outer plan. */
-MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
+/* The next group, behind the last; NULL: no memory. */
+MEMOI memoi_group* memoi_group_begin(memoi_bilevel* bilevel, int64_t begin) {
+    void* groups = bilevel->groups;
+    int fits = memoi_reserve(&groups, &bilevel->group_capacity, bilevel->n_groups + 1,
+                             sizeof(memoi_group));
+    memoi_group* group = bilevel->groups = (memoi_group*)groups;
+    if (!fits) return NULL;
+    group += bilevel->n_groups;
+    memset(group, 0, sizeof *group);
+    group->first = bilevel->n_members;
+    group->begin = group->end = begin;
+    return group;
+}
+
+/* What lives for longer than life_limit is left to the outer plan.  0: no memory. */
+MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
     const memo_plan* plan = bilevel->plan;
     int64_t window = 0, gap = 0, e, i;
-    memoi_group* group = &bilevel->groups[0];
+    memoi_group* group;
     bilevel->n_groups = bilevel->n_members = bilevel->n_kinds = bilevel->longest_life = 0;
-    memset(group, 0, sizeof *group);
-    for (i = 0; i < plan->n_buffers; i++) {
+    group = memoi_group_begin(bilevel, 0);
+    for (i = 0; group && i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         int64_t alignment =
             buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
@@ -3102,12 +3078,10 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
         bilevel->longest_life = memoi_max(bilevel->longest_life, buffer->end - buffer->begin);
-        if (group->first == bilevel->n_members || buffer->begin >= group->end) {
+        if (buffer->begin >= group->end) {
             memoi_group_close(bilevel);
-            group = &bilevel->groups[bilevel->n_groups];
-            memset(group, 0, sizeof *group);
-            group->first = bilevel->n_members;
-            group->begin = buffer->begin;
+            group = memoi_group_begin(bilevel, buffer->begin);
+            if (!group) return 0;
         }
         group->end = memoi_max(group->end, buffer->end);
         group->alignment_bytes = memoi_max(group->alignment_bytes, alignment);
@@ -3115,6 +3089,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         bilevel->members[bilevel->n_members].buffer = i;
         bilevel->members[bilevel->n_members++].group = bilevel->n_groups;
     }
+    if (!group) return 0;
     memoi_group_close(bilevel);
     for (i = 0; i < bilevel->n_groups; i++) bilevel->groups[i].kind = 0; /* counts events here */
     for (e = 0; e < bilevel->n_events; e++) {
@@ -3127,6 +3102,7 @@ MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
         else
             bilevel->members[m].begin = group->kind++;
     }
+    return 1;
 }
 
 MEMOI uint64_t memoi_hash_add(uint64_t hash, int64_t value) {
@@ -3205,19 +3181,21 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
     return status;
 }
 
-/* Each group a block with id n_buffers + group, each other buffer with its index as id. */
+/* Each closed group a block with id n_buffers + group, each other buffer with its index as id. */
 MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
                                      memo_error* error) {
     const memo_plan* plan = bilevel->plan;
-    int64_t n = plan->n_buffers, n_outer = n - bilevel->n_members + bilevel->n_groups, at = 0, i;
-    int64_t gap = 0;
-    memo_status status =
-        memo_plan_create(n_outer, plan->n_gaps, plan->alignment_bytes, outer, error);
+    int64_t n_blocks = bilevel->n_groups - bilevel->n_open;
+    int64_t n_inside = bilevel->n_members - bilevel->n_open_members;
+    int64_t n = plan->n_buffers, at = 0, gap = 0, i;
+    memo_status status = memo_plan_create(n - n_inside + n_blocks, plan->n_gaps,
+                                          plan->alignment_bytes, outer, error);
     if (status) return status;
     for (i = 0; i < n; i++) {
         int64_t m = bilevel->member_of[i];
         const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
         memo_buffer* buffer = &(*outer)->buffers[at];
+        if (group && group->is_open) group = NULL;
         if (group && group->first != m) continue;
         *buffer = plan->buffers[i];
         buffer->id = group ? n + bilevel->members[m].group : i;
@@ -3235,9 +3213,15 @@ MEMOI memo_status memoi_outer_create(const memoi_bilevel* bilevel, memo_plan** o
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of blocks and other buffers that live together, gaps aside. */
-MEMOI int64_t memoi_outer_bound(const memoi_bilevel* bilevel) {
-    int64_t live = 0, bound = 0, e;
+/* The largest sum of blocks and other buffers that live together, gaps aside.  A block takes the
+ * room of its kind as long as it lives, its buffers less at times: groups that reach beyond the
+ * target are opened.  No two groups live at once, so what is left keeps to the target. */
+MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
+    int64_t live = 0, e;
+    memoi_group* inside = NULL;
+    bilevel->outer_bound_bytes = bilevel->n_open = bilevel->n_open_members = 0;
+    for (e = 0; e < bilevel->n_groups; e++) bilevel->groups[e].is_open = 0;
+    if (bilevel->plan->n_gaps > 0) return;
     for (e = 0; e < bilevel->n_events; e++) {
         int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
         int64_t m = bilevel->member_of[buffer], bytes;
@@ -3245,14 +3229,18 @@ MEMOI int64_t memoi_outer_bound(const memoi_bilevel* bilevel) {
             bytes = memoi_plan_bytes(bilevel->plan, buffer);
         } else { /* a block begins with its first event and ends with its last */
             const memoi_member* member = &bilevel->members[m];
-            const memoi_group* group = &bilevel->groups[member->group];
+            memoi_group* group = &bilevel->groups[member->group];
             if (is_end ? member->end != 2 * group->n - 1 : member->begin != 0) continue;
             bytes = bilevel->groups[group->kind].height_bytes;
+            inside = is_end ? NULL : group;
         }
         live += is_end ? -bytes : bytes;
-        bound = memoi_max(bound, live);
+        bilevel->outer_bound_bytes = memoi_max(bilevel->outer_bound_bytes, live);
+        if (live <= target_bytes || !inside || inside->is_open) continue;
+        inside->is_open = 1;
+        bilevel->n_open++;
+        bilevel->n_open_members += inside->n;
     }
-    return bilevel->plan->n_gaps > 0 ? 0 : bound;
 }
 
 /* The outer plan's offsets and those within the blocks, as offsets of the flat problem's items. */
@@ -3297,8 +3285,16 @@ MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
     return 1;
 }
 
-/* Both levels and the plan that they make; with effort, kinds above their bound are searched.  An
- * outer plan whose bound is above the target is solved in vain, and only the last time. */
+MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
+    int64_t g;
+    for (g = 0; g < bilevel->n_groups; g++)
+        if (bilevel->groups[g].height_bytes > bilevel->groups[g].bound_bytes) return 0;
+    return 1;
+}
+
+/* Both levels and the plan that they make; with effort, kinds above their bound are searched, and
+ * without, no group is opened before they were.  With most groups open the outer plan is nearly the
+ * flat one: it is solved only the last time. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
                                       int64_t target, int is_last, memoi_effort* effort,
                                       const int64_t* item_of, int64_t* offsets,
@@ -3320,8 +3316,9 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         }
         n_left--;
     }
-    bilevel->outer_bound_bytes = status ? 0 : memoi_outer_bound(bilevel);
-    is_vain = bilevel->outer_bound_bytes > target * problem->unit_bytes;
+    if (!status) memoi_groups_open(bilevel, target * problem->unit_bytes);
+    is_vain = bilevel->n_open_members > bilevel->n_members / 2 ||
+              (!effort && bilevel->n_open > 0 && !memoi_kinds_are_tight(bilevel));
     if (status || (is_vain && !is_last)) return status;
     status = memoi_outer_create(bilevel, &outer, error);
     if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
@@ -3341,18 +3338,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
-    int64_t g;
-    for (g = 0; g < bilevel->n_groups; g++)
-        if (bilevel->groups[g].height_bytes > bilevel->groups[g].bound_bytes) return 0;
-    return 1;
-}
-
 /* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
- * above its bound.  Where they miss the target, a block takes more room than its buffers: those
- * that live longest in it are left to the outer plan, and so on; first with windows from marks,
- * then from what repeats.  No repetition is no error, nor
- * are sizes that only blocks make too large. */
+ * above its bound.  Where they miss the target, most blocks take more room than their buffers: those
+ * that live longest are left to the outer plan, and so on; first with windows from marks, then from
+ * what repeats.  No repetition is no error, nor are sizes that only blocks make too large. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -3380,24 +3369,28 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
             if (!memoi_windows_from_repeats(&bilevel))
                 status = memoi_no_memory(error, "the layers of the plan");
         }
-        memoi_bilevel_group(&bilevel, life_limit);
-        if (status) break;
-        if (bilevel.n_groups == 0) continue;
-        if (!memoi_bilevel_sort_kinds(&bilevel))
+        if (!status &&
+            !(memoi_bilevel_group(&bilevel, life_limit) && memoi_bilevel_sort_kinds(&bilevel)))
             status = memoi_no_memory(error, "the layers of the plan");
-        if (!status)
-            status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
-                                         best, error);
+        if (status) break;
+        if (bilevel.n_groups == 0) { /* nor are there any among fewer buffers */
+            round = (round / MEMOI_BILEVEL_ROUNDS + 1) * MEMOI_BILEVEL_ROUNDS - 1;
+            continue;
+        }
+        status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
+                                     best, error);
         if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
             status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
                                          best, error);
         if (effort->log->write) {
             char message[160];
             snprintf(message, sizeof message,
-                     "bi-level: %lld groups of %lld kinds, outer bound %lld, bound %lld",
+                     "bi-level: %lld groups of %lld kinds, bound with blocks %lld, without %lld, "
+                     "%lld groups opened",
                      (long long)bilevel.n_groups, (long long)bilevel.n_kinds,
                      (long long)bilevel.outer_bound_bytes,
-                     (long long)(problem->lower_bound * problem->unit_bytes));
+                     (long long)(problem->lower_bound * problem->unit_bytes),
+                     (long long)bilevel.n_open);
             effort->log->write(effort->log->user, message);
         }
         life_limit = bilevel.longest_life / 2;
