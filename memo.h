@@ -3266,8 +3266,8 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
     memoi_keyed* births = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
     memoi_keyed* deaths = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    for (i = 0; births && deaths && i < n;
-         i++) { /* a gap dies with its begin, is born at its end */
+    for (i = 0; births && deaths && i < n; i++) {
+        /* A gap dies at its begin and is born at its end. */
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
         births[i].index = deaths[i].index = gap ? gap->buffer : i;
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
