@@ -50,9 +50,9 @@ static void print_help(void) {
          "  --csv OUT           a row per buffer: id,lower,upper,size,offset\n"
          "  --plan OUT          the plan, for memo_plan_read\n"
          "  --svg OUT           a picture: address over time\n"
-         "  --pickle OUT        a snapshot that PyTorch's memory viewer opens "
+         "  --json OUT          a snapshot that PyTorch's memory viewer opens "
          "(pytorch.org/memory_viz)\n"
-         "  --json OUT          the same as JSON, which the viewer does not open\n"
+         "  --pickle OUT        the same for older viewers, which open pickles alone\n"
          "  --compare-caching   replay the trace through a model of PyTorch's caching allocator, "
          "on a\n"
          "                      device of --capacity bytes where that is given\n"
@@ -464,8 +464,8 @@ static void put_bytes(memoi_text* text, uint64_t value, int n) { /* least signif
     for (; n > 0; n--, value >>= 8) memoi_put(text, "%c", (int)(value & 255));
 }
 
-/* The JSON value at *json as a pickle, of protocol 2 but for the stop; the file that _dump_snapshot() writes and
- * the viewer opens is one.  Only what put_snapshot writes is understood. */
+/* The JSON value at *json as a pickle, of protocol 2 but for the stop, as is the file that _dump_snapshot() writes.
+ * Only what put_snapshot writes is understood. */
 static void put_pickle(memoi_text* text, const char** json) {
     enum { BATCH = 1000 }; /* the viewer spreads what is appended at once over its stack */
     char open = *(*json)++;
