@@ -93,12 +93,12 @@ static inline void gemm_release(gemm* g) {
     CHECK_LT(cublasLtMatmulDescDestroy(g->desc));
 }
 
-/* c is only read where beta is not 0; it may be d. */
+/* c is only read where beta is not 0, and may be d, or NULL where it is not read. */
 static inline void gemm_run(const gemm_library* library, const gemm* g, const void* a,
                             const void* b, const void* c, void* d, cudaStream_t stream) {
-    CHECK_LT(cublasLtMatmul(library->handle, g->desc, &g->alpha, b, g->b, a, g->a, &g->beta, c,
-                            g->d, d, g->d, &g->algo, library->workspace, library->workspace_bytes,
-                            stream));
+    CHECK_LT(cublasLtMatmul(library->handle, g->desc, &g->alpha, b, g->b, a, g->a, &g->beta,
+                            c ? c : d, g->d, d, g->d, &g->algo, library->workspace,
+                            library->workspace_bytes, stream));
 }
 
 #endif
