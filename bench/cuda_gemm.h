@@ -78,7 +78,7 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     CHECK_LT(cublasLtMatmulAlgoGetHeuristic(library->handle, g->desc, g->b, g->a, g->d, g->d,
                                             preference, 1, &found, &n_found));
     CHECK_LT(cublasLtMatmulPreferenceDestroy(preference));
-    if (n_found == 0) {
+    if (n_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
         fprintf(stderr, "cuBLASLt has no algorithm for %lld x %lld x %lld\n", (long long)g->m,
                 (long long)g->n, (long long)g->k);
         exit(1);
