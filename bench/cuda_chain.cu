@@ -23,7 +23,8 @@
  * same everywhere.
  *
  * Do the copies fit?  A layer's forward takes 24 n h^2 + 4 n^2 h operations, its copies 28 n h bytes: at 600 TFLOP/s
- * and 55 GB/s from about 50000 tokens on.  What the run found is printed. */
+ * and 55 GB/s from about 50000 tokens on; a causal attention does half of the attention's work, and it takes 100000.
+ * What the run found is printed. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
