@@ -2,7 +2,7 @@
  * products in bf16 (cuBLASLt), without a trainer around it: h = 4096, heads of 128, MLP 4h.
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_chain.cu -lcublasLt -o cuda_chain
- *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 3] [--alpha A] [--out FOLDER]
+ *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 5] [--seconds 120] [--alpha A] [--out FOLDER]
  *
  * A layer, a row a token:
  *   qkv = x Wqkv,  o = (q k^T / sqrt(128)) v / n for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),
@@ -11,17 +11,27 @@
  * length as the real one's does.  The backward is that of these formulas; q k^T is computed again in it.
  * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers a token.
  *
- * Compared in one run, in turn: keep (all of it on the device), swap (all but the last two layers' leaves and comes
- * back), recompute (only x is kept; the rest is computed again before the backward), and where alpha is below 1 the
- * mixture: x and o swapped whole, of the others alpha swapped and the rest recomputed.  Gradients of all weights, of
- * the input, and the output must be the same bits.  Products over tokens run in tiles of rows, the same everywhere. */
+ * Compared in one run: keep (all of it on the device), swap (all but the last two layers' leaves and comes back),
+ * recompute (only x is kept; the rest is computed again before the backward), and where alpha is below 1 the mixture:
+ * x and o swapped whole, of the others alpha swapped and the rest recomputed.
+ *
+ * Rounds: each way takes one step a round, and begins it one place later in the next, so that clocks that drift and
+ * chips that warm up meet all of them.  A step's time is that between two events; a ratio is taken within a round; both
+ * are given as medians.  The first round warms up.  Each round has other data, and what lay on the device is
+ * overwritten before, so that no way can live on what an earlier step left.  Gradients of all weights, of the input,
+ * and the output must be the bits of keep's step of the same round.  Products over tokens run in tiles of rows, the
+ * same everywhere.
+ *
+ * Do the copies fit?  A layer's forward takes 24 n h^2 + 4 n^2 h operations, its copies 28 n h bytes: at 600 TFLOP/s
+ * and 55 GB/s from about 50000 tokens on; a causal attention does half of the attention's work, and it takes 100000.
+ * What the run found is printed. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 
 #include "cuda_gemm.h"
 
-enum { H = 4096, HEAD = 128, N_HEADS = H / HEAD, TILE = 4096, BLOCK = 1024, REPETITIONS_MAX = 32 };
+enum { H = 4096, HEAD = 128, N_HEADS = H / HEAD, TILE = 4096, BLOCK = 1024, ROUNDS_MAX = 33 };
 enum { X, QKV, O, R, U, G, N_TENSORS };
 
 typedef uint16_t bf16;
@@ -30,9 +40,10 @@ static struct {
     int64_t n_tokens;
     int32_t n_layers;
     int n_repetitions;
+    double seconds; /* no further round after it, but for the first that counts */
     double alpha;
     const char* folder;
-} options = {65536, 6, 3, 1, NULL};
+} options = {65536, 6, 5, 120, 1, NULL};
 
 /* --- small kernels --- */
 
@@ -63,16 +74,25 @@ __global__ static void gelu_backward(bf16* gradient, const bf16* from, int64_t n
     }
 }
 
-/* The sum of a hash of each word and its place: does not depend on the order of adding. */
-__global__ static void add_checksum(const uint32_t* from, int64_t n, unsigned long long* sum) {
+typedef struct digest {
+    unsigned long long sum;          /* of a hash of each word and its place, in any order */
+    unsigned long long n_not_finite; /* words */
+} digest;
+
+/* Words are an fp32, whose upper half has the exponent of a bf16, or two bf16. */
+__global__ static void add_digest(const uint32_t* from, int64_t n, int is_bf16, digest* to) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    unsigned long long mine = 0;
+    digest mine = {0, 0};
     for (; i < n; i += (int64_t)gridDim.x * blockDim.x) {
-        unsigned long long z = ((unsigned long long)i << 32 | from[i]) * 0x9e3779b97f4a7c15ull;
+        uint32_t word = from[i];
+        unsigned long long z = ((unsigned long long)i << 32 | word) * 0x9e3779b97f4a7c15ull;
         z = (z ^ (z >> 29)) * 0xbf58476d1ce4e5b9ull;
-        mine += z ^ (z >> 32);
+        mine.sum += z ^ (z >> 32);
+        mine.n_not_finite +=
+            (word >> 16 & 0x7f80) == 0x7f80 || (is_bf16 && (word & 0x7f80) == 0x7f80);
     }
-    atomicAdd(sum, mine);
+    atomicAdd(&to->sum, mine.sum);
+    atomicAdd(&to->n_not_finite, mine.n_not_finite);
 }
 
 /* --- what is the same for all ways to run --- */
@@ -91,8 +111,11 @@ static struct {
     float *sum_k, *sum_v;        /* (n_tokens, H) */
     bf16 *scores, *d_scores;     /* (N_HEADS, BLOCK, n_tokens) */
     bf16* d_hidden;              /* (TILE, 4H) */
-    unsigned long long* checksum;
+    digest* result;
     int64_t common_bytes;
+    void* kept; /* rows and tensors of the way whose step it is */
+    int64_t kept_bytes;
+    memo_stream compute;
 } chain;
 
 /* Products over a tile of tokens, then of attention over a block of rows. */
@@ -199,7 +222,8 @@ static void open_chain(void) {
     chain.scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
     chain.d_scores = (bf16*)take(2 * n * BLOCK * N_HEADS);
     chain.d_hidden = (bf16*)take(2ll * TILE * 4 * H);
-    chain.checksum = (unsigned long long*)take(512);
+    chain.result = (digest*)take(sizeof(digest));
+    chain.compute = new_stream(chain.device, "compute", 0);
     prepare_products();
     CHECK_CUDA(cudaDeviceSynchronize());
 }
@@ -357,11 +381,13 @@ static void backward(policy* w, int32_t layer) {
     check(memo_swap_backward_end(w->swap, layer, &error));
 }
 
-/* What the step begins with; not part of its time. */
-static void begin_step(const policy* w) {
+/* What the step begins with; not part of its time.  0xff.. is no number in bf16. */
+static void begin_step(const policy* w, int round) {
     const int64_t n = options.n_tokens * H;
-    fill_random<<<1024, 256, 0, stream_of(w)>>>(chain.value, n, 1, 1);
-    fill_random<<<1024, 256, 0, stream_of(w)>>>(chain.gradient, n, 1.0f / 64, 2);
+    const uint64_t seed = 2 * (uint64_t)round + 1;
+    CHECK_CUDA(cudaMemsetAsync(chain.kept, 0xff, (size_t)chain.kept_bytes, stream_of(w)));
+    fill_random<<<1024, 256, 0, stream_of(w)>>>(chain.value, n, 1, seed << 40);
+    fill_random<<<1024, 256, 0, stream_of(w)>>>(chain.gradient, n, 1.0f / 64, (seed + 1) << 40);
     for (int32_t i = 0; i < options.n_layers; i++) {
         const weights* p = &chain.layers[i];
         zero(w, p->d_qkv, 4ll * 3 * H * H);
@@ -402,13 +428,14 @@ static memo_swap_desc swap_desc(const policy* w, memo_swap_tensor* tensors) {
     desc.n_rows = options.n_tokens;
     desc.tile_rows = TILE;
     desc.alpha = w->alpha;
+    desc.device_memory = chain.kept;
     return desc;
 }
 
 static void open_way(policy* w, const memo_device* device) {
     memo_swap_tensor tensors[N_TENSORS];
     w->device = device;
-    w->compute = new_stream(device, "compute", 0);
+    w->compute = device == chain.device ? chain.compute : new_stream(device, "compute", 0);
     memo_swap_desc desc = swap_desc(w, tensors);
     check(memo_swap_create(&desc, &w->swap, &error));
 }
@@ -416,28 +443,17 @@ static void open_way(policy* w, const memo_device* device) {
 static void close_way(policy* w) {
     synchronize(w);
     memo_swap_destroy(w->swap);
-    check(w->device->stream_destroy(w->device->context, w->compute, &error));
+    if (w->compute != chain.compute)
+        check(w->device->stream_destroy(w->device->context, w->compute, &error));
 }
 
-static double timed_step(policy* w) {
-    memo_event begin = new_event(w->device), end = new_event(w->device);
-    begin_step(w);
-    record(w->device, begin, w->compute);
-    step(w);
-    record(w->device, end, w->compute);
-    double seconds = elapsed_s(w->device, begin, end);
-    check(w->device->event_destroy(w->device->context, begin, &error));
-    check(w->device->event_destroy(w->device->context, end, &error));
-    return seconds;
-}
-
-static unsigned long long checksum(const policy* w) {
-    unsigned long long sum = 0;
+static digest read_digest(const policy* w) {
+    digest result;
     const int64_t n = options.n_tokens * H / 2;
-    zero(w, chain.checksum, 8);
-    add_checksum<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)chain.value, n, chain.checksum);
-    add_checksum<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)chain.gradient, n,
-                                                 chain.checksum);
+    zero(w, chain.result, sizeof result);
+    for (const bf16* each : {chain.value, chain.gradient})
+        add_digest<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)(const void*)each, n, 1,
+                                                   chain.result);
     for (int32_t i = 0; i < options.n_layers; i++) {
         const weights* p = &chain.layers[i];
         const struct {
@@ -448,12 +464,69 @@ static unsigned long long checksum(const policy* w) {
                    {p->d_in, 4ll * H * H},
                    {p->d_out, 4ll * H * H}};
         for (const auto& each : all)
-            add_checksum<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)(const void*)each.from,
-                                                         each.n, chain.checksum);
+            add_digest<<<1024, 256, 0, stream_of(w)>>>((const uint32_t*)(const void*)each.from,
+                                                       each.n, 0, chain.result);
     }
-    CHECK_CUDA(cudaMemcpyAsync(&sum, chain.checksum, 8, cudaMemcpyDeviceToHost, stream_of(w)));
+    CHECK_CUDA(cudaMemcpyAsync(&result, chain.result, sizeof result, cudaMemcpyDeviceToHost,
+                               stream_of(w)));
     synchronize(w);
-    return sum;
+    return result;
+}
+
+/* One step, enqueued by `enqueue`: its time, the host's in enqueueing it, what it gave. */
+typedef struct measured_step {
+    double seconds, host_s;
+    digest result;
+} measured_step;
+
+template <typename Enqueue>
+static measured_step measure(const policy* w, int round, const Enqueue& enqueue) {
+    measured_step m;
+    memo_event begin = new_event(w->device), end = new_event(w->device);
+    begin_step(w, round);
+    synchronize(w);
+    record(w->device, begin, w->compute);
+    m.host_s = now_s();
+    enqueue();
+    m.host_s = now_s() - m.host_s;
+    record(w->device, end, w->compute);
+    m.seconds = elapsed_s(w->device, begin, end);
+    m.result = read_digest(w);
+    check(w->device->event_destroy(w->device->context, begin, &error));
+    check(w->device->event_destroy(w->device->context, end, &error));
+    return m;
+}
+
+static const char* bits(const measured_step* steps, const measured_step* expected, int n_rounds) {
+    for (int k = 0; k < n_rounds; k++)
+        if (steps[k].result.n_not_finite)
+            return "**NOT FINITE**";
+        else if (steps[k].result.sum != expected[k].result.sum)
+            return "**OTHER**";
+    return "the same";
+}
+
+static int all_is_well = 1;
+static const char* noted(const char* bits) {
+    all_is_well &= strcmp(bits, "the same") == 0;
+    return bits;
+}
+
+/* Medians of the rounds after the first. */
+static double median_s(const measured_step* steps, int n_rounds) {
+    double all[ROUNDS_MAX];
+    for (int k = 1; k < n_rounds; k++) all[k - 1] = steps[k].seconds;
+    return median(all, n_rounds - 1);
+}
+static double median_host_s(const measured_step* steps, int n_rounds) {
+    double all[ROUNDS_MAX];
+    for (int k = 1; k < n_rounds; k++) all[k - 1] = steps[k].host_s;
+    return median(all, n_rounds - 1);
+}
+static double median_ratio(const measured_step* steps, const measured_step* of, int n_rounds) {
+    double all[ROUNDS_MAX];
+    for (int k = 1; k < n_rounds; k++) all[k - 1] = steps[k].seconds / of[k].seconds;
+    return median(all, n_rounds - 1);
 }
 
 /* Bare copies of as many bytes as a layer moves, the other direction as idle as in the step. */
@@ -483,30 +556,32 @@ static void bare_copies(int64_t size_bytes, double* bytes_per_s) {
 
 static void write_timeline(const memo_schedule* schedule, const memo_simulation* times,
                            const char* name) {
-    char path[512];
+    char path[512], title[96];
     if (!options.folder) return;
+    snprintf(title, sizeof title, "%s: %d layers of %lld tokens", name, (int)options.n_layers,
+             (long long)options.n_tokens);
     snprintf(path, sizeof path, "%s/%s.json", options.folder, name);
     check(memo_schedule_write_chrome(schedule, times, path, &error));
     snprintf(path, sizeof path, "%s/%s.svg", options.folder, name);
-    check(memo_schedule_write_svg(schedule, times, name, path, &error));
+    check(memo_schedule_write_svg(schedule, times, title, path, &error));
 }
 
 /* One recorded step: the waits of the compute stream, measured and simulated, and what the copies reached. */
-static void look_inside(policy* w, const double* bare_bytes_per_s) {
+static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes_per_s) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
     memo_schedule* schedule;
     memo_simulation *measured, *simulated;
-    double copied_s[2] = {0, 0}, copied_bytes[2] = {0, 0}, sums[2] = {0, 0};
+    double copied_s[2] = {0, 0}, copied_bytes[2] = {0, 0}, sums[2] = {0, 0}, computed_s[2] = {0, 0};
     int32_t links[2], compute = 0;
     desc.device = chain.device;
     desc.is_timed = 1;
     check(memo_recorder_create(&desc, &recorder, &error));
     open_way(w, memo_recorder_device(recorder));
     memo_recorder_pause(recorder);
-    begin_step(w);
+    begin_step(w, 0);
     step(w);
-    begin_step(w);
+    begin_step(w, 0);
     synchronize(w);
     memo_recorder_resume(recorder);
     step(w);
@@ -519,7 +594,10 @@ static void look_inside(policy* w, const double* bare_bytes_per_s) {
         memo_op* op = &schedule->ops[i];
         const char* name = memo_schedule_op_name(schedule, i);
         int way = strcmp(name, "to device") == 0;
-        if (op->kind != MEMO_OP_RUN || (!way && strcmp(name, "to host") != 0)) continue;
+        if (op->kind != MEMO_OP_RUN) continue;
+        if (strncmp(name, "forward", 7) == 0) computed_s[0] += op->end_s - op->start_s;
+        if (strncmp(name, "backward", 8) == 0) computed_s[1] += op->end_s - op->start_s;
+        if (!way && strcmp(name, "to host") != 0) continue;
         copied_s[way] += op->end_s - op->start_s;
         copied_bytes[way] += (double)op->link_bytes;
         op->link = links[way];
@@ -553,7 +631,13 @@ static void look_inside(policy* w, const double* bare_bytes_per_s) {
         printf("| %s | %.1f GB/s | %.1f GB/s | %.3f |\n", way ? "to device" : "to host",
                rate * 1e-9, bare_bytes_per_s[way] * 1e-9, rate / bare_bytes_per_s[way]);
     }
-    printf("\n");
+    printf(
+        "\nA layer: forward %.1f ms, backward %.1f ms; its %.1f GiB take %.1f ms to the host and "
+        "%.1f ms back.\n\n",
+        computed_s[0] / options.n_layers * 1e3, computed_s[1] / options.n_layers * 1e3,
+        (double)layer_bytes / ((int64_t)1 << 30), (double)layer_bytes / bare_bytes_per_s[0] * 1e3,
+        (double)layer_bytes / bare_bytes_per_s[1] * 1e3);
+    fflush(stdout);
     write_timeline(schedule, measured, "chain_measured");
     write_timeline(schedule, simulated, "chain_simulated");
     memo_simulation_destroy(measured);
@@ -562,42 +646,33 @@ static void look_inside(policy* w, const double* bare_bytes_per_s) {
     memo_recorder_destroy(recorder);
 }
 
-/* The same step captured once and replayed: time of the step, time of the host, and whether the bits are the same. */
-static void replay(policy* w, double eager_s, unsigned long long expected) {
+/* The same step captured once and replayed in n_rounds rounds, beside that which was enqueued call by call. */
+static void replay(policy* w, const measured_step* eager, const measured_step* expected,
+                   int n_rounds) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    double seconds[REPETITIONS_MAX], host_s[REPETITIONS_MAX];
-    int is_same = 1;
-    open_way(w, chain.device);
-    memo_event begin = new_event(w->device), end = new_event(w->device);
+    size_t n_nodes = 0;
+    measured_step steps[ROUNDS_MAX];
     CHECK_CUDA(cudaStreamBeginCapture(stream_of(w), cudaStreamCaptureModeThreadLocal));
     step(w);
     CHECK_CUDA(cudaStreamEndCapture(stream_of(w), &graph));
+    CHECK_CUDA(cudaGraphGetNodes(graph, NULL, &n_nodes));
     CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
     CHECK_CUDA(cudaGraphUpload(exec, stream_of(w)));
-    for (int k = 0; k < options.n_repetitions; k++) {
-        begin_step(w);
-        synchronize(w);
-        record(w->device, begin, w->compute);
-        double begin_s = now_s();
-        CHECK_CUDA(cudaGraphLaunch(exec, stream_of(w)));
-        host_s[k] = now_s() - begin_s;
-        record(w->device, end, w->compute);
-        seconds[k] = elapsed_s(w->device, begin, end);
-        is_same &= checksum(w) == expected;
-    }
-    double graph_s = median(seconds, options.n_repetitions);
-    printf("As a CUDA graph: %.1f ms, %.4f of the same step enqueued call by call; the launch "
-           "costs the host "
-           "%.1f us; %s.\n\n",
-           graph_s * 1e3, graph_s / eager_s, median(host_s, options.n_repetitions) * 1e6,
-           is_same ? "the same bits" : "**OTHER BITS**");
-    check(w->device->event_destroy(w->device->context, begin, &error));
-    check(w->device->event_destroy(w->device->context, end, &error));
+    for (int k = 0; k < n_rounds; k++)
+        steps[k] = measure(w, k, [=] { CHECK_CUDA(cudaGraphLaunch(exec, stream_of(w))); });
+    printf("| swap, enqueued | step | of call by call | the host is busy for | bits |\n"
+           "|---|---|---|---|---|\n"
+           "| call by call | %.1f ms | 1 | %.1f us | %s |\n"
+           "| as one CUDA graph of %lld nodes | %.1f ms | %.4f | %.1f us | %s |\n\n"
+           "Call by call the host waits where the queue of launches is full.\n\n",
+           median_s(eager, n_rounds) * 1e3, median_host_s(eager, n_rounds) * 1e6,
+           bits(eager, expected, n_rounds), (long long)n_nodes, median_s(steps, n_rounds) * 1e3,
+           median_s(steps, n_rounds) / median_s(eager, n_rounds),
+           median_host_s(steps, n_rounds) * 1e6, noted(bits(steps, expected, n_rounds)));
+    fflush(stdout);
     CHECK_CUDA(cudaGraphExecDestroy(exec));
     CHECK_CUDA(cudaGraphDestroy(graph));
-    close_way(w);
-    if (!is_same) exit(1);
 }
 
 static void read_options(int argc, char** argv) {
@@ -609,6 +684,8 @@ static void read_options(int argc, char** argv) {
             options.n_layers = atoi(value);
         else if (strcmp(argv[k], "--repetitions") == 0)
             options.n_repetitions = atoi(value);
+        else if (strcmp(argv[k], "--seconds") == 0)
+            options.seconds = atof(value);
         else if (strcmp(argv[k], "--alpha") == 0)
             options.alpha = atof(value);
         else if (strcmp(argv[k], "--out") == 0)
@@ -617,19 +694,80 @@ static void read_options(int argc, char** argv) {
             options.n_tokens = 0;
     }
     if (options.n_tokens >= TILE && options.n_tokens % TILE == 0 && options.n_layers >= 3 &&
-        options.n_repetitions >= 1 && options.n_repetitions <= REPETITIONS_MAX &&
-        options.alpha >= 0 && options.alpha <= 1)
+        options.n_repetitions >= 1 && options.n_repetitions < ROUNDS_MAX && options.alpha >= 0 &&
+        options.alpha <= 1)
         return;
     fprintf(
         stderr,
-        "usage: cuda_chain [--tokens N] [--layers N] [--repetitions N] [--alpha A] [--out FOLDER]\n"
-        "tokens: a multiple of %d; layers: 3 or more; repetitions: 1 to %d; alpha: in [0, 1]\n",
-        (int)TILE, (int)REPETITIONS_MAX);
+        "usage: cuda_chain [--tokens N] [--layers N] [--repetitions N] [--seconds S] [--alpha A] "
+        "[--out FOLDER]\n"
+        "tokens: a multiple of %d; layers: 3 or more; repetitions: 1 to %d; seconds: no further "
+        "repetition after them; alpha: in [0, 1]\n",
+        (int)TILE, (int)ROUNDS_MAX - 1);
     exit(2);
 }
 
+enum { KEEP, SWAP, RECOMPUTE, MIXTURE, N_WAYS_MAX };
+
+/* All share one piece of device memory, as one step is over before the next begins. */
+static void open_ways(policy* ways, int n_ways, memo_swap_sizes* sizes) {
+    for (int i = 0; i < n_ways; i++) {
+        memo_swap_tensor tensors[N_TENSORS];
+        ways[i].device = chain.device;
+        memo_swap_desc desc = swap_desc(&ways[i], tensors);
+        check(memo_swap_get_sizes(&desc, &sizes[i], &error));
+        if (sizes[i].device_bytes > chain.kept_bytes) chain.kept_bytes = sizes[i].device_bytes;
+    }
+    chain.kept = device_memory(chain.device, chain.kept_bytes);
+    for (int i = 0; i < n_ways; i++) open_way(&ways[i], chain.device);
+}
+
+/* Steps in turn; how many rounds, the first included. */
+static int take_turns(policy* ways, int n_ways, measured_step (*steps)[ROUNDS_MAX]) {
+    double begin_s = now_s();
+    int round = 0;
+    for (; round <= options.n_repetitions; round++) {
+        if (round > 1 && now_s() - begin_s > options.seconds) break;
+        for (int i = 0; i < n_ways; i++) {
+            int way = (i + round) % n_ways;
+            policy* w = &ways[way];
+            steps[way][round] = measure(w, round, [=] { step(w); });
+        }
+    }
+    return round;
+}
+
+static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* sizes,
+                       const measured_step (*steps)[ROUNDS_MAX], int n_rounds) {
+    const double gib = (double)((int64_t)1 << 30), n = (double)options.n_tokens;
+    const double operations = options.n_layers * (72 * n * H * H + 14 * n * n * H);
+    size_t version = cublasLtGetVersion();
+    printf("### Chain of %d layers, %lld tokens, h = %d\n\n", (int)options.n_layers,
+           (long long)options.n_tokens, (int)H);
+    printf("| way | step | of keep | least to most | rows and tensors on the device | on the host "
+           "| bits |\n|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < n_ways; i++) {
+        double least = steps[i][1].seconds, most = least;
+        for (int k = 1; k < n_rounds; k++) {
+            least = fmin(least, steps[i][k].seconds);
+            most = fmax(most, steps[i][k].seconds);
+        }
+        printf("| %s | %.1f ms | %.4f | %.1f to %.1f ms | %.1f GiB | %.1f GiB | %s |\n",
+               ways[i].name, median_s(steps[i], n_rounds) * 1e3,
+               median_ratio(steps[i], steps[KEEP], n_rounds), least * 1e3, most * 1e3,
+               (double)sizes[i].device_bytes / gib, (double)sizes[i].host_bytes / gib,
+               noted(bits(steps[i], steps[KEEP], n_rounds)));
+    }
+    printf(
+        "\nMedians of %d rounds.  Weights, gradients and work space, the same for all: %.1f GiB. "
+        " Keep reaches %.0f TFLOP/s, cuBLASLt %d.%d.%d.\n\n",
+        n_rounds - 1, (double)chain.common_bytes / gib,
+        operations / median_s(steps[KEEP], n_rounds) * 1e-12, (int)(version / 10000),
+        (int)(version / 100 % 100), (int)(version % 100));
+    fflush(stdout);
+}
+
 int main(int argc, char** argv) {
-    enum { N_WAYS_MAX = 4 };
     /* x, qkv, o, r, u, g.  Contiguous qkv swapped in part lies whole in the rounding buffer. */
     policy ways[N_WAYS_MAX] = {{"keep",
                                 {MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP,
@@ -663,42 +801,23 @@ int main(int argc, char** argv) {
                                 NULL,
                                 NULL,
                                 {}}};
-    double seconds[N_WAYS_MAX][REPETITIONS_MAX], medians[N_WAYS_MAX], bare_bytes_per_s[2];
-    unsigned long long sums[N_WAYS_MAX];
+    static measured_step steps[N_WAYS_MAX][ROUNDS_MAX];
     memo_swap_sizes sizes[N_WAYS_MAX];
-    int n_ways, is_same = 1;
+    double bare_bytes_per_s[2];
+    int n_ways, n_rounds;
     read_options(argc, argv);
-    n_ways = options.alpha < 1 ? 4 : 3;
-    ways[3].alpha = options.alpha;
+    n_ways = options.alpha < 1 ? N_WAYS_MAX : MIXTURE;
+    ways[MIXTURE].alpha = options.alpha;
     open_chain();
-    printf("### Chain of %d layers, %lld tokens, h = %d\n\n", (int)options.n_layers,
-           (long long)options.n_tokens, (int)H);
-    printf("| way | step | of keep | rows and tensors on the device | on the host | bits |\n"
-           "|---|---|---|---|---|---|\n");
-    /* One way at a time holds memory, so ways take turns as a whole; the first step of each is not counted. */
-    for (int i = 0; i < n_ways; i++) {
-        open_way(&ways[i], chain.device);
-        sizes[i] = memo_swap_sizes_of(ways[i].swap);
-        (void)timed_step(&ways[i]);
-        for (int k = 0; k < options.n_repetitions; k++) seconds[i][k] = timed_step(&ways[i]);
-        sums[i] = checksum(&ways[i]);
-        close_way(&ways[i]);
-        medians[i] = median(seconds[i], options.n_repetitions);
-        is_same &= sums[i] == sums[0];
-        printf("| %s%s | %.1f ms | %.4f | %.1f GiB | %.1f GiB | %s |\n", ways[i].name,
-               i == 3 ? " (alpha)" : "", medians[i] * 1e3, medians[i] / medians[0],
-               (double)sizes[i].device_bytes / ((int64_t)1 << 30),
-               (double)sizes[i].host_bytes / ((int64_t)1 << 30),
-               sums[i] == sums[0] ? "the same" : "**OTHER**");
-        fflush(stdout);
-    }
-    printf("\nMedians of %d.  Weights, gradients and work space, the same for all: %.1f GiB.\n\n",
-           options.n_repetitions, (double)chain.common_bytes / ((int64_t)1 << 30));
-    bare_copies(sizes[1].layer_swapped_bytes, bare_bytes_per_s);
-    look_inside(&ways[1], bare_bytes_per_s);
-    replay(&ways[1], medians[1], sums[0]);
+    open_ways(ways, n_ways, sizes);
+    n_rounds = take_turns(ways, n_ways, steps);
+    print_ways(ways, n_ways, sizes, steps, n_rounds);
+    replay(&ways[SWAP], steps[SWAP], steps[KEEP], n_rounds < 4 ? n_rounds : 4);
+    for (int i = 0; i < n_ways; i++) close_way(&ways[i]);
+    bare_copies(sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
+    look_inside(&ways[SWAP], sizes[SWAP].layer_swapped_bytes, bare_bytes_per_s);
     memo_cuda_device_destroy(chain.device);
     free(chain.layers);
     CHECK_LT(cublasLtDestroy(chain.library.handle));
-    return is_same ? 0 : 1;
+    return all_is_well ? 0 : 1;
 }

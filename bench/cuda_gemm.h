@@ -1,4 +1,4 @@
-/* cuda_gemm.h - row-major matrix products by cuBLASLt, each shape prepared once.
+/* cuda_gemm.h - row-major matrix products by cuBLASLt, each shape prepared once: the same algorithm in every run.
  * Knows: cuBLASLt.  Knows nothing of layers. */
 #ifndef CUDA_GEMM_H
 #define CUDA_GEMM_H
@@ -58,6 +58,8 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     cublasOperation_t on_b = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtMatmulHeuristicResult_t found;
     cublasLtMatmulPreference_t preference;
+    /* Where k is split, its parts are added in fp32 by a kernel of their own: the same bits in every run. */
+    const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int n_found = 0, n_batches = g->n_batches ? g->n_batches : 1;
     CHECK_LT(cublasLtMatmulDescCreate(&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     /* D^T = op(B)^T op(A)^T: B comes first. */
@@ -75,10 +77,12 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &library->workspace_bytes,
         sizeof library->workspace_bytes));
+    CHECK_LT(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_fp32, sizeof in_fp32));
     CHECK_LT(cublasLtMatmulAlgoGetHeuristic(library->handle, g->desc, g->b, g->a, g->d, g->d,
                                             preference, 1, &found, &n_found));
     CHECK_LT(cublasLtMatmulPreferenceDestroy(preference));
-    if (n_found == 0) {
+    if (n_found == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
         fprintf(stderr, "cuBLASLt has no algorithm for %lld x %lld x %lld\n", (long long)g->m,
                 (long long)g->n, (long long)g->k);
         exit(1);
@@ -93,12 +97,12 @@ static inline void gemm_release(gemm* g) {
     CHECK_LT(cublasLtMatmulDescDestroy(g->desc));
 }
 
-/* c is only read where beta is not 0; it may be d. */
+/* c is only read where beta is not 0, and may be d, or NULL where it is not read. */
 static inline void gemm_run(const gemm_library* library, const gemm* g, const void* a,
                             const void* b, const void* c, void* d, cudaStream_t stream) {
-    CHECK_LT(cublasLtMatmul(library->handle, g->desc, &g->alpha, b, g->b, a, g->a, &g->beta, c,
-                            g->d, d, g->d, &g->algo, library->workspace, library->workspace_bytes,
-                            stream));
+    CHECK_LT(cublasLtMatmul(library->handle, g->desc, &g->alpha, b, g->b, a, g->a, &g->beta,
+                            c ? c : d, g->d, d, g->d, &g->algo, library->workspace,
+                            library->workspace_bytes, stream));
 }
 
 #endif

@@ -4,15 +4,17 @@
 #   sh bench/device.sh
 #
 # Builds the CUDA tests, examples and benchmarks; runs the tests, compute-sanitizer (memcheck, racecheck, synccheck) on the
-# kernels and on a short run with swaps, the examples, the benchmarks, and, with the time that is left, the tests over NCCL
+# kernels and on a short run with swaps, the benchmarks, the examples, and, with the time that is left, the tests over NCCL
 # with 2, 4 and 8 ranks, which share the GPU; writes one Markdown file with machine, date and commit to
-# bench/results/GPU.md, with the timelines of the chain beside it.
+# bench/results/GPU.md, with the timelines of the chain beside it.  What comes before the benchmarks leaves them half of
+# the time.
 #
-# Environment: OUT       folder of the results, instead of bench/results
+# Environment: OUT       folder of the results, instead of bench/results; gets all messages, too
 #              LIMIT_S   seconds for everything, default 540
 #              TOKENS    length of the chain, default 65536
 #              COMMIT    where this is no git checkout
-#              CUDNN     folder of cudnn-frontend: its example is built and run, too
+#              CUDNN     folder of cudnn-frontend: its example is built, beside the rest, and run, too
+# cuBLAS, NCCL and cuDNN are taken from where nvcc finds them, else from Python's packages (nvidia-cublas, ...).
 # Exit status 1 where anything failed, was cut short, or there is no GPU; the file is written all the same, if there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -20,8 +22,9 @@ cd "$(dirname "$0")/.." || exit 1
 begin_s=$(date +%s)
 limit_s=${LIMIT_S:-540}
 folder=build/device
+rm -rf "$folder"
 mkdir -p "$folder" || exit 1
-PATH=$PATH:/usr/local/cuda/bin
+PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer:/usr/local/cuda/extras/compute-sanitizer
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64
 export PATH LD_LIBRARY_PATH
 
@@ -41,13 +44,16 @@ file=$results/$name.md
 stages=$folder/stages.md
 : >"$stages"
 failed=0
+benchmarks_s=$((limit_s / 2)) # theirs alone, until they begin
 
 # stage NAME SECONDS COMMAND...: output in $folder/NAME.log; a row in the table of stages.
 stage() {
     stage_name=$1 seconds=$2
     shift 2
-    [ "$seconds" -le "$(left)" ] || seconds=$(left)
+    : >"$folder/$stage_name.log"
     stage_begin_s=$(date +%s)
+    seconds_left=$(($(left) - benchmarks_s))
+    [ "$seconds" -le "$seconds_left" ] || seconds=$seconds_left
     if [ "$seconds" -le 0 ]; then
         result="**not run: no time left**" failed=1
     elif timeout -k 5 "$seconds" "$@" >"$folder/$stage_name.log" 2>&1; then
@@ -55,10 +61,12 @@ stage() {
     else
         status=$?
         failed=1 result="**failed, exit status $status**"
-        [ $status -eq 124 ] && result="**stopped after $seconds s**"
+        case $status in 124 | 137) result="**stopped after $seconds s**" ;; esac
     fi
+    # A test that was skipped here has shown nothing.
+    [ "$result" = passed ] && grep -q '^ok .*# SKIP' "$folder/$stage_name.log" && failed=1 result="**tests were skipped**"
     counts=$(awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ }
-        END { if (p + f + s) printf ": %d passed, %d failed, %d skipped", p, f, s }' "$folder/$stage_name.log" 2>/dev/null)
+        END { if (p + f + s) printf ": %d passed, %d failed, %d skipped", p, f, s }' "$folder/$stage_name.log")
     echo "| $stage_name | $result$counts | $(($(date +%s) - stage_begin_s)) s |" >>"$stages"
     echo "device.sh: $stage_name: $result$counts"
     case $result in passed) ;; *) tail -n 20 "$folder/$stage_name.log" >&2 2>/dev/null ;; esac
@@ -71,71 +79,110 @@ for symbol in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu
     wraps="$wraps -Xlinker --wrap=$symbol"
 done
 
-echo '#include <nccl.h>' >"$folder/probe.cu"
-echo 'int main() { return ncclGroupStart(); }' >>"$folder/probe.cu"
+arch=$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -cd 0-9)
+arch=${arch:+sm_$arch}
+nvcc_flags="-arch=${arch:-native} -std=c++17 -lineinfo -I."
+
+# find_library NAME HEADER: puts what nvcc needs to build with it into $flags.
+packages=$(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null)
+find_library() {
+    printf '#include <cuda_runtime.h>\n#include <%s>\nint main() { return 0; }\n' "$2" >"$folder/probe.cpp"
+    flags=-l$1
+    nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && return
+    for package in $packages; do
+        for library in "$package"/*/lib/lib"$1".so*; do
+            home=${library%/lib/*}
+            [ -f "$home/include/$2" ] || continue
+            ln -sf "$library" "$folder/lib$1.so" # there its name ends in a version
+            flags="-I$home/include -L$folder -Xlinker -rpath=$home/lib -l$1"
+            nvcc "$folder/probe.cpp" $flags -o "$folder/probe" >"$folder/probe.log" 2>&1 && return
+        done
+    done
+    flags=-l$1
+    return 1
+}
+find_library cublasLt cublasLt.h; cublas_lt=$flags
+find_library cublas cublas_v2.h; cublas=$flags
 has_nccl=no
-nvcc "$folder/probe.cu" -lnccl -o "$folder/probe" 2>"$folder/probe.log" && has_nccl=yes
+find_library nccl nccl.h && has_nccl=yes
+nccl=$flags
+
+# In the background: it takes longer than all others together.
+if [ -n "${CUDNN:-}" ]; then
+    find_library cudnn cudnn.h; cudnn=$flags
+    find_library nvrtc nvrtc.h; nvrtc=$flags
+    (
+        timeout 240 nvcc $nvcc_flags -O1 -I"$CUDNN/include" examples/13_cudnn_attention.cu $cudnn $nvrtc \
+            -o "$folder/13_cudnn_attention" >"$folder/cudnn.txt" 2>&1
+        echo $? >"$folder/cudnn.status"
+    ) &
+fi
 
 cat >"$folder/build.sh" <<END
-set -u
+pids= bad=0
 compile() { # SOURCE PROGRAM FLAGS...
     source=\$1 program=$folder/\$2
     shift 2
-    rm -f "\$program"
-    nvcc -arch=native -std=c++17 -O3 -lineinfo -I. "\$source" -o "\$program" "\$@"
+    nvcc $nvcc_flags -O3 "\$source" -o "\$program" "\$@" & pids="\$pids \$!"
 }
-compile tests/cuda/test_device.cu test_device & p1=\$!
-compile tests/cuda/test_kernels.cu test_kernels & p2=\$!
-compile tests/cuda/test_step.cu test_step $wraps & p3=\$!
-compile bench/cuda_memory.cu cuda_memory & p4=\$!
-compile bench/cuda_kernels.cu cuda_kernels & p5=\$!
-compile bench/cuda_chain.cu cuda_chain -lcublasLt & p6=\$!
-compile examples/06_cuda_arena.cu 06_cuda_arena & p7=\$!
-compile examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm -lcublas & p8=\$!
-compile examples/08_cuda_phantom.cu 08_cuda_phantom & p9=\$!
-bad=0
-for p in \$p1 \$p2 \$p3 \$p4 \$p5 \$p6 \$p7 \$p8 \$p9; do wait \$p || bad=1; done
+compile tests/cuda/test_device.cu test_device
+compile tests/cuda/test_kernels.cu test_kernels
+compile tests/cuda/test_step.cu test_step $wraps
+compile bench/cuda_memory.cu cuda_memory
+compile bench/cuda_kernels.cu cuda_kernels
+compile bench/cuda_chain.cu cuda_chain $cublas_lt
+compile examples/06_cuda_arena.cu 06_cuda_arena
+compile examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
+compile examples/08_cuda_phantom.cu 08_cuda_phantom
 if [ $has_nccl = yes ]; then
-    compile tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL -lnccl & p1=\$!
-    compile tests/cuda/nccl_attention.cu nccl_attention -Itests -lnccl & p2=\$!
-    compile tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples -lnccl & p3=\$!
-    compile examples/12_ring_nccl.cu 12_ring_nccl -lnccl & p4=\$!
-    for p in \$p1 \$p2 \$p3 \$p4; do wait \$p || bad=1; done
+    compile tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl
+    compile tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl
+    compile tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples $nccl
+    compile examples/12_ring_nccl.cu 12_ring_nccl $nccl
 fi
+for pid in \$pids; do wait \$pid || bad=1; done
 exit \$bad
 END
 stage build 150 sh "$folder/build.sh"
 
 # ---- tests ----
 
-# A test that was skipped here has shown nothing.
-cat >"$folder/unskipped.sh" <<'END'
-out=$1
-shift
-"$@" >"$out"
-status=$?
-cat "$out"
-grep -q '# SKIP' "$out" && exit 3
-exit $status
-END
-unskipped="sh $folder/unskipped.sh $folder/unskipped.txt"
 for test in test_device test_kernels test_step; do
-    stage $test 60 $unskipped "$folder/$test"
+    stage $test 60 "$folder/$test"
 done
 
 # ---- compute-sanitizer: the kernels but for the huge arrays, a short run with swaps ----
 
 if command -v compute-sanitizer >/dev/null 2>&1; then
     for tool in memcheck racecheck synccheck; do
-        stage "$tool-kernels" 40 $unskipped compute-sanitizer --tool $tool --error-exitcode 9 \
+        stage "$tool-kernels" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
             "$folder/test_kernels" as_on_the_host
-        stage "$tool-swap" 40 $unskipped compute-sanitizer --tool $tool --error-exitcode 9 \
+        stage "$tool-swap" 40 compute-sanitizer --tool $tool --error-exitcode 9 \
             "$folder/test_step" swapping
     done
 else
     failed=1
     echo "| compute-sanitizer | **not run: it is not installed** | |" >>"$stages"
 fi
+
+# ---- benchmarks ----
+
+# bench NAME SECONDS ARGS...: its tables in a file, its other messages in the log.
+bench() {
+    bench_name=$1 bench_seconds=$2
+    shift 2
+    : >"$folder/$bench_name.md"
+    stage "$bench_name" "$bench_seconds" sh -c 'out=$1; shift; exec "$@" >"$out"' sh "$folder/$bench_name.md" \
+        "$folder/$bench_name" "$@"
+}
+benchmarks_s=0
+timeout 240 nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -l 1 \
+    >"$folder/clocks.txt" 2>/dev/null & monitor=$!
+bench cuda_chain 240 --tokens "${TOKENS:-65536}" --seconds 75 --out "$folder"
+kill $monitor 2>/dev/null
+wait $monitor 2>/dev/null
+bench cuda_kernels 60 30
+bench cuda_memory 120 16
 
 # ---- examples: the output is the one in their heads ----
 
@@ -158,24 +205,14 @@ exit $bad
 END
 stage examples 60 sh "$folder/examples.sh" "$folder"
 if [ -n "${CUDNN:-}" ]; then
-    stage build-cudnn 240 nvcc -arch=native -std=c++17 -O1 -I. -I"$CUDNN/include" examples/13_cudnn_attention.cu \
-        -lcudnn -lnvrtc -o "$folder/13_cudnn_attention"
-    stage 13_cudnn_attention 30 "$folder/13_cudnn_attention"
+    cat >"$folder/cudnn.sh" <<'END'
+while [ ! -f "$1/cudnn.status" ]; do sleep 1; done
+cat "$1/cudnn.txt"
+exit "$(cat "$1/cudnn.status")"
+END
+    stage build-cudnn 240 sh "$folder/cudnn.sh" "$folder"
+    stage 13_cudnn_attention 60 "$folder/13_cudnn_attention"
 fi
-
-# ---- benchmarks ----
-
-# bench NAME SECONDS ARGS...: its tables in a file, its other messages in the log.
-bench() {
-    bench_name=$1 bench_seconds=$2
-    shift 2
-    : >"$folder/$bench_name.md"
-    stage "$bench_name" "$bench_seconds" sh -c 'out=$1; shift; exec "$@" >"$out"' sh "$folder/$bench_name.md" \
-        "$folder/$bench_name" "$@"
-}
-bench cuda_chain 300 --tokens "${TOKENS:-65536}" --out "$folder"
-bench cuda_kernels 60 30
-bench cuda_memory 120 16
 
 # ---- NCCL: comm, attention over ranks, overlapped blocks; correctness only, as ranks take turns on one GPU ----
 
@@ -192,11 +229,13 @@ expected=$(sed -n '/^ \* Expected output:/{n;s/^ \* *//p;}' examples/12_ring_ncc
 exit $status
 END
 
+# Warnings go to files: NCCL prints them among a program's output.
+export NCCL_DEBUG=WARN NCCL_DEBUG_FILE="$PWD/$folder/nccl.%h.%p.txt"
 if [ $has_nccl = yes ]; then
     stage 12_ring_nccl-2-ranks 60 sh "$folder/ring_nccl.sh" "$folder"
     for ranks in 2 4 8; do
         for test in test_comm_nccl nccl_attention nccl_blocks; do
-            stage "$test-$ranks-ranks" $((40 + 8 * ranks)) $unskipped "$folder/$test" $ranks
+            stage "$test-$ranks-ranks" $((40 + 8 * ranks)) "$folder/$test" $ranks
         done
     done
 else
@@ -208,18 +247,38 @@ fi
 
 # From the tables below, the figures that have a goal.
 goals='
-function goal(name, figure, unit, is_reached) {
-    printf "| %s | %s%s | %s |\n", name, figure, unit, is_reached ? "yes" : "**no**"
+function goal(i, figure, is_reached) {
+    printf "| %s | %s | %s |\n", names[i], figure, is_reached ? "yes" : "**no**"
+    seen[i] = 1
 }
-$2 == "swap" { goal("swap at most 1.02 of keep", $4, "", $4 + 0 <= 1.02) }
-$2 ~ /^to (host|device)$/ && NF == 6 && $5 + 0 > 0 {
-    goal("copies " $2 " inside the step at least 0.95 of bare ones", $5, "", $5 + 0 >= 0.95) }
-$2 ~ /^memo, default/ { goal("pinning below 0.25 s/GiB", $3, "", $3 + 0 < 0.25) }
-$2 == "1024 MiB" { goal("2 TiB of phantom addresses in under a second", $3, "", $3 + 0 < 1) }
+BEGIN {
+    n_goals = split("swap at most 1.02 of keep;bits of swap against those of keep;" \
+        "launching the step as a graph costs the host microseconds;bits of the graph against those of keep;" \
+        "copies to host inside the step at least 0.95 of bare ones;" \
+        "copies to device inside the step at least 0.95 of bare ones;pinning below 0.25 s/GiB;" \
+        "2 TiB of phantom addresses in under a second;row kernels at least 90% of a copy", names, ";")
+}
+$2 == "swap" { goal(1, $4, $4 + 0 <= 1.02); goal(2, $8, $8 == "the same") }
+$2 ~ /^as one CUDA graph/ { goal(3, $5, $5 + 0 < 1000); goal(4, $6, $6 == "the same") }
+$2 ~ /^to (host|device)$/ && NF == 6 { goal($2 == "to host" ? 5 : 6, $5, $5 + 0 >= 0.95) }
+$2 ~ /^memo, default/ { goal(7, $3, $3 + 0 < 0.25) }
+$2 == "1024 MiB" { goal(8, $3, $3 + 0 < 1) }
 $4 ~ /%$/ && $2 !~ /^cudaMemcpy/ {
     n++
     if (n == 1 || $4 + 0 < least) { least = $4 + 0; which = $2 } }
-END { if (n) goal("row kernels at least 90% of a copy; least: " which, least, "%", least >= 90) }'
+END {
+    if (n) goal(9, least "%, " which, least >= 90)
+    for (i = 1; i <= n_goals; i++) if (!seen[i]) printf "| %s | not measured | **no** |\n", names[i]
+}'
+
+# tested GOAL TEST STAGE: a goal that a test decides.
+tested() {
+    if grep -q "^ok [0-9]* - $2\$" "$folder/$3.log"; then
+        echo "| $1 | $3: $2 | yes |"
+    else
+        echo "| $1 | $3: $2 | **no** |"
+    fi
+}
 
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 [ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
@@ -241,6 +300,9 @@ done
     echo "| huge pages | $(cat /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null || echo unknown); pool: $(awk '/^HugePages_Total/ { print $2 }' /proc/meminfo) |"
     echo "| date | $(date -u '+%Y-%m-%d %H:%M UTC') |"
     echo "| commit | $commit |"
+    sort -n "$folder/clocks.txt" | awk -F', *' '$2 + 0 > 300 { clock[n++] = $1; if ($2 > power) power = $2; if ($3 > heat) heat = $3 }
+        END { if (n) printf "| clock under load, chain | %d MHz in the median, %d at least; at most %d W, %d degrees Celsius |\n",
+            clock[int(n / 2)], clock[0], power, heat }'
     echo "| planner | memo's own search: CUDA programs are built without lp_solve ($lp_solve) |"
     echo
     echo "| stage | result | time |"
@@ -250,16 +312,25 @@ done
     echo "| goal | figure | reached |"
     echo "|---|---|---|"
     awk -F' *[|] *' "$goals" "$folder/cuda_chain.md" "$folder/cuda_memory.md" "$folder/cuda_kernels.md" 2>/dev/null
+    tested "reserved memory is the plan's peak, rounded up to the granularity" the_arena_reserves_the_plan_s_peak test_step
+    tested "a graph's replay gives the same bits" a_graph_gives_the_same_bits test_step
+    tested "a step neither allocates nor synchronises" a_step_neither_allocates_nor_synchronises test_step
+    tested "phantom memory records, request by request, what a real run does" phantom_records_what_a_real_run_records test_device
     echo
     grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'
     echo
     for bench in cuda_chain cuda_memory cuda_kernels; do
         cat "$folder/$bench.md"
+        echo
+        [ $bench = cuda_chain ] && [ -f "$folder/chain_measured.svg" ] &&
+            printf '![The recorded step](%s-chain_measured.svg)\n![The same step simulated](%s-chain_simulated.svg)\n\n' "$name" "$name"
     done
-} >"$file.new" && mv "$file.new" "$file"
+} | cat -s >"$file.new"
+mv "$file.new" "$file" || failed=1
 for timeline in chain_measured chain_simulated; do
     [ -f "$folder/$timeline.svg" ] && cp "$folder/$timeline.svg" "$results/$name-$timeline.svg"
     [ -z "${OUT:-}" ] || [ ! -f "$folder/$timeline.json" ] || cp "$folder/$timeline.json" "$results/$name-$timeline.json"
 done
+[ -z "${OUT:-}" ] || tail -n 200 "$folder"/*.log "$folder"/nccl.*.txt >"$results/$name.log" 2>/dev/null
 echo "device.sh: $file, $(($(date +%s) - begin_s)) s"
 exit $failed

@@ -9,6 +9,9 @@
  * output, but only for the row sums of d_out * output.  Those of the final output are known (row_dots), so it is given
  * d_out * row_dots / |d_out|^2, which has them.
  *
+ * On Hopper cuDNN's backward adds up d_q in no fixed order: bits differ from run to run.  set_deterministic_algorithm
+ * would fix it, at the price of a workspace that grows with the square of the length.
+ *
  * Here: one rank, its attention checked against a plain loop on the host.  Unmeasured.
  *
  * Build (CUDNN is the folder of cudnn-frontend, headers only: github.com/NVIDIA/cudnn-frontend; make test-cuda
