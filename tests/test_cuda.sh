@@ -34,7 +34,7 @@ compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
-test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device
+test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device -Xlinker --wrap=madvise
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue

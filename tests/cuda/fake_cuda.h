@@ -10,10 +10,13 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
+void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
+void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
 int fake_n_host_allocs(void);
 int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
 void fake_set_max_pitch(int n_bytes);
+int fake_device_of(cudaStream_t stream);
 unsigned fake_grid(void); /* blocks of the latest kernel */
 /* What a kernel would do; when the graph is launched, where stream is captured. */
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation);

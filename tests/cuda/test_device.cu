@@ -1,7 +1,7 @@
 /* The device table of memo_cuda.cuh, pinned memory, spans and phantom memory.
  *
- * On a GPU, or with -DFAKE_CUDA on the runtime of fake_cuda.cu, which keeps everything in host memory and can
- * be told to fail. */
+ * On a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in host
+ * memory and can be told to fail. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -47,7 +47,8 @@ static void waits_and_times_events(void) {
         device->event_wait(device->context, begin, stream, &error)); /* never recorded: no wait */
     CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
           MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") != NULL);
+    CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") &&
+          strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess);
     CHECK_OK(device->event_record(device->context, begin, stream, &error));
     CHECK_OK(device->event_wait(device->context, begin, other, &error));
@@ -243,7 +244,8 @@ static void errors_name_call_and_place(void) {
     CHECK(device->device_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
           MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK(address == NULL && strstr(error.message, "cudaMalloc: cudaErrorMemoryAllocation") &&
-          strstr(error.message, "1.0 PiB") && strstr(error.message, " free of "));
+          strstr(error.message, "1.0 PiB") && strstr(error.message, " free of ") &&
+          strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess); /* the trainer's next check must not find it */
     CHECK(device->host_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
           MEMO_STATUS_OUT_OF_HOST_MEMORY);
@@ -326,6 +328,7 @@ static void spans_share_pages(void) {
     memo_cuda_device_destroy(device);
 }
 
+/* 2 TiB of addresses. */
 static void phantom_memory_repeats_one_chunk(void) {
     NEED_DEVICE(device);
     memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
@@ -333,19 +336,22 @@ static void phantom_memory_repeats_one_chunk(void) {
     memo_stream stream;
     unsigned char* host;
     void* memory;
-    int64_t free_before, free_after, total, chunk = 16 * MIB;
+    int64_t free_before, free_after, total, chunk = (int64_t)1 << 30;
+    struct timespec begin, end;
+    double took_s;
     CHECK_OK(device->memory_info(device->context, &free_before, &total, &error));
     desc.device = device;
-    desc.size_bytes = ((int64_t)1 << 40) - 5;
+    desc.size_bytes = ((int64_t)2 << 40) - 5;
     desc.chunk_bytes = chunk;
-#ifdef FAKE_CUDA
-    desc.size_bytes = 1000 * MIB - 5;
-#else
-    desc.chunk_bytes = (int64_t)1 << 30;
-    chunk = desc.chunk_bytes;
-#endif
+    clock_gettime(CLOCK_MONOTONIC, &begin);
     CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+    clock_gettime(CLOCK_MONOTONIC, &end);
     if (!phantom) return;
+    took_s = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    printf("# 2 TiB of addresses in %.3f s\n", took_s);
+#ifndef FAKE_CUDA
+    CHECK(took_s < 1);
+#endif
     CHECK(memo_cuda_phantom_bytes(phantom) >= desc.size_bytes &&
           memo_cuda_phantom_bytes(phantom) % chunk == 0);
     CHECK_OK(device->memory_info(device->context, &free_after, &total, &error));
@@ -444,6 +450,78 @@ static void phantom_records_what_a_real_run_records(void) {
 /* --- what only a runtime that fails on demand can show --- */
 #ifdef FAKE_CUDA
 
+/* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
+static void what_is_not_ready_is_no_error(void) {
+    NEED_DEVICE(device);
+    memo_event begin, end;
+    double elapsed_s;
+    int32_t is_done = 1;
+    CHECK_OK(device->event_create(device->context, &begin, &error));
+    CHECK_OK(device->event_create(device->context, &end, &error));
+    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK(is_done == 1); /* nothing to wait for */
+    CHECK_OK(device->event_record(device->context, begin, NULL, &error));
+    CHECK_OK(device->event_record(device->context, end, NULL, &error));
+    CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
+          MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "synchronise first") && cudaGetLastError() == cudaSuccess);
+    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
+    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK(is_done == 1);
+    CHECK_OK(device->status(device->context, &error));
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(cudaEventQuery(memo_cuda_event(end)) == cudaErrorNotReady); /* the trainer asks itself */
+    CHECK_OK(device->status(device->context, &error));
+    CHECK_OK(device->event_destroy(device->context, begin, &error));
+    CHECK_OK(device->event_destroy(device->context, end, &error));
+    CHECK(device->event_destroy(device->context, end, &error) == MEMO_STATUS_DEVICE);
+    memo_cuda_device_destroy(device);
+}
+
+/* A device of another number than the thread's: all is made there, and the thread stays where it is. */
+static void the_thread_s_device_stays(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    memo_stream stream, other;
+    memo_event event;
+    memo_cuda_pages* pages = NULL;
+    memo_cuda_span* span = NULL;
+    void *memory, *host;
+    int64_t page_bytes;
+    int ordinal = -1;
+    desc.ordinal = 1;
+#define STAYS(call)                                                                                \
+    CHECK_OK(call);                                                                                \
+    CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0)
+    STAYS(memo_cuda_device_create(&desc, &device, &error));
+    STAYS(device->stream_create(device->context, "s", 0, &stream, &error));
+    STAYS(device->stream_create(device->context, "other", 0, &other, &error));
+    CHECK(fake_device_of(memo_cuda_stream(stream)) == 1);
+    STAYS(device->event_create(device->context, &event, &error));
+    STAYS(device->device_alloc(device->context, 4096, &memory, &error));
+    STAYS(device->host_alloc(device->context, 4096, &host, &error));
+    STAYS(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
+    STAYS(device->fill(device->context, stream, memory, 0, 4096, &error));
+    STAYS(device->event_record(device->context, event, stream, &error));
+    STAYS(device->event_wait(device->context, event, other, &error));
+    STAYS(device->event_synchronize(device->context, event, &error));
+    STAYS(device->status(device->context, &error));
+    STAYS(memo_cuda_page_bytes(device, &page_bytes, &error));
+    STAYS(memo_cuda_pages_create(device, 1, &pages, &error));
+    STAYS(memo_cuda_span_create(device, &pages, 1, &span, &error));
+    memo_cuda_span_destroy(span);
+    memo_cuda_pages_destroy(pages);
+    STAYS(device->event_destroy(device->context, event, &error));
+    STAYS(device->stream_destroy(device->context, stream, &error));
+    STAYS(device->stream_destroy(device->context, other, &error));
+    STAYS(device->host_free(device->context, host, &error));
+    STAYS(device->device_free(device->context, memory, &error));
+#undef STAYS
+    memo_cuda_device_destroy(device);
+    CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
+}
+
 static char log_text[4096];
 static void keep_log(void* user, const char* message) {
     (void)user;
@@ -479,6 +557,50 @@ static void pinning_that_fails_leaves_nothing(void) {
         memo_cuda_device_destroy(device);
     }
     fake_forget_failures();
+}
+
+/* Before the system's (see test_cuda.sh): from the k-th time on there are no pages left, as in a container that may
+ * not have what it reserved; negative: an old system, which does not know the advice. */
+static int refuse_pages_at;
+extern "C" {
+int __real_madvise(void* address, size_t n_bytes, int advice);
+int __wrap_madvise(void* address, size_t n_bytes, int advice);
+int __wrap_madvise(void* address, size_t n_bytes, int advice) {
+    const int populate_write = 23;
+    if (refuse_pages_at > 1)
+        refuse_pages_at -= advice == populate_write;
+    else if (refuse_pages_at && advice == populate_write) {
+        errno = refuse_pages_at > 0 ? EFAULT : EINVAL;
+        return -1;
+    }
+    return __real_madvise(address, n_bytes, advice);
+}
+}
+
+static void pages_that_are_missing_are_an_error(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    void* address = NULL;
+    desc.host_chunk_bytes = 32 * MIB;
+    desc.host_threads = 1;
+    desc.log.write = keep_log;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    for (int k = 1; k <= 4; k++) {
+        log_text[0] = 0;
+        refuse_pages_at = k;
+        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+        CHECK_CASE(strstr(log_text, "the system has no pages for them"), "%s", log_text);
+        CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
+        CHECK_OK(device->host_free(device->context, address, &error));
+    }
+    for (refuse_pages_at = -1; refuse_pages_at <= 0; refuse_pages_at++) {
+        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
+    }
+    refuse_pages_at = 0;
+    memo_cuda_device_destroy(device);
+    CHECK(fake_n_objects() == 0);
 }
 
 static void creating_fails_at_each_call(void) {
@@ -541,6 +663,33 @@ static void later_calls_report_their_failure(void) {
     device->stream_destroy(device->context, stream, NULL);
     memo_cuda_device_destroy(device);
     CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
+}
+
+/* After an error that CUDA keeps every call says so, and destroying ends; also when the runtime is unloaded. */
+static void destroying_ends_whatever_cuda_says(void) {
+    static const cudaError_t kept[] = {cudaErrorIllegalAddress, cudaErrorCudartUnloading};
+    for (cudaError_t code : kept) {
+        NEED_DEVICE(device);
+        memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
+        memo_cuda_phantom* phantom = NULL;
+        void *memory, *small, *large;
+        CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
+        CHECK_OK(device->host_alloc(device->context, 4096, &small, &error));
+        CHECK_OK(device->host_alloc(device->context, 64 * MIB, &large, &error));
+        desc.device = device;
+        desc.size_bytes = 64 * MIB;
+        desc.chunk_bytes = 16 * MIB;
+        CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+        fake_break(code);
+        CHECK(device->status(device->context, &error) == MEMO_STATUS_DEVICE);
+        CHECK(device->fill(device->context, NULL, memory, 0, 64, &error) == MEMO_STATUS_DEVICE);
+        CHECK(device->device_free(device->context, memory, &error) == MEMO_STATUS_DEVICE);
+        memo_cuda_phantom_destroy(phantom);
+        memo_cuda_device_destroy(device);
+        fake_break(cudaSuccess);
+        (void)cudaGetLastError();
+    }
+    fake_abandon(); /* what CUDA kept */
 }
 
 /* Strides beyond what one call takes, rows that cross borders: the fake refuses what CUDA would. */
@@ -609,8 +758,12 @@ int main(int argc, char** argv) {
     TEST(phantom_memory_repeats_one_chunk);
     TEST(phantom_records_what_a_real_run_records);
 #ifdef FAKE_CUDA
+    TEST(what_is_not_ready_is_no_error);
+    TEST(the_thread_s_device_stays);
     TEST(pinning_that_fails_leaves_nothing);
+    TEST(pages_that_are_missing_are_an_error);
     TEST(creating_fails_at_each_call);
+    TEST(destroying_ends_whatever_cuda_says);
     TEST(later_calls_report_their_failure);
     TEST(long_strides_go_row_by_row);
     TEST(kernels_are_launched_with_enough_threads);
