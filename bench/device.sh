@@ -67,7 +67,7 @@ stage() {
 # ---- build ----
 
 wraps=
-for symbol in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu); do
+for symbol in $(sed -n 's/^SYMBOL[A-Z_]*(\([A-Za-z0-9]*\).*/\1/p' tests/cuda/test_step.cu); do
     wraps="$wraps -Xlinker --wrap=$symbol"
 done
 

@@ -18,7 +18,7 @@ fi
 flags="-std=c++17 -O1 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror"
 # Calls that must not happen inside a step are intercepted by the linker.
 wraps=
-for name in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu); do
+for name in $(sed -n 's/^SYMBOL[A-Z_]*(\([A-Za-z0-9]*\).*/\1/p' tests/cuda/test_step.cu); do
     wraps="$wraps -Xlinker --wrap=$name"
 done
 

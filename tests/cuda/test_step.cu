@@ -1,8 +1,8 @@
 /* A training step with swaps on a GPU: bitwise what keeping everything gives, eagerly and as a graph; nothing inside
  * of it allocates or synchronises; the arena reserves what the plan says.
  *
- * Calls that must not happen are intercepted by the linker (see SYMBOLS below), so that the CUDA runtime may be
- * linked statically:
+ * Calls that must not happen are intercepted by the linker (see SYMBOL below), so that the CUDA runtime may be
+ * linked statically, and those of the driver where their addresses are asked for:
  *   nvcc ... -Xlinker --wrap=cudaMalloc,--wrap=cudaFree,... tests/cuda/test_step.cu
  * With -DFAKE_CUDA and fake_cuda.cpp all of it runs without a GPU. */
 #define MEMO_IMPLEMENTATION
@@ -13,19 +13,52 @@
 
 #include "cuda_test.h"
 
+#include <set>
+#include <string>
+
 #ifdef FAKE_CUDA
 #include "fake_cuda.h"
 #endif
 
-/* --- calls that must not happen --- */
+/* --- calls that must not happen: what allocates, makes or waits --- */
 
 static int64_t n_forbidden;
-static char forbidden[64];
+static std::set<std::string> forbidden; /* their names */
 
 static void count(const char* name) {
     n_forbidden++;
-    snprintf(forbidden, sizeof forbidden, "%s", name);
+    forbidden.insert(name);
 }
+static void count_anew(void) {
+    n_forbidden = 0;
+    forbidden.clear();
+}
+#define CHECK_NONE_FORBIDDEN(what)                                                                 \
+    CHECK_CASE(n_forbidden == 0, "%s: %d calls, one of %s", what, (int)n_forbidden,                \
+               forbidden.empty() ? "" : forbidden.begin()->c_str())
+
+/* The driver's functions have no symbols to wrap: whoever asks for one gets its counted twin. */
+template <int K> struct driver_call {
+    static void* real;
+    static const char* name;
+    template <typename R, typename... A> static R counted(A... arguments) {
+        count(name);
+        return ((R(*)(A...))real)(arguments...);
+    }
+    template <typename R, typename... A> static void* twin_of(R (*)(A...)) {
+        return (void*)(R(*)(A...))counted<R, A...>;
+    }
+    template <typename F> static void take(const char* name_, const char* symbol, void** function) {
+        if (strcmp(name_, symbol) || !*function) return;
+        name = name_;
+        real = *function;
+        *function = twin_of((F) nullptr);
+    }
+};
+template <int K> void* driver_call<K>::real;
+template <int K> const char* driver_call<K>::name;
+#define DRIVER_CALL(function)                                                                      \
+    driver_call<__LINE__>::take<decltype(&function)>(#function, symbol, address)
 
 extern "C" {
 #define SYMBOL(name, parameters, arguments)                                                        \
@@ -36,14 +69,61 @@ extern "C" {
         return __real_##name arguments;                                                            \
     }
 SYMBOL(cudaMalloc, (void** address, size_t n_bytes), (address, n_bytes))
+SYMBOL(cudaMallocManaged, (void** address, size_t n, unsigned flags), (address, n, flags))
+SYMBOL(cudaMallocPitch, (void** address, size_t* p, size_t w, size_t h), (address, p, w, h))
+SYMBOL(cudaMallocAsync, (void** address, size_t n, cudaStream_t stream), (address, n, stream))
+SYMBOL(cudaMallocFromPoolAsync, (void** address, size_t n, cudaMemPool_t pool, cudaStream_t stream),
+       (address, n, pool, stream))
 SYMBOL(cudaFree, (void* address), (address))
+SYMBOL(cudaFreeAsync, (void* address, cudaStream_t stream), (address, stream))
+SYMBOL(cudaMallocHost, (void** address, size_t n_bytes), (address, n_bytes))
 SYMBOL(cudaHostAlloc, (void** address, size_t n_bytes, unsigned flags), (address, n_bytes, flags))
 SYMBOL(cudaFreeHost, (void* address), (address))
 SYMBOL(cudaHostRegister, (void* address, size_t n_bytes, unsigned flags), (address, n_bytes, flags))
 SYMBOL(cudaHostUnregister, (void* address), (address))
 SYMBOL(cudaDeviceSynchronize, (void), ())
+SYMBOL(cudaDeviceReset, (void), ())
 SYMBOL(cudaStreamSynchronize, (cudaStream_t stream), (stream))
 SYMBOL(cudaEventSynchronize, (cudaEvent_t event), (event))
+SYMBOL(cudaMemcpy, (void* to, const void* from, size_t n, cudaMemcpyKind kind), (to, from, n, kind))
+SYMBOL(cudaMemcpy2D,
+       (void* to, size_t t, const void* from, size_t f, size_t w, size_t h, cudaMemcpyKind kind),
+       (to, t, from, f, w, h, kind))
+SYMBOL(cudaMemset, (void* address, int value, size_t n), (address, value, n))
+SYMBOL(cudaMemset2D, (void* address, size_t pitch, int v, size_t w, size_t h),
+       (address, pitch, v, w, h))
+SYMBOL(cudaStreamCreate, (cudaStream_t * stream), (stream))
+SYMBOL(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))
+SYMBOL(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned flags, int k), (s, flags, k))
+SYMBOL(cudaStreamDestroy, (cudaStream_t stream), (stream))
+SYMBOL(cudaEventCreate, (cudaEvent_t * event), (event))
+SYMBOL(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned flags), (event, flags))
+SYMBOL(cudaEventDestroy, (cudaEvent_t event), (event))
+
+static void count_driver_calls(const char* symbol, void** address) {
+    DRIVER_CALL(cuMemCreate);
+    DRIVER_CALL(cuMemRelease);
+    DRIVER_CALL(cuMemAddressReserve);
+    DRIVER_CALL(cuMemAddressFree);
+    DRIVER_CALL(cuMemMap);
+    DRIVER_CALL(cuMemUnmap);
+    DRIVER_CALL(cuMemSetAccess);
+}
+#if CUDART_VERSION >= 12050
+#define QUESTION                                                                                   \
+    (const char* symbol, void** address, unsigned version, unsigned long long flags,               \
+     cudaDriverEntryPointQueryResult* result)
+#define SYMBOL_OF_QUESTIONS(name)                                                                  \
+    cudaError_t __real_##name QUESTION;                                                            \
+    cudaError_t __wrap_##name QUESTION;                                                            \
+    cudaError_t __wrap_##name QUESTION {                                                           \
+        cudaError_t code = __real_##name(symbol, address, version, flags, result);                 \
+        count(#name);                                                                              \
+        if (code == cudaSuccess) count_driver_calls(symbol, address);                              \
+        return code;                                                                               \
+    }
+SYMBOL_OF_QUESTIONS(cudaGetDriverEntryPointByVersion)
+#endif
 }
 
 /* --- the model: layers that keep x and sin(x), gradients that need both --- */
@@ -225,13 +305,64 @@ static void swapping_gives_the_bits_of_keeping(void) {
         }
 }
 
+/* Else a step that calls them could pass. */
+static void forbidden_calls_are_seen(void) {
+    static const char* const names[] = {
+        "cudaMalloc",
+        "cudaFree",
+        "cudaHostAlloc",
+        "cudaFreeHost",
+        "cudaHostRegister",
+        "cudaHostUnregister",
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaStreamCreateWithPriority",
+        "cudaStreamDestroy",
+        "cudaEventCreateWithFlags",
+        "cudaEventDestroy",
+#if CUDART_VERSION >= 12050
+        "cudaGetDriverEntryPointByVersion",
+        "cuMemCreate",
+        "cuMemRelease",
+        "cuMemAddressReserve",
+        "cuMemAddressFree",
+        "cuMemMap",
+        "cuMemUnmap",
+        "cuMemSetAccess",
+#endif
+    };
+    memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
+    memo_cuda_phantom* phantom = NULL;
+    memo_stream stream;
+    memo_event event;
+    void *memory, *small, *large;
+    count_anew();
+    NEED_DEVICE(device);
+    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
+    CHECK_OK(device->event_create(device->context, &event, &error));
+    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
+    CHECK_OK(device->host_alloc(device->context, 4096, &small, &error));
+    CHECK_OK(device->host_alloc(device->context, 4 << 20, &large, &error));
+    desc.device = device;
+    desc.size_bytes = (int64_t)64 << 20;
+    CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+    memo_cuda_phantom_destroy(phantom);
+    CHECK_OK(device->event_record(device->context, event, stream, &error));
+    CHECK_OK(device->event_synchronize(device->context, event, &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(device->event_destroy(device->context, event, &error));
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    memo_cuda_device_destroy(device);
+    for (const char* name : names) CHECK_CASE(forbidden.count(name), "%s was not seen", name);
+}
+
 static void a_step_neither_allocates_nor_synchronises(void) {
     model m;
     if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
-    CHECK(n_forbidden > 0); /* those of creation: they are seen */
-    n_forbidden = 0;
+    count_anew();
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
-    CHECK_CASE(n_forbidden == 0, "%d calls, the last of %s", (int)n_forbidden, forbidden);
+    CHECK_NONE_FORBIDDEN("three steps");
     read_result(&m);
     close_model(&m);
 }
@@ -246,20 +377,26 @@ static void a_graph_gives_the_same_bits(void) {
         model m;
         if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha, alpha < 1 ? 2 : 0)) return;
         cudaStream_t stream = memo_cuda_stream(m.compute);
+        if (alpha > 0) { /* the engine's events were recorded outside of the capture before */
+            CHECK_OK(step(&m));
+            read_result(&m);
+        }
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+        count_anew();
         CHECK_OK(step(&m));
         CHECK_OK(m.device->status(m.device->context, &error)); /* may be asked at any time */
+        CHECK_NONE_FORBIDDEN("capturing");
         CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
         CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
         for (int k = 0; k < 3 && exec; k++) {
             CHECK_OK(
                 m.device->fill(m.device->context, m.compute, m.value, 0xff, RESULT_BYTES, &error));
             CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
-            n_forbidden = 0;
+            count_anew();
             clock_gettime(CLOCK_MONOTONIC, &begin);
             CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
             clock_gettime(CLOCK_MONOTONIC, &end);
-            CHECK(n_forbidden == 0);
+            CHECK_NONE_FORBIDDEN("a replay");
             read_result(&m);
             CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0, "alpha %g, replay %d", alpha, k);
         }
@@ -283,6 +420,7 @@ static void the_arena_reserves_the_plan_s_peak(void) {
     memo_plan* plan = NULL;
     memo_arena* arena = NULL;
     int64_t before = 0, after = 0, total = 0, id;
+    void* served[8];
     CHECK_OK(memo_trace_create(&trace, &error));
     for (id = 0; id < 8; id++)
         CHECK_OK(
@@ -298,6 +436,16 @@ static void the_arena_reserves_the_plan_s_peak(void) {
     CHECK_CASE(before - after == (plan->peak_bytes + granularity - 1) / granularity * granularity,
                "%lld bytes are gone, the peak is %lld", (long long)(before - after),
                (long long)plan->peak_bytes);
+    count_anew();
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(memo_arena_begin(arena, &error));
+        for (id = 0; id < 8; id++)
+            CHECK_OK(memo_arena_alloc(arena, 10000000 + id * 777, 0, &served[id], &error));
+        for (id = 0; id < 8; id++) CHECK_OK(memo_arena_free(arena, served[id], &error));
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    CHECK_NONE_FORBIDDEN("three steps with an arena");
+    CHECK(memo_arena_get_stats(arena).n_requests == 24);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
@@ -307,6 +455,7 @@ static void the_arena_reserves_the_plan_s_peak(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(swapping_gives_the_bits_of_keeping);
+    TEST(forbidden_calls_are_seen);
     TEST(a_step_neither_allocates_nor_synchronises);
     TEST(a_graph_gives_the_same_bits);
     TEST(the_arena_reserves_the_plan_s_peak);
