@@ -17,13 +17,17 @@
  *
  * RULES.  As in memo.h.  Every error names the CUDA call, CUDA's name of the error and the place:
  * "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A call that failed leaves
- * nothing behind in cudaGetLastError; errors that CUDA keeps (an illegal address) stay and are returned by
- * every later call.  The calling thread's current device is as it was when a call returns.
+ * nothing behind in cudaGetLastError, nor does an event that is not ready; errors that CUDA keeps (an illegal
+ * address) stay and are returned by every later call.  The calling thread's current device is as it was when
+ * a call returns.
  *
  * GRAPHS.  Streams and events are CUDA's own, nothing enqueued allocates or synchronises, and all of it, the
  * swap engine's copies included, may be captured: cudaStreamBeginCapture on the compute stream, one step,
  * cudaStreamEndCapture.  The engine forks its two streams by events and joins them before the step's end.
  * Capture one whole micro-batch, with memo_swap_desc.is_timed 0, since events inside of a graph cannot be read.
+ * Run one step uncaptured first: CUDA loads a kernel, and cuBLAS takes its work space, when they are first used.
+ * Where other threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a capture that
+ * failed, end it, and call memo_swap_abandon before the next step.
  *
  * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 pages, spans and phantom memory
  *

@@ -144,6 +144,9 @@ static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_
     case cudaMemcpyDeviceToHost: return is_pinned(t, n_to) && is_on_device(f, n_from);
     case cudaMemcpyHostToDevice: return is_on_device(t, n_to) && is_pinned(f, n_from);
     case cudaMemcpyDeviceToDevice: return is_on_device(t, n_to) && is_on_device(f, n_from);
+    case cudaMemcpyDefault:
+        return (is_on_device(t, n_to) || is_pinned(t, n_to)) &&
+               (is_on_device(f, n_from) || is_pinned(f, n_from));
     default: return false;
     }
 }
@@ -203,6 +206,9 @@ static cudaError_t spoil(cudaError_t code) {
         (void)spoil(cudaErrorStreamCaptureUnsupported);                                            \
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                                              \
     }
+/* After the first mistake a capture takes nothing more. */
+#define REFUSE_IF_SPOILT(stream)                                                                   \
+    if (is_capturing(stream) && is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated)
 #define NEED_STREAM(stream)                                                                        \
     if (!is_stream(stream)) return refuse(cudaErrorInvalidResourceHandle)
 #define NEED_EVENT(event)                                                                          \
@@ -216,6 +222,7 @@ static void finish(void) {
 /* Does it now, or when the graph is launched. */
 static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
     NEED_STREAM(stream);
+    REFUSE_IF_SPOILT(stream);
     if (is_capturing(stream)) {
         fake_stream* s = (fake_stream*)stream;
         s->before[(size_t)s->number]++;
@@ -259,6 +266,7 @@ const char* cudaGetErrorName(cudaError_t code) {
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
     case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
     case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
@@ -509,6 +517,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     NEED_STREAM(handle);
     NEED_EVENT(event_handle);
     if (flags != cudaEventWaitDefault) return refuse(cudaErrorInvalidValue);
+    REFUSE_IF_SPOILT(handle);
     if (!event->capture)
         return is_capturing(handle) ? spoil(cudaErrorStreamCaptureIsolation) : cudaSuccess;
     if (!capture_origin || event->capture != n_captures) return refuse(cudaErrorCapturedEvent);
@@ -541,6 +550,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     FAIL_IF_DUE("cudaEventRecord");
     NEED_STREAM(stream);
     NEED_EVENT(handle);
+    REFUSE_IF_SPOILT(stream);
     if (event->device != (stream ? ((fake_stream*)stream)->device : current_device))
         return refuse(cudaErrorInvalidResourceHandle);
     event->capture = is_capturing(stream) ? n_captures : 0;

@@ -412,6 +412,32 @@ static void a_graph_gives_the_same_bits(void) {
     }
 }
 
+/* An allocation in the middle spoils a capture; the engine goes on without it. */
+static void a_spoilt_capture_is_left_behind(void) {
+    const float* kept = kept_result();
+    cudaGraph_t graph = NULL;
+    void* memory;
+    model m;
+    if (!kept || !open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
+    cudaStream_t stream = memo_cuda_stream(m.compute);
+    CHECK_OK(step(&m));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+    CHECK_OK(memo_swap_forward_begin(m.swap, 0, &error));
+    CHECK_OK(memo_swap_forward_end(m.swap, 0, &error));
+    CHECK(m.device->device_alloc(m.device->context, 4096, &memory, &error) == MEMO_STATUS_DEVICE);
+    CHECK_CASE(strstr(error.message, "cudaErrorStreamCaptureUnsupported"), "%s", error.message);
+    CHECK_OK(memo_swap_forward_begin(m.swap, 1, &error));
+    CHECK(memo_swap_forward_end(m.swap, 1, &error) == MEMO_STATUS_DEVICE);
+    CHECK_CASE(strstr(error.message, "cudaErrorStreamCaptureInvalidated"), "%s", error.message);
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated && !graph);
+    (void)cudaGetLastError();
+    CHECK_OK(memo_swap_abandon(m.swap, &error));
+    CHECK_OK(step(&m));
+    read_result(&m);
+    CHECK(memcmp(kept, m.result, RESULT_BYTES) == 0);
+    close_model(&m);
+}
+
 static void the_arena_reserves_the_plan_s_peak(void) {
     NEED_DEVICE(device);
     const int64_t granularity = (int64_t)2 << 20; /* of cudaMalloc */
@@ -458,6 +484,7 @@ int main(int argc, char** argv) {
     TEST(forbidden_calls_are_seen);
     TEST(a_step_neither_allocates_nor_synchronises);
     TEST(a_graph_gives_the_same_bits);
+    TEST(a_spoilt_capture_is_left_behind);
     TEST(the_arena_reserves_the_plan_s_peak);
     return memo_test_end();
 }
