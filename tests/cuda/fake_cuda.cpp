@@ -107,6 +107,8 @@ int fake_n_objects(void) {
     return device_memory.n + host_memory.n + registered.n + reserved.n + mapped.n + n_streams +
            n_events + n_pages + n_graphs;
 }
+static double register_s;
+void fake_set_register_s(double seconds) { register_s = seconds; }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
 unsigned fake_grid(void) { return grid; }
 
@@ -386,6 +388,7 @@ static bool is_mapped(void* address, size_t n_bytes) {
 cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     FAIL_IF_DUE("cudaHostRegister");
     REFUSE_IF_CAPTURING();
+    if (register_s > 0) usleep((useconds_t)(register_s * 1e6));
     if (!address || !n_bytes || (flags & ~(unsigned)cudaHostRegisterPortable) ||
         !is_mapped(address, n_bytes))
         return refuse(cudaErrorInvalidValue);

@@ -15,6 +15,7 @@ void fake_abandon(void); /* memory and pages that were not given back, as at the
 int fake_n_registered(void);
 int fake_n_host_allocs(void);
 int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
+void fake_set_register_s(double seconds); /* that cudaHostRegister takes */
 void fake_set_max_pitch(int n_bytes);
 int fake_device_of(cudaStream_t stream);
 unsigned fake_grid(void); /* blocks of the latest kernel */

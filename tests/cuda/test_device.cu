@@ -10,6 +10,9 @@
 
 #ifdef FAKE_CUDA
 #include "fake_cuda.h"
+
+#include <mutex>
+#include <set>
 #endif
 
 #define MIB ((int64_t)1 << 20)
@@ -528,10 +531,21 @@ static void keep_log(void* user, const char* message) {
     snprintf(log_text + strlen(log_text), sizeof log_text - strlen(log_text), "%s\n", message);
 }
 
+/* Addresses that this process has taken. */
+static int64_t address_space_bytes(void) {
+    long long n_pages = 0;
+    FILE* file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    if (fscanf(file, "%lld", &n_pages) != 1) n_pages = 0;
+    fclose(file);
+    return n_pages * sysconf(_SC_PAGESIZE);
+}
+
 static void pinning_that_fails_leaves_nothing(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     void* address = NULL;
+    int64_t before_bytes = address_space_bytes();
     int fail_at;
     desc.host_chunk_bytes = 32 * MIB;
     desc.log.write = keep_log;
@@ -557,11 +571,18 @@ static void pinning_that_fails_leaves_nothing(void) {
         memo_cuda_device_destroy(device);
     }
     fake_forget_failures();
+    /* Eight times 128 MiB were mapped; stacks of threads may be kept. */
+    CHECK_CASE(address_space_bytes() - before_bytes < 100 * MIB, "%lld MiB more than before",
+               (long long)((address_space_bytes() - before_bytes) / MIB));
 }
 
 /* Before the system's (see test_cuda.sh): from the k-th time on there are no pages left, as in a container that may
  * not have what it reserved; negative: an old system, which does not know the advice. */
 static int refuse_pages_at;
+/* Slowly, so that each thread gets its part; who they were. */
+static int is_touch_slow;
+static std::mutex touching;
+static std::set<pthread_t> touched_by;
 extern "C" {
 int __real_madvise(void* address, size_t n_bytes, int advice);
 int __wrap_madvise(void* address, size_t n_bytes, int advice);
@@ -573,8 +594,34 @@ int __wrap_madvise(void* address, size_t n_bytes, int advice) {
         errno = refuse_pages_at > 0 ? EFAULT : EINVAL;
         return -1;
     }
+    if (is_touch_slow && advice == populate_write) {
+        usleep(50000);
+        std::lock_guard<std::mutex> lock(touching);
+        touched_by.insert(pthread_self());
+    }
     return __real_madvise(address, n_bytes, advice);
 }
+}
+
+static void long_pinning_is_told_and_shared(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    void* address = NULL;
+    desc.host_chunk_bytes = 32 * MIB;
+    desc.host_threads = 4;
+    desc.log.write = keep_log;
+    log_text[0] = 0;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    is_touch_slow = 1;
+    fake_set_register_s(0.4);
+    CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+    fake_set_register_s(0);
+    is_touch_slow = 0;
+    CHECK_CASE(strstr(log_text, "pinning 128 MiB: ") && strstr(log_text, " MiB registered after "),
+               "%s", log_text);
+    CHECK_CASE(touched_by.size() == 4, "%d threads", (int)touched_by.size());
+    CHECK(memo_cuda_device_get_stats(device).host_alloc_s > 1.2);
+    memo_cuda_device_destroy(device);
 }
 
 static void pages_that_are_missing_are_an_error(void) {
@@ -762,6 +809,7 @@ int main(int argc, char** argv) {
     TEST(the_thread_s_device_stays);
     TEST(pinning_that_fails_leaves_nothing);
     TEST(pages_that_are_missing_are_an_error);
+    TEST(long_pinning_is_told_and_shared);
     TEST(creating_fails_at_each_call);
     TEST(destroying_ends_whatever_cuda_says);
     TEST(later_calls_report_their_failure);
