@@ -198,7 +198,8 @@ template <typename Kernel> static void launch(Kernel kernel, memo_stream stream)
 #endif
 
 typedef struct model {
-    memo_device* device;
+    memo_device *device, *owned; /* the recorder's, where there is one; CUDA's */
+    memo_recorder* recorder;
     memo_stream compute;
     memo_swap* swap;
     float *value, *gradient;
@@ -207,11 +208,22 @@ typedef struct model {
 
 enum { RESULT_BYTES = 2 * N_ROWS * ROW * (int)sizeof(float) };
 
+/* What is about to run, for the recorder. */
+static void announce(const model* m, const char* what, int32_t layer) {
+    memo_op_desc op = memo_op_desc_default();
+    char name[32];
+    if (!m->device->annotate) return;
+    snprintf(name, sizeof name, "%s %d", what, (int)layer);
+    op.name = name;
+    CHECK_OK(m->device->annotate(m->device->context, m->compute, &op, &error));
+}
+
 static memo_status step(model* m) {
     launch(start{m->value, m->gradient}, m->compute);
     for (int32_t i = 0; i < N_LAYERS; i++) {
         memo_swap_view x = memo_swap_get_view(m->swap, i, 0), s = memo_swap_get_view(m->swap, i, 1);
         if (memo_swap_forward_begin(m->swap, i, &error)) return error.status;
+        announce(m, "forward", i);
         launch(forward{x, s, m->value}, m->compute);
         if (memo_swap_forward_end(m->swap, i, &error)) return error.status;
     }
@@ -220,6 +232,7 @@ static memo_status step(model* m) {
         int64_t begin, end;
         if (memo_swap_backward_begin(m->swap, i, &error)) return error.status;
         memo_swap_recompute_rows(m->swap, i, 1, &begin, &end);
+        announce(m, "backward", i);
         if (begin < end) launch(recompute{x, s, begin, end}, m->compute);
         launch(backward{x, s, m->gradient}, m->compute);
         if (memo_swap_backward_end(m->swap, i, &error)) return error.status;
@@ -228,14 +241,21 @@ static memo_status step(model* m) {
 }
 
 static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode, double alpha,
-                      int32_t n_host_layers = 0) {
+                      int32_t n_host_layers = 0, int is_timed = 0) {
     memo_swap_tensor tensors[] = {{"x", ROW * sizeof(float), x_mode, 0},
                                   {"sine", ROW * sizeof(float), sine_mode, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
     void* memory = NULL;
     memset(m, 0, sizeof *m);
-    m->device = open_device();
+    m->owned = m->device = open_device();
     if (!m->device) return 0;
+    if (is_timed) {
+        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        recorder_desc.device = m->owned;
+        recorder_desc.is_timed = 1;
+        CHECK_OK(memo_recorder_create(&recorder_desc, &m->recorder, &error));
+        m->device = memo_recorder_device(m->recorder);
+    }
     CHECK_OK(m->device->stream_create(m->device->context, "compute", 0, &m->compute, &error));
     desc.device = m->device;
     desc.compute_stream = m->compute;
@@ -246,6 +266,7 @@ static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode,
     desc.tile_rows = 64;
     desc.alpha = alpha;
     desc.n_host_layers = n_host_layers;
+    desc.is_timed = is_timed;
     desc.spill_directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     CHECK_OK(memo_swap_create(&desc, &m->swap, &error));
     CHECK_OK(m->device->device_alloc(m->device->context, RESULT_BYTES, &memory, &error));
@@ -267,7 +288,8 @@ static void close_model(model* m) {
     if (m->compute) m->device->stream_synchronize(m->device->context, m->compute, NULL);
     memo_swap_destroy(m->swap);
     if (m->compute) m->device->stream_destroy(m->device->context, m->compute, NULL);
-    memo_cuda_device_destroy(m->device);
+    memo_recorder_destroy(m->recorder);
+    memo_cuda_device_destroy(m->owned);
 }
 
 static float* kept_result(void) { /* NULL: no GPU */
@@ -412,6 +434,72 @@ static void a_graph_gives_the_same_bits(void) {
     }
 }
 
+/* How long the compute stream waits before each layer, by events and by simulation; both are drawn. */
+static void the_waits_of_each_layer_are_measured(void) {
+    const double link_bytes_per_s = 50e9;
+    const char* folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+    memo_schedule* schedule;
+    memo_simulation *measured = NULL, *simulated = NULL;
+    memo_swap_stats stats;
+    double sum_s = 0, engine_s;
+    int32_t link, n_waits = 0;
+    char path[512];
+    model m;
+    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 1, 0, 1)) SKIP("no GPU");
+    CHECK_OK(step(&m));
+    CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
+          error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
+    CHECK_OK(memo_swap_get_stats(m.swap, &stats, &error));
+    CHECK_OK(memo_recorder_schedule(m.recorder, &schedule, &error));
+    CHECK_OK(memo_schedule_measured(schedule, &measured, &error));
+    CHECK_OK(memo_schedule_add_link(schedule, "host", link_bytes_per_s, &link, &error));
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        if (op->kind != MEMO_OP_RUN || op->link_bytes == 0) continue;
+        op->link = link;
+        op->duration_s = 0; /* the link says how long */
+    }
+    CHECK_OK(memo_schedule_simulate(schedule, &simulated, &error));
+    if (!measured || !simulated) return;
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t next = i + 1;
+        if (op->kind != MEMO_OP_WAIT ||
+            strcmp(schedule->text + schedule->streams[op->stream], "compute"))
+            continue;
+        while (next < schedule->n_ops && (schedule->ops[next].kind != MEMO_OP_RUN ||
+                                          schedule->ops[next].stream != op->stream))
+            next++;
+        if (next == schedule->n_ops) continue;
+        n_waits++;
+        sum_s += measured->end_s[i] - measured->start_s[i];
+        printf("# before %-10s waited %7.1f us, simulated %7.1f us\n",
+               memo_schedule_op_name(schedule, next),
+               (measured->end_s[i] - measured->start_s[i]) * 1e6,
+               (simulated->end_s[i] - simulated->start_s[i]) * 1e6);
+    }
+    /* Layers 2 to 6 wait for their buffer, layers 4 to 0 for their rows. */
+    CHECK_CASE(n_waits == 10, "%d waits", (int)n_waits);
+    /* The engine's events are around the recorder's; on a GPU little lies between them. */
+    engine_s = stats.forward_stall_s + stats.backward_stall_s;
+    CHECK_CASE(sum_s < engine_s + 1e-4, "%g s by the recorder, %g s by the engine", sum_s,
+               engine_s);
+#ifndef FAKE_CUDA
+    CHECK_CASE(sum_s > engine_s - 1e-3, "%g s by the recorder, %g s by the engine", sum_s,
+               engine_s);
+#endif
+    for (memo_simulation* times : {measured, simulated}) {
+        snprintf(path, sizeof path, "%s/memo_test_step_%d.json", folder, (int)getpid());
+        CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
+        remove(path);
+    }
+    memo_simulation_destroy(measured);
+    memo_simulation_destroy(simulated);
+    close_model(&m);
+}
+
 /* An allocation in the middle spoils a capture; the engine goes on without it. */
 static void a_spoilt_capture_is_left_behind(void) {
     const float* kept = kept_result();
@@ -484,6 +572,7 @@ int main(int argc, char** argv) {
     TEST(forbidden_calls_are_seen);
     TEST(a_step_neither_allocates_nor_synchronises);
     TEST(a_graph_gives_the_same_bits);
+    TEST(the_waits_of_each_layer_are_measured);
     TEST(a_spoilt_capture_is_left_behind);
     TEST(the_arena_reserves_the_plan_s_peak);
     return memo_test_end();
