@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -153,6 +154,31 @@ static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_
     }
 }
 
+/* --- streams ---
+ *
+ * Late streams do nothing before they must: what is waited for, and what comes before it in its stream.  What is
+ * not waited for is done later than anywhere else. */
+
+struct queue {
+    struct item {
+        std::function<void()> run;
+        std::shared_ptr<queue> other; /* or: wait for so many of its items */
+        size_t n_other;
+    };
+    std::vector<item> items;
+    size_t n_done;
+    void run_until(size_t n) {
+        while (n_done < n) {
+            item next = items[n_done++];
+            if (next.other)
+                next.other->run_until(next.n_other);
+            else
+                next.run();
+        }
+    }
+};
+static bool is_late;
+
 /* --- capture ---
  *
  * A stream that captures keeps what it is told for the graph instead of doing it.  One that waits for an event
@@ -166,16 +192,28 @@ struct fake_stream {
     int priority, number, device;
     bool is_capturing;
     seen before;
+    std::shared_ptr<queue> work;
 };
 struct fake_event {
-    bool is_recorded, is_done; /* is_done: once asked, or synchronised */
-    int capture, device;       /* capture: number of the one that recorded it; 0: none */
+    bool is_recorded, is_done;   /* is_done: once asked, or synchronised */
+    std::shared_ptr<queue> work; /* where it was recorded */
+    size_t n_before;             /* items of work */
+    int capture, device;         /* capture: number of the one that recorded it; 0: none */
     struct timespec time;
     seen before;
 };
-typedef std::vector<std::function<void()>> fake_graph;
+struct fake_graph {
+    struct operation {
+        size_t stream;
+        seen before; /* itself counts */
+        std::function<void()> run;
+    };
+    std::vector<operation> all;
+    size_t origin;
+};
 
 static fake_stream* streams[MOST_STREAMS];
+static const std::shared_ptr<queue> default_work = std::make_shared<queue>();
 static std::set<fake_event*> events;
 static fake_graph capture;
 static fake_stream* capture_origin; /* NULL: no capture goes on */
@@ -216,19 +254,36 @@ static cudaError_t spoil(cudaError_t code) {
 #define NEED_EVENT(event)                                                                          \
     if (!is_event(event)) return refuse(cudaErrorInvalidResourceHandle)
 
-/* All that was enqueued is done. */
-static void finish(void) {
-    for (fake_event* event : events) event->is_done = true;
+static std::shared_ptr<queue> work_of(cudaStream_t stream) {
+    return stream ? ((fake_stream*)stream)->work : default_work;
 }
 
-/* Does it now, or when the graph is launched. */
+/* The first n items of work are done. */
+static void finish(const std::shared_ptr<queue>& work, size_t n) {
+    work->run_until(n);
+    for (fake_event* event : events)
+        if (event->work && event->n_before <= event->work->n_done) event->is_done = true;
+}
+static void finish_all(void) {
+    finish(default_work, default_work->items.size());
+    for (fake_stream* stream : streams)
+        if (stream) finish(stream->work, stream->work->items.size());
+}
+void fake_set_late(int late) {
+    finish_all();
+    is_late = late;
+}
+
+/* Does it now, or late, or when the graph is launched. */
 static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
     NEED_STREAM(stream);
     REFUSE_IF_SPOILT(stream);
     if (is_capturing(stream)) {
         fake_stream* s = (fake_stream*)stream;
         s->before[(size_t)s->number]++;
-        capture.push_back(operation);
+        capture.all.push_back({(size_t)s->number, s->before, operation});
+    } else if (is_late) {
+        work_of(stream)->items.push_back({operation, NULL, 0});
     } else {
         operation();
     }
@@ -295,7 +350,7 @@ cudaError_t cudaSetDevice(int ordinal) {
 cudaError_t cudaDeviceSynchronize(void) {
     FAIL_IF_DUE("cudaDeviceSynchronize");
     if (capture_origin) return spoil(cudaErrorStreamCaptureUnsupported);
-    finish();
+    finish_all();
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -353,6 +408,7 @@ cudaError_t cudaFree(void* address) {
     REFUSE_IF_CAPTURING();
     if (!address) return cudaSuccess;
     if (!device_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
+    finish_all();
     device_bytes -= taken_bytes(taken.n_bytes);
     give_back_memory((char*)address);
     return cudaSuccess;
@@ -375,6 +431,7 @@ cudaError_t cudaFreeHost(void* address) {
     FAIL_IF_DUE("cudaFreeHost");
     REFUSE_IF_CAPTURING();
     if (!host_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
+    finish_all();
     give_back_memory((char*)address);
     return cudaSuccess;
 }
@@ -475,6 +532,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     streams[number]->number = number;
     streams[number]->device = current_device;
     streams[number]->before.assign(MOST_STREAMS, 0);
+    streams[number]->work = std::make_shared<queue>();
     n_streams++;
     *stream = (cudaStream_t)streams[number];
     return cudaSuccess;
@@ -493,6 +551,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     NEED_STREAM(stream);
     if (!stream) return refuse(cudaErrorInvalidResourceHandle);
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
+    finish(work_of(stream), work_of(stream)->items.size());
     streams[((fake_stream*)stream)->number] = NULL;
     delete (fake_stream*)stream;
     n_streams--;
@@ -503,7 +562,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     NEED_STREAM(stream);
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
     REFUSE_IF_CAPTURING();
-    finish();
+    finish(work_of(stream), work_of(stream)->items.size());
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -521,8 +580,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     NEED_EVENT(event_handle);
     if (flags != cudaEventWaitDefault) return refuse(cudaErrorInvalidValue);
     REFUSE_IF_SPOILT(handle);
-    if (!event->capture)
-        return is_capturing(handle) ? spoil(cudaErrorStreamCaptureIsolation) : cudaSuccess;
+    if (!event->capture) {
+        if (is_capturing(handle)) return spoil(cudaErrorStreamCaptureIsolation);
+        if (event->work) work_of(handle)->items.push_back({NULL, event->work, event->n_before});
+        if (!is_late) work_of(handle)->run_until(work_of(handle)->items.size());
+        return cudaSuccess;
+    }
     if (!capture_origin || event->capture != n_captures) return refuse(cudaErrorCapturedEvent);
     if (!stream) return spoil(cudaErrorStreamCaptureImplicit);
     stream->is_capturing = true;
@@ -560,6 +623,8 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     event->is_recorded = !event->capture;
     event->is_done = false;
     if (event->capture) event->before = ((fake_stream*)stream)->before;
+    event->work = event->capture ? NULL : work_of(stream);
+    event->n_before = event->work ? event->work->items.size() : 0;
     clock_gettime(CLOCK_MONOTONIC, &event->time);
     return cudaSuccess;
 }
@@ -570,6 +635,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (event->capture) return refuse(cudaErrorCapturedEvent);
     REFUSE_IF_CAPTURING();
     if (!event->is_recorded || event->is_done) return cudaSuccess;
+    event->work->run_until(event->n_before);
     event->is_done = true;
     return refuse(cudaErrorNotReady);
 }
@@ -578,7 +644,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     NEED_EVENT(event);
     if (((fake_event*)event)->capture) return refuse(cudaErrorCapturedEvent);
     REFUSE_IF_CAPTURING();
-    finish();
+    if (((fake_event*)event)->work)
+        finish(((fake_event*)event)->work, ((fake_event*)event)->n_before);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
@@ -603,6 +670,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     if (capture_origin) return refuse(cudaErrorIllegalState); /* CUDA takes several, this one */
     capture_origin = (fake_stream*)stream;
     capture_origin->is_capturing = true;
+    for (fake_stream* each : streams)
+        if (each) each->before.assign(MOST_STREAMS, 0);
     is_capture_spoilt = false;
     n_captures++;
     return cudaSuccess;
@@ -621,10 +690,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     }
     capture_origin = NULL;
     if (is_joined && !is_capture_spoilt) {
+        capture.origin = (size_t)first->number;
         *graph = (cudaGraph_t) new fake_graph(capture);
         n_graphs++;
     }
-    capture.clear();
+    capture.all.clear();
     if (is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated);
     return is_joined ? cudaSuccess : refuse(cudaErrorStreamCaptureUnjoined);
 }
@@ -634,12 +704,29 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     n_graphs++;
     return cudaSuccess;
 }
+/* In the order of the calls; or late: the first stream's operations, each after what comes before it. */
+static void run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
+    const fake_graph::operation& last = graph.all[k];
+    if ((*is_done)[k]) return;
+    (*is_done)[k] = true;
+    for (size_t i = 0; i < k && is_late; i++) {
+        const fake_graph::operation& each = graph.all[i];
+        if (each.before[each.stream] <= last.before[each.stream]) run_operation(graph, i, is_done);
+    }
+    last.run();
+}
+static void run_graph(const fake_graph& graph) {
+    std::vector<bool> is_done(graph.all.size());
+    for (size_t k = 0; k < graph.all.size(); k++)
+        if (graph.all[k].stream == graph.origin || !is_late) run_operation(graph, k, &is_done);
+    for (size_t k = 0; k < graph.all.size(); k++) run_operation(graph, k, &is_done);
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     FAIL_IF_DUE("cudaGraphLaunch");
     NEED_STREAM(stream);
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
-    for (const auto& operation : *(fake_graph*)exec) operation();
-    return cudaSuccess;
+    fake_graph graph = *(fake_graph*)exec;
+    return enqueue(stream, [=] { run_graph(graph); });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     delete (fake_graph*)exec;

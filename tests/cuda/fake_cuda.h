@@ -1,5 +1,5 @@
 /* fake_cuda.h - a CUDA runtime without a GPU, for test_device.cu: device memory is host memory, streams do
- * everything at once or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
+ * everything at once, or as late as they may, or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
  * through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -10,6 +10,7 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
+void fake_set_late(int late);      /* 1: streams and graphs do what they must when they must */
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);

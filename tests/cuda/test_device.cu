@@ -525,6 +525,18 @@ static void the_thread_s_device_stays(void) {
     CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
 }
 
+static void late_streams_are_waited_for(void) {
+    fake_set_late(1);
+    waits_and_times_events();
+    captures_forked_streams_that_are_joined();
+    host_functions_take_their_turn();
+    copies_rows_each_way();
+    copies_across_chunks_of_pinned_memory();
+    spans_share_pages();
+    phantom_memory_repeats_one_chunk();
+    fake_set_late(0);
+}
+
 static char log_text[4096];
 static void keep_log(void* user, const char* message) {
     (void)user;
@@ -807,6 +819,7 @@ int main(int argc, char** argv) {
 #ifdef FAKE_CUDA
     TEST(what_is_not_ready_is_no_error);
     TEST(the_thread_s_device_stays);
+    TEST(late_streams_are_waited_for);
     TEST(pinning_that_fails_leaves_nothing);
     TEST(pages_that_are_missing_are_an_error);
     TEST(long_pinning_is_told_and_shared);

@@ -566,6 +566,17 @@ static void the_arena_reserves_the_plan_s_peak(void) {
     memo_cuda_device_destroy(device);
 }
 
+#ifdef FAKE_CUDA
+/* Copies that nothing waits for come too late. */
+static void late_copies_give_the_same_bits(void) {
+    fake_set_late(1);
+    swapping_gives_the_bits_of_keeping();
+    a_graph_gives_the_same_bits();
+    a_spoilt_capture_is_left_behind();
+    fake_set_late(0);
+}
+#endif
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(swapping_gives_the_bits_of_keeping);
@@ -575,5 +586,8 @@ int main(int argc, char** argv) {
     TEST(the_waits_of_each_layer_are_measured);
     TEST(a_spoilt_capture_is_left_behind);
     TEST(the_arena_reserves_the_plan_s_peak);
+#ifdef FAKE_CUDA
+    TEST(late_copies_give_the_same_bits);
+#endif
     return memo_test_end();
 }
