@@ -700,6 +700,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
     FAIL_IF_DUE("cudaGraphInstantiate");
+    if (!graph) return refuse(cudaErrorInvalidValue);
     *exec = (cudaGraphExec_t) new fake_graph(*(fake_graph*)graph);
     n_graphs++;
     return cudaSuccess;
