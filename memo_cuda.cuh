@@ -119,9 +119,10 @@ MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, cons
  * (first from the system's pool, then by advice), touched by several threads near the GPU, registered with
  * CUDA in chunks while the next ones are still being touched.  What takes longer than a second is told to the
  * log every second, or after each chunk where that takes longer.  Where registering fails, what was taken is
- * given back and cudaHostAlloc is asked, and the log told why.  More than the machine (or the container) has
- * is refused before a page is touched: OUT_OF_HOST_MEMORY with both numbers.  Copies that cross the border of
- * two chunks are enqueued in parts. */
+ * given back, the log told why, and cudaHostAlloc asked; so it is from the start where kernels could not reach
+ * registered memory by the host's addresses.  More than the machine (or the container) has is refused before a
+ * page is touched: OUT_OF_HOST_MEMORY with both numbers.  Copies that cross the border of two chunks are enqueued
+ * in parts. */
 
 /* ---- 3 row kernels ----------------------------------------------------------------------------------
  *
@@ -311,6 +312,7 @@ typedef struct memoi_cuda {
     memo_cuda_device_desc desc;
     int ordinal;
     size_t max_pitch_bytes; /* of copies of rows in one call */
+    int can_register;       /* kernels reach registered memory by the host's addresses */
     cudaStream_t probe;     /* never used for work: asked for asynchronous errors */
     memoi_cuda_block *device_blocks, *host_blocks;
     memo_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
@@ -668,7 +670,7 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     if (!block) return memoi_cuda_no_memory(error, "the list of pinned memory");
     block->size_bytes = size_bytes;
     first.message[0] = 0;
-    if (size_bytes < MEMOI_CUDA_HUGE_BYTES ||
+    if (size_bytes < MEMOI_CUDA_HUGE_BYTES || !cuda->can_register ||
         (status = memoi_cuda_register_memory(cuda, block, &first)) != MEMO_STATUS_OK) {
         block->mapped_bytes = block->chunk_bytes = 0;
         if (status && cuda->desc.log.write) {
@@ -1659,6 +1661,11 @@ MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
         status = MEMOI_CUDA_CALL(cudaDeviceGetAttribute,
                                  (&max_pitch, cudaDevAttrMaxPitch, cuda->ordinal), error);
     cuda->max_pitch_bytes = (size_t)max_pitch;
+    if (!status)
+        status = MEMOI_CUDA_CALL(
+            cudaDeviceGetAttribute,
+            (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->ordinal),
+            error);
     if (!status)
         status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
                                  error);

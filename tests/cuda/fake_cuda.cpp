@@ -110,6 +110,8 @@ int fake_n_objects(void) {
 }
 static double register_s;
 void fake_set_register_s(double seconds) { register_s = seconds; }
+static int has_same_pointers = 1;
+void fake_set_same_pointers(int same) { has_same_pointers = same; }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
 unsigned fake_grid(void) { return grid; }
 
@@ -355,7 +357,11 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     FAIL_IF_DUE("cudaDeviceGetAttribute");
-    *value = attribute == cudaDevAttrMaxPitch ? max_pitch : N_PROCESSORS;
+    switch (attribute) {
+    case cudaDevAttrMaxPitch: *value = max_pitch; break;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem: *value = has_same_pointers; break;
+    default: *value = N_PROCESSORS; break;
+    }
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int, int) {

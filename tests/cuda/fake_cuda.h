@@ -18,6 +18,7 @@ int fake_n_host_allocs(void);
 int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
 void fake_set_register_s(double seconds); /* that cudaHostRegister takes */
 void fake_set_max_pitch(int n_bytes);
+void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
 int fake_device_of(cudaStream_t stream);
 unsigned fake_grid(void); /* blocks of the latest kernel */
 /* What a kernel would do; when the graph is launched, where stream is captured. */

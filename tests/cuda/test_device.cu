@@ -615,6 +615,17 @@ int __wrap_madvise(void* address, size_t n_bytes, int advice) {
 }
 }
 
+static void memory_that_kernels_could_not_reach_is_not_registered(void) {
+    void* address = NULL;
+    fake_set_same_pointers(0);
+    NEED_DEVICE(device);
+    CHECK_OK(device->host_alloc(device->context, 64 * MIB, &address, &error));
+    CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+    CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
+    memo_cuda_device_destroy(device);
+    fake_set_same_pointers(1);
+}
+
 static void long_pinning_is_told_and_shared(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
@@ -822,6 +833,7 @@ int main(int argc, char** argv) {
     TEST(late_streams_are_waited_for);
     TEST(pinning_that_fails_leaves_nothing);
     TEST(pages_that_are_missing_are_an_error);
+    TEST(memory_that_kernels_could_not_reach_is_not_registered);
     TEST(long_pinning_is_told_and_shared);
     TEST(creating_fails_at_each_call);
     TEST(destroying_ends_whatever_cuda_says);
