@@ -120,7 +120,7 @@ MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, cons
  * CUDA in chunks while the next ones are still being touched.  What takes longer than a second is told to the
  * log every second, or after each chunk where that takes longer.  Where registering fails, what was taken is
  * given back, the log told why, and cudaHostAlloc asked; so it is from the start where kernels could not reach
- * registered memory by the host's addresses.  More than the machine (or the container) has is refused before a
+ * registered memory by the host's addresses.  More than the machine (or the container) has left is refused before a
  * page is touched: OUT_OF_HOST_MEMORY with both numbers.  Copies that cross the border of two chunks are enqueued
  * in parts. */
 
@@ -468,12 +468,30 @@ MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int
     return result >= 0 && result < MEMOI_CUDA_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
 }
 
+/* Of a container, by the files of its control group; what is cached of files can make room.  Negative: no limit. */
+MEMOI_CUDA int64_t memoi_cuda_container_available(const char* folder) {
+    static const char* const files[] = {"memory.max", "memory.current", "memory.stat",
+                                        "memory.stat"};
+    static const char* const keys[] = {"", "", "inactive_file", "active_file"};
+    int64_t bytes[4];
+    char path[256];
+    int k;
+    for (k = 0; k < 4; k++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[k]);
+        bytes[k] = memoi_cuda_read_number(path, keys[k], 1);
+        if (k == 0 && bytes[0] < 0) return -1;
+        if (bytes[k] < 0) bytes[k] = 0;
+    }
+    bytes[0] += bytes[2] + bytes[3] - bytes[1];
+    return bytes[0] > 0 ? bytes[0] : 0;
+}
+
 /* Bytes that could still be touched, of usual pages or of the pool of huge ones; negative: not known. */
 MEMOI_CUDA int64_t memoi_cuda_host_available(void) {
     int64_t machine = memoi_cuda_read_number("/proc/meminfo", "MemAvailable:", 1024);
     int64_t n_huge = memoi_cuda_read_number("/proc/meminfo", "HugePages_Free:", 1);
     int64_t huge_bytes = memoi_cuda_read_number("/proc/meminfo", "Hugepagesize:", 1024);
-    int64_t container = memoi_cuda_read_number("/sys/fs/cgroup/memory.max", "", 1);
+    int64_t container = memoi_cuda_container_available("/sys/fs/cgroup");
     if (machine >= 0 && n_huge > 0 && huge_bytes == MEMOI_CUDA_HUGE_BYTES &&
         n_huge > machine / huge_bytes)
         machine = n_huge * huge_bytes;

@@ -262,6 +262,45 @@ static void errors_name_call_and_place(void) {
     memo_cuda_device_destroy(device);
 }
 
+/* What a container has left: its limit less what it uses, where caches of files do not count. */
+static void containers_have_what_is_left(void) {
+    static const struct {
+        const char *limit, *used, *stat;
+        int64_t available;
+    } cases[] = {
+        {"max\n", "1000\n", "", -1},
+        {NULL, "1000\n", "", -1},
+        {"100000\n", "30000\n", "anon 20000\nfile 9000\ninactive_file 4000\nactive_file 3000\n",
+         77000},
+        {"100000\n", "30000\n", "", 70000},
+        {"100000\n", NULL, NULL, 100000},
+        {"100000\n", "100500\n", "active_file 0\ninactive_file 0\n", 0},
+    };
+    static const char* const names[] = {"memory.max", "memory.current", "memory.stat"};
+    char folder[200], path[256];
+    snprintf(folder, sizeof folder, "%s/memo_test_XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    CHECK(mkdtemp(folder) != NULL);
+    for (const auto& each : cases) {
+        const char* texts[] = {each.limit, each.used, each.stat};
+        for (int k = 0; k < 3; k++) {
+            snprintf(path, sizeof path, "%s/%s", folder, names[k]);
+            FILE* file = texts[k] ? fopen(path, "w") : NULL;
+            if (!texts[k]) remove(path);
+            if (!file) continue;
+            fputs(texts[k], file);
+            fclose(file);
+        }
+        CHECK_CASE(memoi_cuda_container_available(folder) == each.available, "%lld, not %lld",
+                   (long long)memoi_cuda_container_available(folder), (long long)each.available);
+    }
+    for (const char* name : names) {
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        remove(path);
+    }
+    CHECK(rmdir(folder) == 0);
+}
+
 static void refuses_wrong_descs(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();
@@ -823,6 +862,7 @@ int main(int argc, char** argv) {
     TEST(copies_rows_each_way);
     TEST(copies_across_chunks_of_pinned_memory);
     TEST(errors_name_call_and_place);
+    TEST(containers_have_what_is_left);
     TEST(refuses_wrong_descs);
     TEST(spans_share_pages);
     TEST(phantom_memory_repeats_one_chunk);
