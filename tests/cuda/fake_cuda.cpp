@@ -171,7 +171,7 @@ struct queue {
     size_t n_done;
     void run_until(size_t n) {
         while (n_done < n) {
-            item next = items[n_done++];
+            item next = std::move(items[n_done++]);
             if (next.other)
                 next.other->run_until(next.n_other);
             else
@@ -296,7 +296,23 @@ void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
     (void)enqueue(stream, operation);
 }
 
+/* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256 bytes. */
+static size_t taken_bytes(size_t n_bytes) {
+    return n_bytes < GRANULE / 2 ? n_bytes : (n_bytes + GRANULE - 1) / GRANULE * GRANULE;
+}
+static char* take_memory(size_t n_bytes) {
+    void* memory;
+    if (n_bytes >= GRANULE / 2)
+        return posix_memalign(&memory, GRANULE, n_bytes) ? NULL : (char*)memory;
+    return posix_memalign(&memory, 512, n_bytes + 256) ? NULL : (char*)memory + 256;
+}
+static void give_back_memory(char* memory) {
+    free((uintptr_t)memory % 512 ? memory - 256 : memory);
+}
+
 void fake_abandon(void) {
+    for (ranges* memory : {&device_memory, &host_memory})
+        for (int i = 0; i < memory->n; i++) give_back_memory(memory->all[i].begin);
     device_memory.n = host_memory.n = registered.n = reserved.n = mapped.n = 0;
     accessible.clear();
     n_pages = n_streams = 0;
@@ -385,19 +401,6 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 
 /* --- memory --- */
 
-/* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256 bytes. */
-static size_t taken_bytes(size_t n_bytes) {
-    return n_bytes < GRANULE / 2 ? n_bytes : (n_bytes + GRANULE - 1) / GRANULE * GRANULE;
-}
-static char* take_memory(size_t n_bytes) {
-    void* memory;
-    if (n_bytes >= GRANULE / 2)
-        return posix_memalign(&memory, GRANULE, n_bytes) ? NULL : (char*)memory;
-    return posix_memalign(&memory, 512, n_bytes + 256) ? NULL : (char*)memory + 256;
-}
-static void give_back_memory(char* memory) {
-    free((uintptr_t)memory % 512 ? memory - 256 : memory);
-}
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     FAIL_IF_DUE("cudaMalloc");
     REFUSE_IF_CAPTURING();
