@@ -279,13 +279,16 @@ MEMOI_CUDA const char* memoi_cuda_bytes_name(char* buffer, int64_t size_bytes) {
     return buffer;
 }
 
-/* The calling thread on a device, and back where it was. */
+/* The calling thread on a device, and back where it was.  is_bound: the thread has a context from here on, which the
+ * driver's functions do not make themselves. */
 struct memoi_cuda_on {
     int before, ordinal;
     memo_status status;
-    memoi_cuda_on(int wanted, memo_error* error) : before(wanted), ordinal(wanted) {
+    memoi_cuda_on(int wanted, memo_error* error, int is_bound = 0)
+        : before(wanted), ordinal(wanted) {
         status = MEMOI_CUDA_CALL(cudaGetDevice, (&before), error);
-        if (!status && before != wanted) status = MEMOI_CUDA_CALL(cudaSetDevice, (wanted), error);
+        if (!status && (before != wanted || is_bound))
+            status = MEMOI_CUDA_CALL(cudaSetDevice, (wanted), error);
     }
     ~memoi_cuda_on() {
         if (before != ordinal && cudaSetDevice(before) != cudaSuccess) (void)cudaGetLastError();
@@ -888,7 +891,7 @@ memo_status memo_cuda_page_bytes(const memo_device* device, int64_t* page_bytes,
     memoi_cuda_driver driver;
     memo_status status;
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     status = on.status ? on.status : memoi_cuda_driver_open(cuda->ordinal, &driver, error);
     if (!status) *page_bytes = driver.page_bytes;
     return status;
@@ -924,7 +927,7 @@ memo_status memo_cuda_pages_create(const memo_device* device, int64_t size_bytes
     memoi_cuda* cuda = memoi_cuda_of(device, error);
     *pages = NULL;
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     return on.status ? on.status : memoi_cuda_pages_make(cuda->ordinal, size_bytes, pages, error);
 }
 
@@ -932,6 +935,7 @@ int64_t memo_cuda_pages_bytes(const memo_cuda_pages* pages) { return pages->size
 
 void memo_cuda_pages_destroy(memo_cuda_pages* pages) {
     if (!pages) return;
+    memoi_cuda_on on(pages->driver.ordinal, NULL, 1);
     (void)pages->driver.release(pages->handle);
     MEMO_FREE(pages);
 }
@@ -940,6 +944,7 @@ void memo_cuda_span_destroy(memo_cuda_span* span) {
     CUdeviceptr at;
     int64_t k;
     if (!span) return;
+    memoi_cuda_on on(span->driver.ordinal, NULL, 1);
     at = span->address;
     for (k = 0; k < span->n_mapped; k++) {
         (void)span->driver.unmap(at, (size_t)span->piece_bytes[k]);
@@ -1012,7 +1017,7 @@ memo_status memo_cuda_span_create(const memo_device* device, memo_cuda_pages* co
     memoi_cuda* cuda = memoi_cuda_of(device, error);
     *span = NULL;
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     return on.status ? on.status : memoi_cuda_span_make(pages, n_pages, n_pages, span, error);
 }
 
@@ -1071,7 +1076,7 @@ memo_status memo_cuda_phantom_create(const memo_cuda_phantom_desc* desc,
     if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
     cuda = memoi_cuda_of(desc->device, error);
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     return on.status ? on.status
                      : memoi_cuda_phantom_make(cuda->ordinal, desc->size_bytes, desc->chunk_bytes,
                                                phantom, error);

@@ -28,6 +28,8 @@
 enum { MOST = 4096, N_PROCESSORS = 132, N_DEVICES = 2 };
 static const size_t DEVICE_BYTES = (size_t)8 << 30, GRANULE = (size_t)2 << 20;
 static thread_local int current_device;
+static thread_local bool
+    has_context; /* of the thread; the runtime makes one, the driver does not */
 
 /* --- failures on demand --- */
 
@@ -68,6 +70,7 @@ static cudaError_t due(const char* function) {
         if (code_ != cudaSuccess) return code_;                                                    \
     } while (0)
 #define DRIVER_FAIL_IF_DUE(function)                                                               \
+    if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;                                           \
     if (due(function) != cudaSuccess) return CUDA_ERROR_UNKNOWN
 
 static cudaError_t refuse(cudaError_t code) { return last_error = code; }
@@ -363,6 +366,7 @@ cudaError_t cudaSetDevice(int ordinal) {
     FAIL_IF_DUE("cudaSetDevice");
     if (ordinal < 0 || ordinal >= N_DEVICES) return refuse(cudaErrorInvalidDevice);
     current_device = ordinal;
+    has_context = true;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
@@ -415,6 +419,7 @@ cudaError_t cudaFree(void* address) {
     range taken;
     FAIL_IF_DUE("cudaFree");
     REFUSE_IF_CAPTURING();
+    has_context = true;
     if (!address) return cudaSuccess;
     if (!device_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
     finish_all();

@@ -13,6 +13,7 @@
 
 #include <mutex>
 #include <set>
+#include <thread>
 #endif
 
 #define MIB ((int64_t)1 << 20)
@@ -564,6 +565,25 @@ static void the_thread_s_device_stays(void) {
     CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
 }
 
+/* Another thread, which has not called CUDA before: the driver's functions need more than its device's number. */
+static void any_thread_can_make_spans(void) {
+    NEED_DEVICE(device);
+    std::thread other([device] {
+        memo_cuda_pages* pages = NULL;
+        memo_cuda_span* span = NULL;
+        CHECK_OK(memo_cuda_pages_create(device, 1, &pages, &error));
+        CHECK_OK(memo_cuda_span_create(device, &pages, 1, &span, &error));
+        std::thread last([pages, span] {
+            memo_cuda_span_destroy(span);
+            memo_cuda_pages_destroy(pages);
+        });
+        last.join();
+    });
+    other.join();
+    memo_cuda_device_destroy(device);
+    CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
+}
+
 static void late_streams_are_waited_for(void) {
     fake_set_late(1);
     waits_and_times_events();
@@ -870,6 +890,7 @@ int main(int argc, char** argv) {
 #ifdef FAKE_CUDA
     TEST(what_is_not_ready_is_no_error);
     TEST(the_thread_s_device_stays);
+    TEST(any_thread_can_make_spans);
     TEST(late_streams_are_waited_for);
     TEST(pinning_that_fails_leaves_nothing);
     TEST(pages_that_are_missing_are_an_error);
