@@ -17,13 +17,17 @@
  *
  * RULES.  As in memo.h.  Every error names the CUDA call, CUDA's name of the error and the place:
  * "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A call that failed leaves
- * nothing behind in cudaGetLastError; errors that CUDA keeps (an illegal address) stay and are returned by
- * every later call.  The calling thread's current device is as it was when a call returns.
+ * nothing behind in cudaGetLastError, nor does an event that is not ready; errors that CUDA keeps (an illegal
+ * address) stay and are returned by every later call.  The calling thread's current device is as it was when
+ * a call returns.
  *
  * GRAPHS.  Streams and events are CUDA's own, nothing enqueued allocates or synchronises, and all of it, the
  * swap engine's copies included, may be captured: cudaStreamBeginCapture on the compute stream, one step,
  * cudaStreamEndCapture.  The engine forks its two streams by events and joins them before the step's end.
  * Capture one whole micro-batch, with memo_swap_desc.is_timed 0, since events inside of a graph cannot be read.
+ * Run one step uncaptured first: CUDA loads a kernel, and cuBLAS takes its work space, when they are first used.
+ * Where other threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a capture that
+ * failed, end it, and call memo_swap_abandon before the next step.
  *
  * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 pages, spans and phantom memory
  *
@@ -114,9 +118,11 @@ MEMO_API memo_status memo_cuda_check_at(cudaError_t code, const char* call, cons
  * host_alloc is meant for one arena at start.  From 2 MiB on: address space, huge pages where they work
  * (first from the system's pool, then by advice), touched by several threads near the GPU, registered with
  * CUDA in chunks while the next ones are still being touched.  What takes longer than a second is told to the
- * log every second.  Where registering fails, what was taken is given back and cudaHostAlloc is asked, and the
- * log told why.  More than the machine (or the container) has is refused before a page is touched:
- * OUT_OF_HOST_MEMORY with both numbers.  Copies that cross the border of two chunks are enqueued in parts. */
+ * log every second, or after each chunk where that takes longer.  Where registering fails, what was taken is
+ * given back, the log told why, and cudaHostAlloc asked; so it is from the start where kernels could not reach
+ * registered memory by the host's addresses.  More than the machine (or the container) has left is refused before a
+ * page is touched: OUT_OF_HOST_MEMORY with both numbers.  Copies that cross the border of two chunks are enqueued
+ * in parts. */
 
 /* ---- 3 row kernels ----------------------------------------------------------------------------------
  *
@@ -226,11 +232,17 @@ memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* f
     (void)cudaGetLastError();
     if (code == cudaErrorMemoryAllocation) status = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
+        code == cudaErrorStubLibrary || code == cudaErrorSystemDriverMismatch ||
         code == cudaErrorInvalidDevice || code == cudaErrorNotSupported)
         status = MEMO_STATUS_UNSUPPORTED;
     return memo_error_set(error, status, "%s: %s (%s), %s:%d", call, cudaGetErrorName(code),
                           cudaGetErrorString(code), slash ? slash + 1 : file, line);
 }
+
+/* Behind a message: ", memo_cuda.cuh:512". */
+#define MEMOI_CUDA_TEXT_OF(line) #line
+#define MEMOI_CUDA_TEXT(line)    MEMOI_CUDA_TEXT_OF(line)
+#define MEMOI_CUDA_PLACE         ", memo_cuda.cuh:" MEMOI_CUDA_TEXT(__LINE__)
 
 /* MEMOI_CUDA_CALL(cudaFree, (address), error) */
 #define MEMOI_CUDA_CALL(function, arguments, error)                                                \
@@ -267,16 +279,19 @@ MEMOI_CUDA const char* memoi_cuda_bytes_name(char* buffer, int64_t size_bytes) {
     return buffer;
 }
 
-/* The calling thread on a device, and back where it was. */
+/* The calling thread on a device, and back where it was.  is_bound: the thread has a context from here on, which the
+ * driver's functions do not make themselves. */
 struct memoi_cuda_on {
     int before, ordinal;
     memo_status status;
-    memoi_cuda_on(int wanted, memo_error* error) : before(wanted), ordinal(wanted) {
+    memoi_cuda_on(int wanted, memo_error* error, int is_bound = 0)
+        : before(wanted), ordinal(wanted) {
         status = MEMOI_CUDA_CALL(cudaGetDevice, (&before), error);
-        if (!status && before != wanted) status = MEMOI_CUDA_CALL(cudaSetDevice, (wanted), error);
+        if (!status && (before != wanted || is_bound))
+            status = MEMOI_CUDA_CALL(cudaSetDevice, (wanted), error);
     }
     ~memoi_cuda_on() {
-        if (before != ordinal) (void)cudaSetDevice(before);
+        if (before != ordinal && cudaSetDevice(before) != cudaSuccess) (void)cudaGetLastError();
     }
 };
 
@@ -300,6 +315,7 @@ typedef struct memoi_cuda {
     memo_cuda_device_desc desc;
     int ordinal;
     size_t max_pitch_bytes; /* of copies of rows in one call */
+    int can_register;       /* kernels reach registered memory by the host's addresses */
     cudaStream_t probe;     /* never used for work: asked for asynchronous errors */
     memoi_cuda_block *device_blocks, *host_blocks;
     memo_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
@@ -310,6 +326,12 @@ typedef struct memoi_cuda {
     int32_t is_failed;
     memo_error failure;
 } memoi_cuda;
+
+/* The first address from base on that memo.h's table may give out. */
+MEMOI_CUDA char* memoi_cuda_aligned(void* base) {
+    return (char*)base +
+           (MEMOI_CUDA_ALIGNMENT - (uintptr_t)base % MEMOI_CUDA_ALIGNMENT) % MEMOI_CUDA_ALIGNMENT;
+}
 
 /* What a host function left for later calls. */
 MEMOI_CUDA memo_status memoi_cuda_host_status(const memoi_cuda* cuda, memo_error* error) {
@@ -353,23 +375,37 @@ MEMOI_CUDA memo_status memoi_cuda_check_size(const char* memory, int64_t size_by
 typedef struct memoi_cuda_touch {
     char* address;
     int64_t size_bytes, chunk_bytes;
-    int64_t next; /* atomic: where the next thread begins */
-    int32_t is_stopped;
-    int64_t* touched_bytes; /* atomic, of each chunk */
+    int64_t next;                   /* atomic: where the next thread begins */
+    int32_t is_stopped, is_refused; /* atomic */
+    int64_t* touched_bytes;         /* atomic, of each chunk */
     cpu_set_t near_gpu;
     int32_t has_near_gpu;
 } memoi_cuda_touch;
 
+/* 0: the system has no page left.  A container may have reserved more huge pages than its limit lets it have: a
+ * write would then end the program by SIGBUS, where madvise returns. */
+MEMOI_CUDA int memoi_cuda_touch_pages(char* address, int64_t size_bytes) {
+    const int64_t page_bytes = 4096; /* the smallest there is */
+    const int populate_write = 23;   /* MADV_POPULATE_WRITE, Linux 5.14 */
+    int64_t at;
+    if (madvise(address, (size_t)size_bytes, populate_write) == 0) return 1;
+    if (errno == EFAULT || errno == ENOMEM) return 0;
+    for (at = 0; at < size_bytes; at += page_bytes) *(volatile char*)(address + at) = 0;
+    return 1;
+}
+
 MEMOI_CUDA void* memoi_cuda_touch_run(void* argument) {
     memoi_cuda_touch* touch = (memoi_cuda_touch*)argument;
-    const int64_t page_bytes = 4096; /* the smallest there is */
     for (;;) {
         int64_t begin = __atomic_fetch_add(&touch->next, MEMOI_CUDA_TOUCH_BYTES, __ATOMIC_RELAXED);
-        int64_t end = begin + MEMOI_CUDA_TOUCH_BYTES, at;
+        int64_t end = begin + MEMOI_CUDA_TOUCH_BYTES;
         if (begin >= touch->size_bytes || __atomic_load_n(&touch->is_stopped, __ATOMIC_RELAXED))
             return NULL;
         if (end > touch->size_bytes) end = touch->size_bytes;
-        for (at = begin; at < end; at += page_bytes) *(volatile char*)(touch->address + at) = 0;
+        if (!memoi_cuda_touch_pages(touch->address + begin, end - begin)) {
+            __atomic_store_n(&touch->is_refused, 1, __ATOMIC_RELAXED);
+            return NULL;
+        }
         __atomic_fetch_add(&touch->touched_bytes[begin / touch->chunk_bytes], end - begin,
                            __ATOMIC_RELEASE);
     }
@@ -435,13 +471,32 @@ MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int
     return result >= 0 && result < MEMOI_CUDA_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
 }
 
+/* Of a container, by the files of its control group; what is cached of files can make room.  Negative: no limit. */
+MEMOI_CUDA int64_t memoi_cuda_container_available(const char* folder) {
+    static const char* const files[] = {"memory.max", "memory.current", "memory.stat",
+                                        "memory.stat"};
+    static const char* const keys[] = {"", "", "inactive_file", "active_file"};
+    int64_t bytes[4];
+    char path[256];
+    int k;
+    for (k = 0; k < 4; k++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[k]);
+        bytes[k] = memoi_cuda_read_number(path, keys[k], 1);
+        if (k == 0 && bytes[0] < 0) return -1;
+        if (bytes[k] < 0) bytes[k] = 0;
+    }
+    bytes[0] += bytes[2] + bytes[3] - bytes[1];
+    return bytes[0] > 0 ? bytes[0] : 0;
+}
+
 /* Bytes that could still be touched, of usual pages or of the pool of huge ones; negative: not known. */
 MEMOI_CUDA int64_t memoi_cuda_host_available(void) {
     int64_t machine = memoi_cuda_read_number("/proc/meminfo", "MemAvailable:", 1024);
     int64_t n_huge = memoi_cuda_read_number("/proc/meminfo", "HugePages_Free:", 1);
     int64_t huge_bytes = memoi_cuda_read_number("/proc/meminfo", "Hugepagesize:", 1024);
-    int64_t container = memoi_cuda_read_number("/sys/fs/cgroup/memory.max", "", 1);
-    if (machine >= 0 && n_huge > 0 && huge_bytes > 0 && n_huge > machine / huge_bytes)
+    int64_t container = memoi_cuda_container_available("/sys/fs/cgroup");
+    if (machine >= 0 && n_huge > 0 && huge_bytes == MEMOI_CUDA_HUGE_BYTES &&
+        n_huge > machine / huge_bytes)
         machine = n_huge * huge_bytes;
     return container >= 0 && (machine < 0 || container < machine) ? container : machine;
 }
@@ -449,15 +504,17 @@ MEMOI_CUDA int64_t memoi_cuda_host_available(void) {
 /* --- address space --- */
 
 /* size_bytes is a multiple of 2 MiB, and so is the address.  NULL: the system refuses. */
-MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages,
+MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int without_pool,
                                 memo_cuda_host_kind* kind) {
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     size_t wanted = (size_t)size_bytes, slack = (size_t)MEMOI_CUDA_HUGE_BYTES, before;
     char* address;
 #ifdef MAP_HUGETLB
-    if (!without_huge_pages) {
-        /* The pool reserves at once or refuses: no page can be missing later. */
-        address = (char*)mmap(NULL, wanted, protection, flags | MAP_HUGETLB, -1, 0);
+    if (!without_huge_pages && !without_pool) {
+        /* The pool reserves at once or refuses.  Of pages of 2 MiB, whatever the system's usual size is: munmap
+         * wants multiples of the size. */
+        const int huge_2mb = 21 << 26; /* MAP_HUGE_2MB */
+        address = (char*)mmap(NULL, wanted, protection, flags | MAP_HUGETLB | huge_2mb, -1, 0);
         if (address != (char*)MAP_FAILED) {
             if ((uintptr_t)address % slack == 0) {
                 *kind = MEMO_CUDA_HOST_HUGETLB;
@@ -560,15 +617,21 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
     if (n_threads == 0) (void)memoi_cuda_touch_run(&touch);
     for (chunk = 0; chunk < n_chunks && !status; chunk++) {
         int64_t chunk_bytes = memoi_cuda_chunk_size(block, chunk);
-        while (__atomic_load_n(&touch.touched_bytes[chunk], __ATOMIC_ACQUIRE) < chunk_bytes) {
+        while (__atomic_load_n(&touch.touched_bytes[chunk], __ATOMIC_ACQUIRE) < chunk_bytes &&
+               !__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED)) {
             struct timespec nap = {0, 200000};
             nanosleep(&nap, NULL);
             memoi_cuda_tell(&progress, &touch, chunk * block->chunk_bytes);
         }
-        status = MEMOI_CUDA_CALL(cudaHostRegister,
-                                 (block->address + chunk * block->chunk_bytes, (size_t)chunk_bytes,
-                                  cudaHostRegisterPortable),
-                                 error);
+        if (__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED))
+            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                    "%lld bytes were mapped, but the system has no pages for them",
+                                    (long long)block->mapped_bytes);
+        else
+            status = MEMOI_CUDA_CALL(cudaHostRegister,
+                                     (block->address + chunk * block->chunk_bytes,
+                                      (size_t)chunk_bytes, cudaHostRegisterPortable),
+                                     error);
         if (!status) n_registered++;
         memoi_cuda_tell(&progress, &touch, n_registered * block->chunk_bytes);
     }
@@ -584,15 +647,19 @@ MEMOI_CUDA memo_status memoi_cuda_register_memory(memoi_cuda* cuda, memoi_cuda_b
                                                   memo_error* error) {
     memo_cuda_host_kind kind = MEMO_CUDA_HOST_NONE;
     memo_status status;
+    int without_pool = 0;
     block->chunk_bytes =
         cuda->desc.host_chunk_bytes ? cuda->desc.host_chunk_bytes : (int64_t)8 << 30;
     block->chunk_bytes = memoi_cuda_round_up(block->chunk_bytes, MEMOI_CUDA_TOUCH_BYTES);
     block->mapped_bytes = memoi_cuda_round_up(block->size_bytes, MEMOI_CUDA_HUGE_BYTES);
-    block->address = memoi_cuda_map(block->mapped_bytes, cuda->desc.without_huge_pages, &kind);
-    if (!block->address)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "mmap of %lld bytes: %s",
-                              (long long)block->mapped_bytes, strerror(errno));
-    status = memoi_cuda_pin(cuda, block, error);
+    do {
+        block->address = memoi_cuda_map(block->mapped_bytes, cuda->desc.without_huge_pages,
+                                        without_pool++, &kind);
+        if (!block->address)
+            return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "mmap of %lld bytes: %s",
+                                  (long long)block->mapped_bytes, strerror(errno));
+        status = memoi_cuda_pin(cuda, block, error);
+    } while (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && kind == MEMO_CUDA_HOST_HUGETLB);
     if (status) return status;
     cuda->stats.host_kind = kind;
     cuda->stats.host_chunks = memoi_cuda_n_chunks(block);
@@ -624,9 +691,8 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     if (!block) return memoi_cuda_no_memory(error, "the list of pinned memory");
     block->size_bytes = size_bytes;
     first.message[0] = 0;
-    if (size_bytes < MEMOI_CUDA_HUGE_BYTES ||
+    if (size_bytes < MEMOI_CUDA_HUGE_BYTES || !cuda->can_register ||
         (status = memoi_cuda_register_memory(cuda, block, &first)) != MEMO_STATUS_OK) {
-        void* memory = NULL;
         block->mapped_bytes = block->chunk_bytes = 0;
         if (status && cuda->desc.log.write) {
             char message[600];
@@ -634,15 +700,16 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
                      first.message);
             cuda->desc.log.write(cuda->desc.log.user, message);
         }
-        status = MEMOI_CUDA_CALL(
-            cudaHostAlloc,
-            (&memory, size_bytes ? (size_t)size_bytes : 1, (unsigned)cudaHostAllocPortable), error);
-        block->address = (char*)memory;
+        status = MEMOI_CUDA_CALL(cudaHostAlloc,
+                                 (&block->base, (size_t)size_bytes + MEMOI_CUDA_ALIGNMENT,
+                                  (unsigned)cudaHostAllocPortable),
+                                 error);
+        block->address = memoi_cuda_aligned(block->base); /* CUDA promises no alignment */
         if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
             status = memo_error_set(
                 error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                 "cudaHostAlloc: cudaErrorMemoryAllocation, %lld bytes of pinned "
-                "memory%s%.300s",
+                "memory" MEMOI_CUDA_PLACE "%s%.300s",
                 (long long)size_bytes, first.message[0] ? "; before that " : "", first.message);
         if (status) {
             MEMO_FREE(block);
@@ -659,6 +726,19 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     return MEMO_STATUS_OK;
 }
 
+/* block is in no list any more; it is gone whether CUDA refuses or not. */
+MEMOI_CUDA memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* block,
+                                               memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (block->base)
+        status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
+    else
+        memoi_cuda_unpin(block, memoi_cuda_n_chunks(block));
+    cuda->stats.host_bytes -= block->size_bytes;
+    MEMO_FREE(block);
+    return status;
+}
+
 MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda->ordinal, error);
@@ -666,14 +746,8 @@ MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_e
     memo_status status = on.status;
     if (!address || status) return status;
     block = memoi_cuda_take(&cuda->host_blocks, address);
-    if (!block) return memoi_cuda_not_ours("host", address, error);
-    if (block->chunk_bytes)
-        memoi_cuda_unpin(block, memoi_cuda_n_chunks(block));
-    else
-        status = MEMOI_CUDA_CALL(cudaFreeHost, (block->address), error);
-    cuda->stats.host_bytes -= block->size_bytes;
-    MEMO_FREE(block);
-    return status;
+    return block ? memoi_cuda_release_host(cuda, block, error)
+                 : memoi_cuda_not_ours("host", address, error);
 }
 
 /* Where the registered chunk that holds address ends; NULL: in memory that has no such borders. */
@@ -817,7 +891,7 @@ memo_status memo_cuda_page_bytes(const memo_device* device, int64_t* page_bytes,
     memoi_cuda_driver driver;
     memo_status status;
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     status = on.status ? on.status : memoi_cuda_driver_open(cuda->ordinal, &driver, error);
     if (!status) *page_bytes = driver.page_bytes;
     return status;
@@ -853,7 +927,7 @@ memo_status memo_cuda_pages_create(const memo_device* device, int64_t size_bytes
     memoi_cuda* cuda = memoi_cuda_of(device, error);
     *pages = NULL;
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     return on.status ? on.status : memoi_cuda_pages_make(cuda->ordinal, size_bytes, pages, error);
 }
 
@@ -861,6 +935,7 @@ int64_t memo_cuda_pages_bytes(const memo_cuda_pages* pages) { return pages->size
 
 void memo_cuda_pages_destroy(memo_cuda_pages* pages) {
     if (!pages) return;
+    memoi_cuda_on on(pages->driver.ordinal, NULL, 1);
     (void)pages->driver.release(pages->handle);
     MEMO_FREE(pages);
 }
@@ -869,6 +944,7 @@ void memo_cuda_span_destroy(memo_cuda_span* span) {
     CUdeviceptr at;
     int64_t k;
     if (!span) return;
+    memoi_cuda_on on(span->driver.ordinal, NULL, 1);
     at = span->address;
     for (k = 0; k < span->n_mapped; k++) {
         (void)span->driver.unmap(at, (size_t)span->piece_bytes[k]);
@@ -941,7 +1017,7 @@ memo_status memo_cuda_span_create(const memo_device* device, memo_cuda_pages* co
     memoi_cuda* cuda = memoi_cuda_of(device, error);
     *span = NULL;
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     return on.status ? on.status : memoi_cuda_span_make(pages, n_pages, n_pages, span, error);
 }
 
@@ -1000,7 +1076,7 @@ memo_status memo_cuda_phantom_create(const memo_cuda_phantom_desc* desc,
     if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
     cuda = memoi_cuda_of(desc->device, error);
     if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error);
+    memoi_cuda_on on(cuda->ordinal, error, 1);
     return on.status ? on.status
                      : memoi_cuda_phantom_make(cuda->ordinal, desc->size_bytes, desc->chunk_bytes,
                                                phantom, error);
@@ -1025,7 +1101,7 @@ MEMOI_CUDA memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* 
     return memo_error_set(
         error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
         "cudaMalloc: cudaErrorMemoryAllocation, %s (%lld bytes) asked for, %s (%lld bytes) free of "
-        "%s",
+        "%s" MEMOI_CUDA_PLACE,
         memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
         memoi_cuda_bytes_name(left, (int64_t)free_bytes), (long long)free_bytes,
         memoi_cuda_bytes_name(all, (int64_t)total_bytes));
@@ -1043,9 +1119,7 @@ MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* er
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         return memoi_cuda_out_of_memory(block->size_bytes, error);
     if (status) return status;
-    block->address = (char*)block->base +
-                     (MEMOI_CUDA_ALIGNMENT - (uintptr_t)block->base % MEMOI_CUDA_ALIGNMENT) %
-                         MEMOI_CUDA_ALIGNMENT;
+    block->address = memoi_cuda_aligned(block->base);
     return MEMO_STATUS_OK;
 }
 
@@ -1096,6 +1170,16 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     return MEMO_STATUS_OK;
 }
 
+/* block is in no list any more; it is gone whether CUDA refuses or not. */
+MEMOI_CUDA memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* block,
+                                                 memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
+    cuda->stats.device_bytes -= block->size_bytes;
+    MEMO_FREE(block);
+    return status;
+}
+
 MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda->ordinal, error);
@@ -1103,11 +1187,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo
     memo_status status = on.status;
     if (!address || status) return status;
     block = memoi_cuda_take(&cuda->device_blocks, address);
-    if (!block) return memoi_cuda_not_ours("device", address, error);
-    if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
-    cuda->stats.device_bytes -= block->size_bytes;
-    MEMO_FREE(block);
-    return status;
+    return block ? memoi_cuda_release_device(cuda, block, error)
+                 : memoi_cuda_not_ours("device", address, error);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes,
@@ -1205,6 +1286,12 @@ MEMOI_CUDA memo_status memoi_cuda_event_wait(void* context, memo_event event, me
                            (memo_cuda_stream(stream), memo_cuda_event(event), 0), error);
 }
 
+/* "Not ready" is an answer and no error, but CUDA leaves it for cudaGetLastError, where the next check of a kernel
+ * would take it for one. */
+MEMOI_CUDA void memoi_cuda_forget_not_ready(void) {
+    if (cudaPeekAtLastError() == cudaErrorNotReady) (void)cudaGetLastError();
+}
+
 /* Asking is no work: it neither joins nor spoils a capture that goes on elsewhere. */
 struct memoi_cuda_relaxed {
     cudaStreamCaptureMode mode;
@@ -1222,7 +1309,10 @@ MEMOI_CUDA memo_status memoi_cuda_event_query(void* context, memo_event event, i
     if (on.status) return on.status;
     code = cudaEventQuery(memo_cuda_event(event));
     *is_done = code == cudaSuccess;
-    if (code == cudaErrorNotReady) return MEMO_STATUS_OK;
+    if (code == cudaErrorNotReady) {
+        memoi_cuda_forget_not_ready();
+        return MEMO_STATUS_OK;
+    }
     return memo_cuda_check_at(code, "cudaEventQuery", __FILE__, __LINE__, error);
 }
 
@@ -1242,12 +1332,14 @@ MEMOI_CUDA memo_status memoi_cuda_event_elapsed(void* context, memo_event begin,
     cudaError_t code;
     if (on.status) return on.status;
     code = cudaEventElapsedTime(&elapsed_ms, memo_cuda_event(begin), memo_cuda_event(end));
-    if (code == cudaErrorNotReady || code == cudaErrorInvalidResourceHandle) {
+    if (code == cudaErrorNotReady || code == cudaErrorInvalidResourceHandle ||
+        code == cudaErrorCapturedEvent) {
         (void)cudaGetLastError();
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE, "cudaEventElapsedTime: %s: one of the events %s",
-            cudaGetErrorName(code),
-            code == cudaErrorNotReady ? "is not done; synchronise first" : "was never recorded");
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "cudaEventElapsedTime: %s: one of the events %s" MEMOI_CUDA_PLACE,
+                              cudaGetErrorName(code),
+                              code == cudaErrorNotReady ? "is not done; synchronise first"
+                                                        : "was never recorded, or in a graph");
     }
     *elapsed_s = (double)elapsed_ms * 1e-3;
     return memo_cuda_check_at(code, "cudaEventElapsedTime", __FILE__, __LINE__, error);
@@ -1413,13 +1505,17 @@ MEMOI_CUDA memo_status memoi_cuda_status(void* context, memo_error* error) {
     cudaError_t code;
     if (on.status) return on.status;
     if (memoi_cuda_host_status(cuda, error)) return cuda->failure.status;
+    memoi_cuda_forget_not_ready();
     code = cudaPeekAtLastError();
     if (code != cudaSuccess)
-        return memo_error_set(error, MEMO_STATUS_DEVICE, "cudaPeekAtLastError: %s (%s), %s:%d",
-                              cudaGetErrorName(code), cudaGetErrorString(code), "memo_cuda.cuh",
-                              __LINE__);
+        return memo_error_set(error, MEMO_STATUS_DEVICE,
+                              "cudaPeekAtLastError: %s (%s)" MEMOI_CUDA_PLACE,
+                              cudaGetErrorName(code), cudaGetErrorString(code));
     code = cudaStreamQuery(cuda->probe);
-    if (code == cudaErrorNotReady) return MEMO_STATUS_OK;
+    if (code == cudaErrorNotReady) {
+        memoi_cuda_forget_not_ready();
+        return MEMO_STATUS_OK;
+    }
     return memo_cuda_check_at(code, "cudaStreamQuery", __FILE__, __LINE__, error);
 }
 
@@ -1589,6 +1685,11 @@ MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
                                  (&max_pitch, cudaDevAttrMaxPitch, cuda->ordinal), error);
     cuda->max_pitch_bytes = (size_t)max_pitch;
     if (!status)
+        status = MEMOI_CUDA_CALL(
+            cudaDeviceGetAttribute,
+            (&cuda->can_register, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda->ordinal),
+            error);
+    if (!status)
         status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
                                  error);
     if (!status && cuda->desc.phantom_bytes)
@@ -1660,14 +1761,20 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
 
 void memo_cuda_device_destroy(memo_device* device) {
     memoi_cuda* cuda = memoi_cuda_of(device, NULL);
+    memoi_cuda_block* block;
     if (!cuda) return;
     {
         memoi_cuda_on on(cuda->ordinal, NULL);
         if (cuda->probe && cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
-        while (cuda->device_blocks)
-            (void)memoi_cuda_device_free(cuda, cuda->device_blocks->address, NULL);
-        while (cuda->host_blocks)
-            (void)memoi_cuda_host_free(cuda, cuda->host_blocks->address, NULL);
+        /* Also where CUDA refuses everything after a kept error, or because the program ends. */
+        while ((block = cuda->device_blocks) != NULL) {
+            cuda->device_blocks = block->next;
+            (void)memoi_cuda_release_device(cuda, block, NULL);
+        }
+        while ((block = cuda->host_blocks) != NULL) {
+            cuda->host_blocks = block->next;
+            (void)memoi_cuda_release_host(cuda, block, NULL);
+        }
         memo_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe && cudaStreamDestroy(cuda->probe) != cudaSuccess) (void)cudaGetLastError();
     }

@@ -2838,6 +2838,8 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
         cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
         double waited_s = memoi_nccl_now_s() - start_s;
         memo_status status = memoi_nccl_status(comm, error);
+        /* "Not ready" too stays for the next check of a kernel, which would fail. */
+        if (result != cudaSuccess) (void)cudaGetLastError();
         if (status) return status;
         if (result == cudaSuccess) return MEMO_STATUS_OK;
         if (result != cudaErrorNotReady)

@@ -75,7 +75,7 @@ stage() {
 # ---- build ----
 
 wraps=
-for symbol in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu); do
+for symbol in $(sed -n 's/^SYMBOL[A-Z_]*(\([A-Za-z0-9]*\).*/\1/p' tests/cuda/test_step.cu); do
     wraps="$wraps -Xlinker --wrap=$symbol"
 done
 
@@ -187,19 +187,14 @@ bench cuda_memory 120 16
 # ---- examples: the output is the one in their heads ----
 
 cat >"$folder/examples.sh" <<'END'
+. tests/heads.sh
 bad=0
 for source in examples/0[678]_cuda_*.cu; do
     program=$1/$(basename "$source" .cu)
     "$program" >"$program.txt" || bad=1
     cat "$program.txt"
-    awk '/^ \* Expected output:/ { inside = 1; next } inside && /^ \*  / { sub(/^ \* +/, ""); print; next } { inside = 0 } NR > 20 { exit }' \
-        "$source" >"$program.expected"
-    sed -e 's/[][\.*^$]/\\&/g' -e 's/\\\.\\\.\\\./.*/g' -e 's/^/^/' -e 's/$/$/' "$program.expected" >"$program.patterns"
-    n=0
-    while IFS= read -r pattern; do
-        n=$((n + 1))
-        sed -n "${n}p" "$program.txt" | grep -q -e "$pattern" || { echo "$source: line $n is not as its head says"; bad=1; }
-    done <"$program.patterns"
+    section "$source" "Expected output" >"$program.expected"
+    matches "$program.expected" "$program.txt" || { echo "$source: the output is not as its head says"; bad=1; }
 done
 exit $bad
 END

@@ -18,6 +18,7 @@
 enum { N_LAYERS = 8, ROWS = 8192, H = 512, TILE = 1024, DW = N_LAYERS * H * H };
 static float *w, *dw, *value, *next, *dw_of[2]; /* (N_LAYERS, H, H) x 2, (ROWS, H) x 2, as dw */
 static cublasHandle_t blas;
+static cublasStatus_t blas_status; /* the first that is no success */
 
 __global__ static void relu(float* to, const float* from, const float* z) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -32,8 +33,10 @@ __global__ static void set(float* to, float size) {
 static void product(float* c, const float* a, int ta, const float* b, int tb, int m, int n, int k,
                     float beta) {
     const float one = 1;
-    cublasSgemm(blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
-                b, tb ? k : n, a, ta ? m : k, &beta, c, n);
+    if (!blas_status)
+        blas_status =
+            cublasSgemm(blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m,
+                        k, &one, b, tb ? k : n, a, ta ? m : k, &beta, c, n);
 }
 
 static memo_status step(memo_swap* swap, cudaStream_t stream, memo_error* e) {
@@ -59,6 +62,9 @@ static memo_status step(memo_swap* swap, cudaStream_t stream, memo_error* e) {
         }
         if ((back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, e)) return e->status;
     }
+    if (blas_status)
+        return memo_error_set(e, MEMO_STATUS_DEVICE, "cublasSgemm: %s",
+                              cublasGetStatusString(blas_status));
     return memo_cuda_check(cudaGetLastError(), "the step", e);
 }
 

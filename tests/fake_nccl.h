@@ -224,7 +224,12 @@ cudaError_t cudaMemset(void* address, int value, size_t n_bytes) {
     memset(address, value, n_bytes);
     return cudaSuccess;
 }
-cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+static cudaError_t fake_last_error;
+cudaError_t cudaGetLastError(void) {
+    cudaError_t code = fake_last_error;
+    fake_last_error = cudaSuccess;
+    return code;
+}
 const char* cudaGetErrorString(cudaError_t code) { return code ? "an error" : "no error"; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     (void)flags;
@@ -239,7 +244,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     fake_progress();
-    return stream && stream->first ? cudaErrorNotReady : cudaSuccess;
+    if (!stream || !stream->first) return cudaSuccess;
+    return fake_last_error = cudaErrorNotReady; /* as CUDA: cudaGetLastError finds it */
 }
 
 /* --- NCCL --- */

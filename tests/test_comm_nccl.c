@@ -30,7 +30,9 @@ static rank_case rank;
 static memo_device device; /* as much of one as the cases use */
 
 static memo_status synchronize(void* context, memo_stream stream, memo_error* error) {
-    return memo_comm_nccl_synchronize((memo_comm*)context, stream, 60, error);
+    memo_status status = memo_comm_nccl_synchronize((memo_comm*)context, stream, 60, error);
+    CHECK(status || cudaGetLastError() == cudaSuccess); /* the next check of a kernel */
+    return status;
 }
 
 static int world_begin(void) {

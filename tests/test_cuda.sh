@@ -4,6 +4,7 @@
 set -u
 
 . tests/tap.sh
+. tests/heads.sh
 
 folder=build/tests/cuda
 mkdir -p "$folder" || exit 1
@@ -18,7 +19,7 @@ fi
 flags="-std=c++17 -O1 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror"
 # Calls that must not happen inside a step are intercepted by the linker.
 wraps=
-for name in $(sed -n 's/^SYMBOL(\([A-Za-z]*\),.*/\1/p' tests/cuda/test_step.cu); do
+for name in $(sed -n 's/^SYMBOL[A-Z_]*(\([A-Za-z0-9]*\).*/\1/p' tests/cuda/test_step.cu); do
     wraps="$wraps -Xlinker --wrap=$name"
 done
 
@@ -29,16 +30,28 @@ on_the_fake() { # NAME FLAGS...
         "$program"
 }
 
+# An example that launches no kernel prints what it prints on a GPU.
+prints_its_head() { # SOURCE
+    program=$folder/$(basename "$1" .cu)
+    nvcc -arch=sm_90 $flags -cudart none "$1" tests/cuda/fake_cuda.cpp -o "$program" &&
+        "$program" >"$program.txt" || return 1
+    section "$1" "Expected output" >"$program.expected"
+    cat "$program.txt"
+    matches "$program.expected" "$program.txt"
+}
+
 # One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
-test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device
+test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device -Xlinker --wrap=madvise
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
+test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
+    prints_its_head examples/08_cuda_phantom.cu
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
-    case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu) continue ;; esac
+    case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
     *cudnn*)
         [ -f "${CUDNN:-}/include/cudnn_frontend.h" ] || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }

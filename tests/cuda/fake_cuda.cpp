@@ -1,6 +1,14 @@
-/* fake_cuda.cpp - see fake_cuda.h.  Where CUDA would refuse, so does this: copies that cross the border of two
- * registered ranges, pitches beyond the limit, elapsed times of events never recorded, ranges registered twice, captures
- * that wait for what is outside of them, synchronise, or leave a stream unjoined. */
+/* fake_cuda.cpp - see fake_cuda.h.  Where CUDA would refuse, or promises nothing, this refuses:
+ *   copies     that cross the border of two registered ranges, overlap, leave their memory, go another way than
+ *              their kind says, or are of memory that is not pinned; pitches beyond the limit
+ *   events     elapsed times of those never recorded, not done or captured; recorded on another device's stream
+ *   captures   that wait for what is outside of them, allocate, synchronise, ask, or leave a stream unjoined; an
+ *              event recorded in one does not serve afterwards
+ *   pages      sizes and addresses that are no multiples of the granularity, mappings outside of a reservation, on
+ *              top of each other or larger than their pages, access to what is not mapped, unmapping or freeing in
+ *              other pieces than were mapped or reserved, in another order, or twice
+ *   pinning    registered twice, unregistered after munmap; handles that are none any more; calls from a host function
+ * "Not ready" stays for cudaGetLastError, memory is aligned to 256 bytes and not more, and there are two devices. */
 #include "fake_cuda.h"
 
 #include <cuda.h>
@@ -12,10 +20,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <map>
+#include <memory>
+#include <set>
 #include <vector>
 
-enum { MOST = 4096, N_PROCESSORS = 132 };
-static const size_t DEVICE_BYTES = (size_t)8 << 30;
+enum { MOST = 4096, N_PROCESSORS = 132, N_DEVICES = 2 };
+static const size_t DEVICE_BYTES = (size_t)8 << 30, GRANULE = (size_t)2 << 20;
+static thread_local int current_device;
+static thread_local bool
+    has_context; /* of the thread; the runtime makes one, the driver does not */
 
 /* --- failures on demand --- */
 
@@ -38,7 +52,13 @@ void fake_fail(const char* function, int k, cudaError_t code) {
 }
 void fake_forget_failures(void) { memset(failures, 0, sizeof failures); }
 
+static cudaError_t broken; /* kept: what every call returns */
+static bool is_in_host_function;
+void fake_break(cudaError_t code) { broken = code; }
+
 static cudaError_t due(const char* function) {
+    if (broken) return last_error = broken;
+    if (is_in_host_function) return last_error = cudaErrorNotPermitted;
     for (auto& failure : failures)
         if (failure.k && strcmp(failure.function, function) == 0 && --failure.k == 0)
             return last_error = failure.code;
@@ -50,6 +70,7 @@ static cudaError_t due(const char* function) {
         if (code_ != cudaSuccess) return code_;                                                    \
     } while (0)
 #define DRIVER_FAIL_IF_DUE(function)                                                               \
+    if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;                                           \
     if (due(function) != cudaSuccess) return CUDA_ERROR_UNKNOWN
 
 static cudaError_t refuse(cudaError_t code) { return last_error = code; }
@@ -90,18 +111,78 @@ int fake_n_objects(void) {
     return device_memory.n + host_memory.n + registered.n + reserved.n + mapped.n + n_streams +
            n_events + n_pages + n_graphs;
 }
+static double register_s;
+void fake_set_register_s(double seconds) { register_s = seconds; }
+static int has_same_pointers = 1;
+void fake_set_same_pointers(int same) { has_same_pointers = same; }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
 unsigned fake_grid(void) { return grid; }
 
-/* CUDA takes memory that is registered as a whole, or not at all. */
-static bool is_copyable(const char* begin, size_t n_bytes) {
-    for (int i = 0; i < registered.n; i++) {
-        const range& r = registered.all[i];
-        if (begin + n_bytes <= r.begin || begin >= r.begin + r.n_bytes) continue;
-        return begin >= r.begin && begin + n_bytes <= r.begin + r.n_bytes;
+static std::map<char*, size_t> accessible; /* of mapped: what access was given to */
+
+static bool is_within(const ranges& memory, const char* begin, size_t n_bytes) {
+    for (int i = 0; i < memory.n; i++) {
+        const range& r = memory.all[i];
+        if (begin >= r.begin && begin + n_bytes <= r.begin + r.n_bytes) return true;
+    }
+    return false;
+}
+/* CUDA takes memory that is registered as a whole. */
+static bool is_pinned(const char* begin, size_t n_bytes) {
+    return is_within(registered, begin, n_bytes) || is_within(host_memory, begin, n_bytes);
+}
+static bool is_on_device(const char* begin, size_t n_bytes) {
+    const char* end = begin + n_bytes;
+    if (is_within(device_memory, begin, n_bytes)) return true;
+    while (begin < end) { /* from mapping to mapping */
+        auto next = accessible.upper_bound((char*)begin);
+        if (next == accessible.begin()) return false;
+        --next;
+        if (begin >= next->first + next->second) return false;
+        begin = next->first + next->second;
     }
     return true;
 }
+/* n_to and n_from: bytes from the first to behind the last. */
+static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_from,
+                        cudaMemcpyKind kind) {
+    const char *t = (const char*)to, *f = (const char*)from;
+    if (t < f + n_from && f < t + n_to) return false;
+    switch (kind) {
+    case cudaMemcpyDeviceToHost: return is_pinned(t, n_to) && is_on_device(f, n_from);
+    case cudaMemcpyHostToDevice: return is_on_device(t, n_to) && is_pinned(f, n_from);
+    case cudaMemcpyDeviceToDevice: return is_on_device(t, n_to) && is_on_device(f, n_from);
+    case cudaMemcpyDefault:
+        return (is_on_device(t, n_to) || is_pinned(t, n_to)) &&
+               (is_on_device(f, n_from) || is_pinned(f, n_from));
+    default: return false;
+    }
+}
+
+/* --- streams ---
+ *
+ * Late streams do nothing before they must: what is waited for, and what comes before it in its stream.  What is
+ * not waited for is done later than anywhere else. */
+
+struct queue {
+    struct item {
+        std::function<void()> run;
+        std::shared_ptr<queue> other; /* or: wait for so many of its items */
+        size_t n_other;
+    };
+    std::vector<item> items;
+    size_t n_done;
+    void run_until(size_t n) {
+        while (n_done < n) {
+            item next = std::move(items[n_done++]);
+            if (next.other)
+                next.other->run_until(next.n_other);
+            else
+                next.run();
+        }
+    }
+};
+static bool is_late;
 
 /* --- capture ---
  *
@@ -113,30 +194,101 @@ enum { MOST_STREAMS = 64 };
 typedef std::vector<int64_t> seen; /* of each stream, how many operations come before */
 
 struct fake_stream {
-    int priority, number;
+    int priority, number, device;
     bool is_capturing;
     seen before;
+    std::shared_ptr<queue> work;
 };
 struct fake_event {
-    bool is_recorded, is_captured;
+    bool is_recorded, is_done;   /* is_done: once asked, or synchronised */
+    std::shared_ptr<queue> work; /* where it was recorded */
+    size_t n_before;             /* items of work */
+    int capture, device;         /* capture: number of the one that recorded it; 0: none */
     struct timespec time;
     seen before;
 };
-typedef std::vector<std::function<void()>> fake_graph;
+struct fake_graph {
+    struct operation {
+        size_t stream;
+        seen before; /* itself counts */
+        std::function<void()> run;
+    };
+    std::vector<operation> all;
+    size_t origin;
+};
 
 static fake_stream* streams[MOST_STREAMS];
+static const std::shared_ptr<queue> default_work = std::make_shared<queue>();
+static std::set<fake_event*> events;
 static fake_graph capture;
+static fake_stream* capture_origin; /* NULL: no capture goes on */
+static int n_captures;
+static bool is_capture_spoilt;
+static thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
+/* NULL is CUDA's own stream. */
+static bool is_stream(cudaStream_t stream) {
+    for (fake_stream* each : streams)
+        if (each && (cudaStream_t)each == stream) return true;
+    return !stream;
+}
+static bool is_event(cudaEvent_t event) { return events.count((fake_event*)event) > 0; }
 static bool is_capturing(cudaStream_t stream) {
     return stream && ((fake_stream*)stream)->is_capturing;
 }
+int fake_device_of(cudaStream_t stream) { return ((fake_stream*)stream)->device; }
 
-/* Does it now, or when the graph is launched. */
+static cudaError_t spoil(cudaError_t code) {
+    is_capture_spoilt = true;
+    return refuse(code);
+}
+/* What is unsafe while a capture goes on, in a thread that is not relaxed about it. */
+#define REFUSE_IF_CAPTURING()                                                                      \
+    if (capture_origin && thread_mode != cudaStreamCaptureModeRelaxed)                             \
+    return spoil(cudaErrorStreamCaptureUnsupported)
+#define DRIVER_REFUSE_IF_CAPTURING()                                                               \
+    if (capture_origin && thread_mode != cudaStreamCaptureModeRelaxed) {                           \
+        (void)spoil(cudaErrorStreamCaptureUnsupported);                                            \
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                                              \
+    }
+/* After the first mistake a capture takes nothing more. */
+#define REFUSE_IF_SPOILT(stream)                                                                   \
+    if (is_capturing(stream) && is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated)
+#define NEED_STREAM(stream)                                                                        \
+    if (!is_stream(stream)) return refuse(cudaErrorInvalidResourceHandle)
+#define NEED_EVENT(event)                                                                          \
+    if (!is_event(event)) return refuse(cudaErrorInvalidResourceHandle)
+
+static std::shared_ptr<queue> work_of(cudaStream_t stream) {
+    return stream ? ((fake_stream*)stream)->work : default_work;
+}
+
+/* The first n items of work are done. */
+static void finish(const std::shared_ptr<queue>& work, size_t n) {
+    work->run_until(n);
+    for (fake_event* event : events)
+        if (event->work && event->n_before <= event->work->n_done) event->is_done = true;
+}
+static void finish_all(void) {
+    finish(default_work, default_work->items.size());
+    for (fake_stream* stream : streams)
+        if (stream) finish(stream->work, stream->work->items.size());
+}
+void fake_set_late(int late) {
+    finish_all();
+    is_late = late;
+}
+
+/* Does it now, or late, or when the graph is launched. */
 static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
+    NEED_STREAM(stream);
+    REFUSE_IF_SPOILT(stream);
     if (is_capturing(stream)) {
         fake_stream* s = (fake_stream*)stream;
         s->before[(size_t)s->number]++;
-        capture.push_back(operation);
+        capture.all.push_back({(size_t)s->number, s->before, operation});
+    } else if (is_late) {
+        work_of(stream)->items.push_back({operation, NULL, 0});
     } else {
         operation();
     }
@@ -145,6 +297,29 @@ static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation)
 
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
     (void)enqueue(stream, operation);
+}
+
+/* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256 bytes. */
+static size_t taken_bytes(size_t n_bytes) {
+    return n_bytes < GRANULE / 2 ? n_bytes : (n_bytes + GRANULE - 1) / GRANULE * GRANULE;
+}
+static char* take_memory(size_t n_bytes) {
+    void* memory;
+    if (n_bytes >= GRANULE / 2)
+        return posix_memalign(&memory, GRANULE, n_bytes) ? NULL : (char*)memory;
+    return posix_memalign(&memory, 512, n_bytes + 256) ? NULL : (char*)memory + 256;
+}
+static void give_back_memory(char* memory) {
+    free((uintptr_t)memory % 512 ? memory - 256 : memory);
+}
+
+void fake_abandon(void) {
+    for (ranges* memory : {&device_memory, &host_memory})
+        for (int i = 0; i < memory->n; i++) give_back_memory(memory->all[i].begin);
+    device_memory.n = host_memory.n = registered.n = reserved.n = mapped.n = 0;
+    accessible.clear();
+    n_pages = n_streams = 0;
+    device_bytes = 0;
 }
 
 extern "C" {
@@ -166,6 +341,10 @@ const char* cudaGetErrorName(cudaError_t code) {
     case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
     case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorCapturedEvent: return "cudaErrorCapturedEvent";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
     case cudaErrorStreamCaptureIsolation: return "cudaErrorStreamCaptureIsolation";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
@@ -175,50 +354,61 @@ const char* cudaGetErrorName(cudaError_t code) {
 const char* cudaGetErrorString(cudaError_t) { return "as told"; }
 cudaError_t cudaGetDeviceCount(int* n) {
     FAIL_IF_DUE("cudaGetDeviceCount");
-    *n = 1;
+    *n = N_DEVICES;
     return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* ordinal) {
     FAIL_IF_DUE("cudaGetDevice");
-    *ordinal = 0;
+    *ordinal = current_device;
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) {
-    return ordinal ? refuse(cudaErrorInvalidDevice) : cudaSuccess;
+    FAIL_IF_DUE("cudaSetDevice");
+    if (ordinal < 0 || ordinal >= N_DEVICES) return refuse(cudaErrorInvalidDevice);
+    current_device = ordinal;
+    has_context = true;
+    return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize(void) {
+    FAIL_IF_DUE("cudaDeviceSynchronize");
+    if (capture_origin) return spoil(cudaErrorStreamCaptureUnsupported);
+    finish_all();
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     FAIL_IF_DUE("cudaDeviceGetAttribute");
-    *value = attribute == cudaDevAttrMaxPitch ? max_pitch : N_PROCESSORS;
+    switch (attribute) {
+    case cudaDevAttrMaxPitch: *value = max_pitch; break;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem: *value = has_same_pointers; break;
+    default: *value = N_PROCESSORS; break;
+    }
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int, int) {
+    FAIL_IF_DUE("cudaDeviceGetPCIBusId");
     strcpy(bus, "0000:3B:00.0");
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    FAIL_IF_DUE("cudaDeviceGetStreamPriorityRange");
     *least = 0;
     *greatest = -5;
     return cudaSuccess;
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-    static cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
-    cudaStreamCaptureMode before = current;
-    current = *mode;
+    FAIL_IF_DUE("cudaThreadExchangeStreamCaptureMode");
+    cudaStreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
     *mode = before;
     return cudaSuccess;
 }
 
 /* --- memory --- */
 
-/* As CUDA: large allocations take whole granules of 2 MiB. */
-static size_t taken_bytes(size_t n_bytes) {
-    const size_t granule = (size_t)2 << 20;
-    return n_bytes < granule / 2 ? n_bytes : (n_bytes + granule - 1) / granule * granule;
-}
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     FAIL_IF_DUE("cudaMalloc");
-    if (n_bytes > DEVICE_BYTES - device_bytes || posix_memalign(address, 256, n_bytes))
+    REFUSE_IF_CAPTURING();
+    if (n_bytes > DEVICE_BYTES - device_bytes || !(*address = take_memory(n_bytes)))
         return refuse(cudaErrorMemoryAllocation);
     memset(*address, 0, n_bytes);
     device_bytes += taken_bytes(n_bytes);
@@ -228,82 +418,135 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
 cudaError_t cudaFree(void* address) {
     range taken;
     FAIL_IF_DUE("cudaFree");
+    REFUSE_IF_CAPTURING();
+    has_context = true;
     if (!address) return cudaSuccess;
     if (!device_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
+    finish_all();
     device_bytes -= taken_bytes(taken.n_bytes);
-    free(address);
+    give_back_memory((char*)address);
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+    FAIL_IF_DUE("cudaMemGetInfo");
     *free_bytes = DEVICE_BYTES - device_bytes;
     *total_bytes = DEVICE_BYTES;
     return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned) {
     FAIL_IF_DUE("cudaHostAlloc");
-    if (posix_memalign(address, 4096, n_bytes)) return refuse(cudaErrorMemoryAllocation);
+    REFUSE_IF_CAPTURING();
+    if (!(*address = take_memory(n_bytes))) return refuse(cudaErrorMemoryAllocation);
     host_memory.add(*address, n_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* address) {
     range taken;
+    FAIL_IF_DUE("cudaFreeHost");
+    REFUSE_IF_CAPTURING();
     if (!host_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
-    free(address);
+    finish_all();
+    give_back_memory((char*)address);
     return cudaSuccess;
 }
-cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned) {
+/* Whether there is memory behind all of a range. */
+static bool is_mapped(void* address, size_t n_bytes) {
+    const size_t page = 4096, begin = (uintptr_t)address / page * page;
+    const size_t n = ((uintptr_t)address + n_bytes - begin + page - 1) / page;
+    std::vector<unsigned char> resident(n);
+    return mincore((void*)begin, n * page, resident.data()) == 0;
+}
+cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     FAIL_IF_DUE("cudaHostRegister");
+    REFUSE_IF_CAPTURING();
+    if (register_s > 0) usleep((useconds_t)(register_s * 1e6));
+    if (!address || !n_bytes || (flags & ~(unsigned)cudaHostRegisterPortable) ||
+        !is_mapped(address, n_bytes))
+        return refuse(cudaErrorInvalidValue);
     for (int i = 0; i < registered.n; i++)
         if ((char*)address < registered.all[i].begin + registered.all[i].n_bytes &&
             registered.all[i].begin < (char*)address + n_bytes)
-            return refuse(cudaErrorInvalidValue);
+            return refuse(cudaErrorHostMemoryAlreadyRegistered);
     registered.add(address, n_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
     range taken;
-    return registered.take(address, &taken) ? cudaSuccess : refuse(cudaErrorInvalidValue);
+    FAIL_IF_DUE("cudaHostUnregister");
+    REFUSE_IF_CAPTURING();
+    if (!registered.take(address, &taken)) return refuse(cudaErrorHostMemoryNotRegistered);
+    if (!is_mapped(address, taken.n_bytes)) abort(); /* munmap came first */
+    return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemcpyAsync");
-    if (!is_copyable((char*)to, n_bytes) || !is_copyable((const char*)from, n_bytes))
-        return refuse(cudaErrorInvalidValue);
-    return enqueue(stream, [=] { memmove(to, from, n_bytes); });
+    if (!is_copyable(to, n_bytes, from, n_bytes, kind)) return refuse(cudaErrorInvalidValue);
+    return enqueue(stream, [=] { memcpy(to, from, n_bytes); });
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemcpy2DAsync");
     if (to_pitch > (size_t)max_pitch || from_pitch > (size_t)max_pitch || width > to_pitch ||
-        width > from_pitch || !is_copyable((char*)to, (height - 1) * to_pitch + width) ||
-        !is_copyable((const char*)from, (height - 1) * from_pitch + width))
+        width > from_pitch)
+        return refuse(cudaErrorInvalidPitchValue);
+    if (!is_copyable(to, (height - 1) * to_pitch + width, from, (height - 1) * from_pitch + width,
+                     kind))
         return refuse(cudaErrorInvalidValue);
     return enqueue(stream, [=] {
         for (size_t i = 0; i < height; i++)
-            memmove((char*)to + i * to_pitch, (const char*)from + i * from_pitch, width);
+            memcpy((char*)to + i * to_pitch, (const char*)from + i * from_pitch, width);
     });
 }
 cudaError_t cudaMemsetAsync(void* address, int value, size_t n_bytes, cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemsetAsync");
+    if (!is_on_device((char*)address, n_bytes) && !is_pinned((char*)address, n_bytes))
+        return refuse(cudaErrorInvalidValue);
     return enqueue(stream, [=] { memset(address, value, n_bytes); });
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
     FAIL_IF_DUE("cudaLaunchHostFunc");
-    return enqueue(stream, [=] { function(argument); });
+    return enqueue(stream, [=] {
+        is_in_host_function = true; /* which must not call CUDA */
+        function(argument);
+        is_in_host_function = false;
+    });
 }
+
+/* --- calls that memo has no use for; tests see to it that no step makes one --- */
+
+#define ABSENT(name, parameters)                                                                   \
+    cudaError_t name parameters { return refuse(cudaErrorNotSupported); }
+ABSENT(cudaMallocManaged, (void**, size_t, unsigned))
+ABSENT(cudaMallocPitch, (void**, size_t*, size_t, size_t))
+ABSENT(cudaMallocAsync, (void**, size_t, cudaStream_t))
+ABSENT(cudaMallocFromPoolAsync, (void**, size_t, cudaMemPool_t, cudaStream_t))
+ABSENT(cudaFreeAsync, (void*, cudaStream_t))
+ABSENT(cudaMallocHost, (void**, size_t))
+ABSENT(cudaDeviceReset, (void))
+ABSENT(cudaMemcpy, (void*, const void*, size_t, cudaMemcpyKind))
+ABSENT(cudaMemcpy2D, (void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind))
+ABSENT(cudaMemset, (void*, int, size_t))
+ABSENT(cudaMemset2D, (void*, size_t, int, size_t, size_t))
+ABSENT(cudaStreamCreate, (cudaStream_t*))
+ABSENT(cudaEventCreate, (cudaEvent_t*))
 
 /* --- streams and events --- */
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     FAIL_IF_DUE("cudaStreamCreateWithPriority");
     int number = 0;
+    if (flags & ~(unsigned)cudaStreamNonBlocking) return refuse(cudaErrorInvalidValue);
     while (number < MOST_STREAMS && streams[number]) number++;
     if (number == MOST_STREAMS) abort();
     streams[number] = new fake_stream();
     streams[number]->priority = priority;
     streams[number]->number = number;
+    streams[number]->device = current_device;
     streams[number]->before.assign(MOST_STREAMS, 0);
+    streams[number]->work = std::make_shared<queue>();
     n_streams++;
     *stream = (cudaStream_t)streams[number];
     return cudaSuccess;
@@ -313,10 +556,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-    *priority = ((fake_stream*)stream)->priority;
+    NEED_STREAM(stream);
+    *priority = stream ? ((fake_stream*)stream)->priority : 0;
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    FAIL_IF_DUE("cudaStreamDestroy");
+    NEED_STREAM(stream);
+    if (!stream) return refuse(cudaErrorInvalidResourceHandle);
+    if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
+    finish(work_of(stream), work_of(stream)->items.size());
     streams[((fake_stream*)stream)->number] = NULL;
     delete (fake_stream*)stream;
     n_streams--;
@@ -324,32 +573,54 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     FAIL_IF_DUE("cudaStreamSynchronize");
-    return is_capturing(stream) ? refuse(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+    NEED_STREAM(stream);
+    if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
+    REFUSE_IF_CAPTURING();
+    finish(work_of(stream), work_of(stream)->items.size());
+    return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     FAIL_IF_DUE("cudaStreamQuery");
-    if (is_capturing(stream)) return refuse(cudaErrorStreamCaptureUnsupported);
-    return cudaErrorNotReady; /* no error, and cudaGetLastError does not see it */
+    NEED_STREAM(stream);
+    if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
+    REFUSE_IF_CAPTURING();
+    return refuse(cudaErrorNotReady); /* no error, but cudaGetLastError finds it */
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned flags) {
     fake_stream* stream = (fake_stream*)handle;
     const fake_event* event = (const fake_event*)event_handle;
     FAIL_IF_DUE("cudaStreamWaitEvent");
-    if (!event->is_captured)
-        return event->is_recorded && stream->is_capturing ? refuse(cudaErrorStreamCaptureIsolation)
-                                                          : cudaSuccess;
+    NEED_STREAM(handle);
+    NEED_EVENT(event_handle);
+    if (flags != cudaEventWaitDefault) return refuse(cudaErrorInvalidValue);
+    REFUSE_IF_SPOILT(handle);
+    if (!event->capture) {
+        if (is_capturing(handle)) return spoil(cudaErrorStreamCaptureIsolation);
+        if (event->work) work_of(handle)->items.push_back({NULL, event->work, event->n_before});
+        if (!is_late) work_of(handle)->run_until(work_of(handle)->items.size());
+        return cudaSuccess;
+    }
+    if (!capture_origin || event->capture != n_captures) return refuse(cudaErrorCapturedEvent);
+    if (!stream) return spoil(cudaErrorStreamCaptureImplicit);
     stream->is_capturing = true;
     for (size_t k = 0; k < MOST_STREAMS; k++)
         if (stream->before[k] < event->before[k]) stream->before[k] = event->before[k];
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     FAIL_IF_DUE("cudaEventCreateWithFlags");
-    *event = (cudaEvent_t) new fake_event();
+    if (flags != cudaEventDefault) return refuse(cudaErrorInvalidValue); /* all measure time */
+    fake_event* created = new fake_event();
+    created->device = current_device;
+    events.insert(created);
+    *event = (cudaEvent_t)created;
     n_events++;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    FAIL_IF_DUE("cudaEventDestroy");
+    NEED_EVENT(event);
+    events.erase((fake_event*)event);
     delete (fake_event*)event;
     n_events--;
     return cudaSuccess;
@@ -357,52 +628,120 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     fake_event* event = (fake_event*)handle;
     FAIL_IF_DUE("cudaEventRecord");
-    event->is_captured = is_capturing(stream);
-    event->is_recorded = !event->is_captured;
-    if (event->is_captured) event->before = ((fake_stream*)stream)->before;
+    NEED_STREAM(stream);
+    NEED_EVENT(handle);
+    REFUSE_IF_SPOILT(stream);
+    if (event->device != (stream ? ((fake_stream*)stream)->device : current_device))
+        return refuse(cudaErrorInvalidResourceHandle);
+    event->capture = is_capturing(stream) ? n_captures : 0;
+    event->is_recorded = !event->capture;
+    event->is_done = false;
+    if (event->capture) event->before = ((fake_stream*)stream)->before;
+    event->work = event->capture ? NULL : work_of(stream);
+    event->n_before = event->work ? event->work->items.size() : 0;
     clock_gettime(CLOCK_MONOTONIC, &event->time);
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) {
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+    fake_event* event = (fake_event*)handle;
     FAIL_IF_DUE("cudaEventQuery");
-    return ((fake_event*)event)->is_captured ? refuse(cudaErrorCapturedEvent) : cudaSuccess;
+    NEED_EVENT(handle);
+    if (event->capture) return refuse(cudaErrorCapturedEvent);
+    REFUSE_IF_CAPTURING();
+    if (!event->is_recorded || event->is_done) return cudaSuccess;
+    event->work->run_until(event->n_before);
+    event->is_done = true;
+    return refuse(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     FAIL_IF_DUE("cudaEventSynchronize");
-    return ((fake_event*)event)->is_captured ? refuse(cudaErrorCapturedEvent) : cudaSuccess;
+    NEED_EVENT(event);
+    if (((fake_event*)event)->capture) return refuse(cudaErrorCapturedEvent);
+    REFUSE_IF_CAPTURING();
+    if (((fake_event*)event)->work)
+        finish(((fake_event*)event)->work, ((fake_event*)event)->n_before);
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
+    const fake_event *begin = (fake_event*)begin_handle, *end = (fake_event*)end_handle;
+    FAIL_IF_DUE("cudaEventElapsedTime");
+    NEED_EVENT(begin_handle);
+    NEED_EVENT(end_handle);
+    if (begin->capture || end->capture) return refuse(cudaErrorCapturedEvent);
+    if (!begin->is_recorded || !end->is_recorded) return refuse(cudaErrorInvalidResourceHandle);
+    if (!begin->is_done || !end->is_done) return refuse(cudaErrorNotReady);
+    *ms = (float)((double)(end->time.tv_sec - begin->time.tv_sec) * 1e3 +
+                  (double)(end->time.tv_nsec - begin->time.tv_nsec) * 1e-6);
+    return cudaSuccess;
 }
 
 /* --- graphs --- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-    ((fake_stream*)stream)->is_capturing = true;
+    FAIL_IF_DUE("cudaStreamBeginCapture");
+    NEED_STREAM(stream);
+    if (!stream) return refuse(cudaErrorStreamCaptureUnsupported);
+    if (capture_origin) return refuse(cudaErrorIllegalState); /* CUDA takes several, this one */
+    capture_origin = (fake_stream*)stream;
+    capture_origin->is_capturing = true;
+    for (fake_stream* each : streams)
+        if (each) each->before.assign(MOST_STREAMS, 0);
+    is_capture_spoilt = false;
+    n_captures++;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     fake_stream* first = (fake_stream*)handle;
     bool is_joined = true;
+    FAIL_IF_DUE("cudaStreamEndCapture");
+    *graph = NULL;
+    if (!capture_origin || capture_origin != first) return refuse(cudaErrorStreamCaptureUnmatched);
     for (fake_stream* stream : streams) {
         if (!stream || !stream->is_capturing) continue;
         size_t number = (size_t)stream->number;
         is_joined &= stream->before[number] <= first->before[number];
         stream->is_capturing = false;
     }
-    *graph = NULL;
-    if (is_joined) {
+    capture_origin = NULL;
+    if (is_joined && !is_capture_spoilt) {
+        capture.origin = (size_t)first->number;
         *graph = (cudaGraph_t) new fake_graph(capture);
         n_graphs++;
     }
-    capture.clear();
+    capture.all.clear();
+    if (is_capture_spoilt) return refuse(cudaErrorStreamCaptureInvalidated);
     return is_joined ? cudaSuccess : refuse(cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+    FAIL_IF_DUE("cudaGraphInstantiate");
+    if (!graph) return refuse(cudaErrorInvalidValue);
     *exec = (cudaGraphExec_t) new fake_graph(*(fake_graph*)graph);
     n_graphs++;
     return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-    for (const auto& operation : *(fake_graph*)exec) operation();
-    return cudaSuccess;
+/* In the order of the calls; or late: the first stream's operations, each after what comes before it. */
+static void run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
+    const fake_graph::operation& last = graph.all[k];
+    if ((*is_done)[k]) return;
+    (*is_done)[k] = true;
+    for (size_t i = 0; i < k && is_late; i++) {
+        const fake_graph::operation& each = graph.all[i];
+        if (each.before[each.stream] <= last.before[each.stream]) run_operation(graph, i, is_done);
+    }
+    last.run();
+}
+static void run_graph(const fake_graph& graph) {
+    std::vector<bool> is_done(graph.all.size());
+    for (size_t k = 0; k < graph.all.size(); k++)
+        if (graph.all[k].stream == graph.origin || !is_late) run_operation(graph, k, &is_done);
+    for (size_t k = 0; k < graph.all.size(); k++) run_operation(graph, k, &is_done);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+    FAIL_IF_DUE("cudaGraphLaunch");
+    NEED_STREAM(stream);
+    if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
+    fake_graph graph = *(fake_graph*)exec;
+    return enqueue(stream, [=] { run_graph(graph); });
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     delete (fake_graph*)exec;
@@ -415,57 +754,93 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     return cudaSuccess;
 }
 
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
-    const fake_event *begin = (fake_event*)begin_handle, *end = (fake_event*)end_handle;
-    if (!begin->is_recorded || !end->is_recorded) return refuse(cudaErrorInvalidResourceHandle);
-    *ms = (float)((double)(end->time.tv_sec - begin->time.tv_sec) * 1e3 +
-                  (double)(end->time.tv_nsec - begin->time.tv_nsec) * 1e-6);
-    return cudaSuccess;
-}
-
 /* --- virtual memory: pages are files in memory, mapped as often as asked --- */
 
-static CUresult fake_granularity(size_t* n_bytes, const CUmemAllocationProp*,
+struct fake_pages {
+    int file;
+    size_t n_bytes;
+    int device;
+};
+static std::map<CUmemGenericAllocationHandle, fake_pages> pages;
+
+static bool is_granular(size_t value) { return value % GRANULE == 0; }
+static bool is_right(const CUmemAllocationProp* properties) {
+    return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+           properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+           properties->location.id >= 0 && properties->location.id < N_DEVICES;
+}
+
+static CUresult fake_granularity(size_t* n_bytes, const CUmemAllocationProp* properties,
                                  CUmemAllocationGranularity_flags) {
-    *n_bytes = (size_t)2 << 20;
+    if (!is_right(properties)) return CUDA_ERROR_INVALID_VALUE;
+    *n_bytes = GRANULE;
     return CUDA_SUCCESS;
 }
 static CUresult fake_create(CUmemGenericAllocationHandle* handle, size_t n_bytes,
-                            const CUmemAllocationProp*, unsigned long long) {
+                            const CUmemAllocationProp* properties, unsigned long long flags) {
+    static CUmemGenericAllocationHandle next = 1000;
     DRIVER_FAIL_IF_DUE("cuMemCreate");
+    DRIVER_REFUSE_IF_CAPTURING();
+    if (!n_bytes || !is_granular(n_bytes) || !is_right(properties) || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (n_bytes > DEVICE_BYTES - device_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
     int file = memfd_create("pages", 0);
     if (file < 0 || ftruncate(file, (off_t)n_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = (CUmemGenericAllocationHandle)file;
+    pages[*handle = next++] = {file, n_bytes, properties->location.id};
     n_pages++;
     return CUDA_SUCCESS;
 }
 static CUresult fake_release(CUmemGenericAllocationHandle handle) {
-    close((int)handle);
+    DRIVER_FAIL_IF_DUE("cuMemRelease");
+    DRIVER_REFUSE_IF_CAPTURING();
+    if (!pages.count(handle)) abort(); /* undefined in CUDA */
+    close(pages[handle].file);
+    pages.erase(handle);
     n_pages--;
     return CUDA_SUCCESS;
 }
-static CUresult fake_reserve(CUdeviceptr* address, size_t n_bytes, size_t, CUdeviceptr,
-                             unsigned long long) {
+static CUresult fake_reserve(CUdeviceptr* address, size_t n_bytes, size_t alignment,
+                             CUdeviceptr hint, unsigned long long flags) {
     DRIVER_FAIL_IF_DUE("cuMemAddressReserve");
-    void* begin =
-        mmap(NULL, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    DRIVER_REFUSE_IF_CAPTURING();
+    if (!n_bytes || !is_granular(n_bytes) || alignment || hint || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    char* begin = (char*)mmap(NULL, n_bytes + GRANULE, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (begin == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    reserved.add(begin, n_bytes);
-    *address = (CUdeviceptr)begin;
+    size_t before = (GRANULE - (uintptr_t)begin % GRANULE) % GRANULE;
+    if (before) munmap(begin, before);
+    if (before < GRANULE) munmap(begin + before + n_bytes, GRANULE - before);
+    reserved.add(begin + before, n_bytes);
+    *address = (CUdeviceptr)(begin + before);
     return CUDA_SUCCESS;
+}
+/* Whether part of a range is mapped. */
+static bool is_taken(CUdeviceptr address, size_t n_bytes) {
+    for (int i = 0; i < mapped.n; i++)
+        if ((char*)address < mapped.all[i].begin + mapped.all[i].n_bytes &&
+            mapped.all[i].begin < (char*)address + n_bytes)
+            return true;
+    return false;
 }
 static CUresult fake_free_addresses(CUdeviceptr address, size_t n_bytes) {
     range taken;
+    DRIVER_FAIL_IF_DUE("cuMemAddressFree");
+    DRIVER_REFUSE_IF_CAPTURING();
+    if (is_taken(address, n_bytes)) return CUDA_ERROR_INVALID_VALUE;
     if (!reserved.take((void*)address, &taken) || taken.n_bytes != n_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     munmap((void*)address, n_bytes);
     return CUDA_SUCCESS;
 }
 static CUresult fake_map(CUdeviceptr address, size_t n_bytes, size_t offset,
-                         CUmemGenericAllocationHandle handle, unsigned long long) {
+                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
     DRIVER_FAIL_IF_DUE("cuMemMap");
-    if (offset || address % ((size_t)2 << 20) % 4096 ||
-        mmap((void*)address, n_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)handle, 0) ==
+    DRIVER_REFUSE_IF_CAPTURING();
+    if (offset || flags || !n_bytes || !is_granular(address) || !is_granular(n_bytes) ||
+        !pages.count(handle) || n_bytes > pages[handle].n_bytes ||
+        !is_within(reserved, (char*)address, n_bytes) || is_taken(address, n_bytes) ||
+        mmap((void*)address, n_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, pages[handle].file, 0) ==
             MAP_FAILED)
         return CUDA_ERROR_INVALID_VALUE;
     mapped.add((void*)address, n_bytes);
@@ -473,18 +848,32 @@ static CUresult fake_map(CUdeviceptr address, size_t n_bytes, size_t offset,
 }
 static CUresult fake_unmap(CUdeviceptr address, size_t n_bytes) {
     range taken;
-    if (!mapped.take((void*)address, &taken) || taken.n_bytes != n_bytes)
-        return CUDA_ERROR_INVALID_VALUE;
+    DRIVER_FAIL_IF_DUE("cuMemUnmap");
+    DRIVER_REFUSE_IF_CAPTURING();
+    if (!mapped.take((void*)address, &taken)) return CUDA_ERROR_INVALID_VALUE;
+    if (taken.n_bytes != n_bytes) abort(); /* a part of a mapping */
+    accessible.erase((char*)address);
     mmap((void*)address, n_bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     return CUDA_SUCCESS;
 }
 static CUresult fake_set_access(CUdeviceptr address, size_t n_bytes, const CUmemAccessDesc* access,
-                                size_t) {
+                                size_t n) {
+    char *begin = (char*)address, *end = begin + n_bytes;
+    size_t n_covered = 0;
     DRIVER_FAIL_IF_DUE("cuMemSetAccess");
-    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+    DRIVER_REFUSE_IF_CAPTURING();
+    for (int i = 0; i < mapped.n; i++)
+        if (mapped.all[i].begin >= begin && mapped.all[i].begin + mapped.all[i].n_bytes <= end)
+            n_covered += mapped.all[i].n_bytes;
+    if (n_covered != n_bytes || n != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+        access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || access->location.id < 0 ||
+        access->location.id >= N_DEVICES ||
         mprotect((void*)address, n_bytes, PROT_READ | PROT_WRITE))
         return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < mapped.n; i++)
+        if (mapped.all[i].begin >= begin && mapped.all[i].begin < end)
+            accessible[mapped.all[i].begin] = mapped.all[i].n_bytes;
     return CUDA_SUCCESS;
 }
 static CUresult fake_get_attribute(int* value, CUdevice_attribute, CUdevice) {
@@ -496,7 +885,8 @@ static CUresult fake_error_name(CUresult, const char** name) {
     return CUDA_SUCCESS;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+/* The oldest driver that had all of them is CUDA 10.2's; this one is CUDA 13's. */
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
     static const struct {
@@ -513,6 +903,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                  {"cuDeviceGetAttribute", (void*)fake_get_attribute},
                  {"cuGetErrorName", (void*)fake_error_name}};
     FAIL_IF_DUE("cudaGetDriverEntryPointByVersion");
+    if (version > 13000) return refuse(cudaErrorInvalidValue);
+    *function = NULL;
+    if (version < 10020) {
+        *result = cudaDriverEntryPointVersionNotSufficent;
+        return cudaSuccess;
+    }
     for (const auto& entry : known) {
         if (strcmp(entry.symbol, symbol)) continue;
         *function = entry.function;

@@ -1,5 +1,5 @@
 /* fake_cuda.h - a CUDA runtime without a GPU, for test_device.cu: device memory is host memory, streams do
- * everything at once or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
+ * everything at once, or as late as they may, or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
  * through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -10,10 +10,16 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
+void fake_set_late(int late);      /* 1: streams and graphs do what they must when they must */
+void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
+void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
 int fake_n_host_allocs(void);
 int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
+void fake_set_register_s(double seconds); /* that cudaHostRegister takes */
 void fake_set_max_pitch(int n_bytes);
+void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
+int fake_device_of(cudaStream_t stream);
 unsigned fake_grid(void); /* blocks of the latest kernel */
 /* What a kernel would do; when the graph is launched, where stream is captured. */
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation);

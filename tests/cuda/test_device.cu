@@ -1,7 +1,7 @@
 /* The device table of memo_cuda.cuh, pinned memory, spans and phantom memory.
  *
- * On a GPU, or with -DFAKE_CUDA on the runtime of fake_cuda.cu, which keeps everything in host memory and can
- * be told to fail. */
+ * On a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in host
+ * memory and can be told to fail. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -10,6 +10,10 @@
 
 #ifdef FAKE_CUDA
 #include "fake_cuda.h"
+
+#include <mutex>
+#include <set>
+#include <thread>
 #endif
 
 #define MIB ((int64_t)1 << 20)
@@ -47,7 +51,8 @@ static void waits_and_times_events(void) {
         device->event_wait(device->context, begin, stream, &error)); /* never recorded: no wait */
     CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
           MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") != NULL);
+    CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") &&
+          strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess);
     CHECK_OK(device->event_record(device->context, begin, stream, &error));
     CHECK_OK(device->event_wait(device->context, begin, other, &error));
@@ -243,7 +248,8 @@ static void errors_name_call_and_place(void) {
     CHECK(device->device_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
           MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK(address == NULL && strstr(error.message, "cudaMalloc: cudaErrorMemoryAllocation") &&
-          strstr(error.message, "1.0 PiB") && strstr(error.message, " free of "));
+          strstr(error.message, "1.0 PiB") && strstr(error.message, " free of ") &&
+          strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess); /* the trainer's next check must not find it */
     CHECK(device->host_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
           MEMO_STATUS_OUT_OF_HOST_MEMORY);
@@ -255,6 +261,45 @@ static void errors_name_call_and_place(void) {
           strstr(error.message, "), test_device.cu:"));
     CHECK_OK(device->status(device->context, &error));
     memo_cuda_device_destroy(device);
+}
+
+/* What a container has left: its limit less what it uses, where caches of files do not count. */
+static void containers_have_what_is_left(void) {
+    static const struct {
+        const char *limit, *used, *stat;
+        int64_t available;
+    } cases[] = {
+        {"max\n", "1000\n", "", -1},
+        {NULL, "1000\n", "", -1},
+        {"100000\n", "30000\n", "anon 20000\nfile 9000\ninactive_file 4000\nactive_file 3000\n",
+         77000},
+        {"100000\n", "30000\n", "", 70000},
+        {"100000\n", NULL, NULL, 100000},
+        {"100000\n", "100500\n", "active_file 0\ninactive_file 0\n", 0},
+    };
+    static const char* const names[] = {"memory.max", "memory.current", "memory.stat"};
+    char folder[200], path[256];
+    snprintf(folder, sizeof folder, "%s/memo_test_XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    CHECK(mkdtemp(folder) != NULL);
+    for (const auto& each : cases) {
+        const char* texts[] = {each.limit, each.used, each.stat};
+        for (int k = 0; k < 3; k++) {
+            snprintf(path, sizeof path, "%s/%s", folder, names[k]);
+            FILE* file = texts[k] ? fopen(path, "w") : NULL;
+            if (!texts[k]) remove(path);
+            if (!file) continue;
+            fputs(texts[k], file);
+            fclose(file);
+        }
+        CHECK_CASE(memoi_cuda_container_available(folder) == each.available, "%lld, not %lld",
+                   (long long)memoi_cuda_container_available(folder), (long long)each.available);
+    }
+    for (const char* name : names) {
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        remove(path);
+    }
+    CHECK(rmdir(folder) == 0);
 }
 
 static void refuses_wrong_descs(void) {
@@ -326,6 +371,7 @@ static void spans_share_pages(void) {
     memo_cuda_device_destroy(device);
 }
 
+/* 2 TiB of addresses. */
 static void phantom_memory_repeats_one_chunk(void) {
     NEED_DEVICE(device);
     memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
@@ -333,19 +379,22 @@ static void phantom_memory_repeats_one_chunk(void) {
     memo_stream stream;
     unsigned char* host;
     void* memory;
-    int64_t free_before, free_after, total, chunk = 16 * MIB;
+    int64_t free_before, free_after, total, chunk = (int64_t)1 << 30;
+    struct timespec begin, end;
+    double took_s;
     CHECK_OK(device->memory_info(device->context, &free_before, &total, &error));
     desc.device = device;
-    desc.size_bytes = ((int64_t)1 << 40) - 5;
+    desc.size_bytes = ((int64_t)2 << 40) - 5;
     desc.chunk_bytes = chunk;
-#ifdef FAKE_CUDA
-    desc.size_bytes = 1000 * MIB - 5;
-#else
-    desc.chunk_bytes = (int64_t)1 << 30;
-    chunk = desc.chunk_bytes;
-#endif
+    clock_gettime(CLOCK_MONOTONIC, &begin);
     CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+    clock_gettime(CLOCK_MONOTONIC, &end);
     if (!phantom) return;
+    took_s = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    printf("# 2 TiB of addresses in %.3f s\n", took_s);
+#ifndef FAKE_CUDA
+    CHECK(took_s < 1);
+#endif
     CHECK(memo_cuda_phantom_bytes(phantom) >= desc.size_bytes &&
           memo_cuda_phantom_bytes(phantom) % chunk == 0);
     CHECK_OK(device->memory_info(device->context, &free_after, &total, &error));
@@ -444,16 +493,130 @@ static void phantom_records_what_a_real_run_records(void) {
 /* --- what only a runtime that fails on demand can show --- */
 #ifdef FAKE_CUDA
 
+/* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
+static void what_is_not_ready_is_no_error(void) {
+    NEED_DEVICE(device);
+    memo_event begin, end;
+    double elapsed_s;
+    int32_t is_done = 1;
+    CHECK_OK(device->event_create(device->context, &begin, &error));
+    CHECK_OK(device->event_create(device->context, &end, &error));
+    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK(is_done == 1); /* nothing to wait for */
+    CHECK_OK(device->event_record(device->context, begin, NULL, &error));
+    CHECK_OK(device->event_record(device->context, end, NULL, &error));
+    CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
+          MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "synchronise first") && cudaGetLastError() == cudaSuccess);
+    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
+    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK(is_done == 1);
+    CHECK_OK(device->status(device->context, &error));
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(cudaEventQuery(memo_cuda_event(end)) == cudaErrorNotReady); /* the trainer asks itself */
+    CHECK_OK(device->status(device->context, &error));
+    CHECK_OK(device->event_destroy(device->context, begin, &error));
+    CHECK_OK(device->event_destroy(device->context, end, &error));
+    CHECK(device->event_destroy(device->context, end, &error) == MEMO_STATUS_DEVICE);
+    memo_cuda_device_destroy(device);
+}
+
+/* A device of another number than the thread's: all is made there, and the thread stays where it is. */
+static void the_thread_s_device_stays(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    memo_stream stream, other;
+    memo_event event;
+    memo_cuda_pages* pages = NULL;
+    memo_cuda_span* span = NULL;
+    void *memory, *host;
+    int64_t page_bytes;
+    int ordinal = -1;
+    desc.ordinal = 1;
+#define STAYS(call)                                                                                \
+    CHECK_OK(call);                                                                                \
+    CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0)
+    STAYS(memo_cuda_device_create(&desc, &device, &error));
+    STAYS(device->stream_create(device->context, "s", 0, &stream, &error));
+    STAYS(device->stream_create(device->context, "other", 0, &other, &error));
+    CHECK(fake_device_of(memo_cuda_stream(stream)) == 1);
+    STAYS(device->event_create(device->context, &event, &error));
+    STAYS(device->device_alloc(device->context, 4096, &memory, &error));
+    STAYS(device->host_alloc(device->context, 4096, &host, &error));
+    STAYS(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
+    STAYS(device->fill(device->context, stream, memory, 0, 4096, &error));
+    STAYS(device->event_record(device->context, event, stream, &error));
+    STAYS(device->event_wait(device->context, event, other, &error));
+    STAYS(device->event_synchronize(device->context, event, &error));
+    STAYS(device->status(device->context, &error));
+    STAYS(memo_cuda_page_bytes(device, &page_bytes, &error));
+    STAYS(memo_cuda_pages_create(device, 1, &pages, &error));
+    STAYS(memo_cuda_span_create(device, &pages, 1, &span, &error));
+    memo_cuda_span_destroy(span);
+    memo_cuda_pages_destroy(pages);
+    STAYS(device->event_destroy(device->context, event, &error));
+    STAYS(device->stream_destroy(device->context, stream, &error));
+    STAYS(device->stream_destroy(device->context, other, &error));
+    STAYS(device->host_free(device->context, host, &error));
+    STAYS(device->device_free(device->context, memory, &error));
+#undef STAYS
+    memo_cuda_device_destroy(device);
+    CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
+}
+
+/* Another thread, which has not called CUDA before: the driver's functions need more than its device's number. */
+static void any_thread_can_make_spans(void) {
+    NEED_DEVICE(device);
+    std::thread other([device] {
+        memo_cuda_pages* pages = NULL;
+        memo_cuda_span* span = NULL;
+        CHECK_OK(memo_cuda_pages_create(device, 1, &pages, &error));
+        CHECK_OK(memo_cuda_span_create(device, &pages, 1, &span, &error));
+        std::thread last([pages, span] {
+            memo_cuda_span_destroy(span);
+            memo_cuda_pages_destroy(pages);
+        });
+        last.join();
+    });
+    other.join();
+    memo_cuda_device_destroy(device);
+    CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
+}
+
+static void late_streams_are_waited_for(void) {
+    fake_set_late(1);
+    waits_and_times_events();
+    captures_forked_streams_that_are_joined();
+    host_functions_take_their_turn();
+    copies_rows_each_way();
+    copies_across_chunks_of_pinned_memory();
+    spans_share_pages();
+    phantom_memory_repeats_one_chunk();
+    fake_set_late(0);
+}
+
 static char log_text[4096];
 static void keep_log(void* user, const char* message) {
     (void)user;
     snprintf(log_text + strlen(log_text), sizeof log_text - strlen(log_text), "%s\n", message);
 }
 
+/* Addresses that this process has taken. */
+static int64_t address_space_bytes(void) {
+    long long n_pages = 0;
+    FILE* file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    if (fscanf(file, "%lld", &n_pages) != 1) n_pages = 0;
+    fclose(file);
+    return n_pages * sysconf(_SC_PAGESIZE);
+}
+
 static void pinning_that_fails_leaves_nothing(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     void* address = NULL;
+    int64_t before_bytes = address_space_bytes();
     int fail_at;
     desc.host_chunk_bytes = 32 * MIB;
     desc.log.write = keep_log;
@@ -479,6 +642,94 @@ static void pinning_that_fails_leaves_nothing(void) {
         memo_cuda_device_destroy(device);
     }
     fake_forget_failures();
+    /* Eight times 128 MiB were mapped; stacks of threads may be kept. */
+    CHECK_CASE(address_space_bytes() - before_bytes < 100 * MIB, "%lld MiB more than before",
+               (long long)((address_space_bytes() - before_bytes) / MIB));
+}
+
+/* Before the system's (see test_cuda.sh): from the k-th time on there are no pages left, as in a container that may
+ * not have what it reserved; negative: an old system, which does not know the advice. */
+static int refuse_pages_at;
+/* Slowly, so that each thread gets its part; who they were. */
+static int is_touch_slow;
+static std::mutex touching;
+static std::set<pthread_t> touched_by;
+extern "C" {
+int __real_madvise(void* address, size_t n_bytes, int advice);
+int __wrap_madvise(void* address, size_t n_bytes, int advice);
+int __wrap_madvise(void* address, size_t n_bytes, int advice) {
+    const int populate_write = 23;
+    if (refuse_pages_at > 1)
+        refuse_pages_at -= advice == populate_write;
+    else if (refuse_pages_at && advice == populate_write) {
+        errno = refuse_pages_at > 0 ? EFAULT : EINVAL;
+        return -1;
+    }
+    if (is_touch_slow && advice == populate_write) {
+        usleep(50000);
+        std::lock_guard<std::mutex> lock(touching);
+        touched_by.insert(pthread_self());
+    }
+    return __real_madvise(address, n_bytes, advice);
+}
+}
+
+static void memory_that_kernels_could_not_reach_is_not_registered(void) {
+    void* address = NULL;
+    fake_set_same_pointers(0);
+    NEED_DEVICE(device);
+    CHECK_OK(device->host_alloc(device->context, 64 * MIB, &address, &error));
+    CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+    CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
+    memo_cuda_device_destroy(device);
+    fake_set_same_pointers(1);
+}
+
+static void long_pinning_is_told_and_shared(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    void* address = NULL;
+    desc.host_chunk_bytes = 32 * MIB;
+    desc.host_threads = 4;
+    desc.log.write = keep_log;
+    log_text[0] = 0;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    is_touch_slow = 1;
+    fake_set_register_s(0.4);
+    CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+    fake_set_register_s(0);
+    is_touch_slow = 0;
+    CHECK_CASE(strstr(log_text, "pinning 128 MiB: ") && strstr(log_text, " MiB registered after "),
+               "%s", log_text);
+    CHECK_CASE(touched_by.size() == 4, "%d threads", (int)touched_by.size());
+    CHECK(memo_cuda_device_get_stats(device).host_alloc_s > 1.2);
+    memo_cuda_device_destroy(device);
+}
+
+static void pages_that_are_missing_are_an_error(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    void* address = NULL;
+    desc.host_chunk_bytes = 32 * MIB;
+    desc.host_threads = 1;
+    desc.log.write = keep_log;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    for (int k = 1; k <= 4; k++) {
+        log_text[0] = 0;
+        refuse_pages_at = k;
+        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+        CHECK_CASE(strstr(log_text, "the system has no pages for them"), "%s", log_text);
+        CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
+        CHECK_OK(device->host_free(device->context, address, &error));
+    }
+    for (refuse_pages_at = -1; refuse_pages_at <= 0; refuse_pages_at++) {
+        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
+    }
+    refuse_pages_at = 0;
+    memo_cuda_device_destroy(device);
+    CHECK(fake_n_objects() == 0);
 }
 
 static void creating_fails_at_each_call(void) {
@@ -543,6 +794,33 @@ static void later_calls_report_their_failure(void) {
     CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
 }
 
+/* After an error that CUDA keeps every call says so, and destroying ends; also when the runtime is unloaded. */
+static void destroying_ends_whatever_cuda_says(void) {
+    static const cudaError_t kept[] = {cudaErrorIllegalAddress, cudaErrorCudartUnloading};
+    for (cudaError_t code : kept) {
+        NEED_DEVICE(device);
+        memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
+        memo_cuda_phantom* phantom = NULL;
+        void *memory, *small, *large;
+        CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
+        CHECK_OK(device->host_alloc(device->context, 4096, &small, &error));
+        CHECK_OK(device->host_alloc(device->context, 64 * MIB, &large, &error));
+        desc.device = device;
+        desc.size_bytes = 64 * MIB;
+        desc.chunk_bytes = 16 * MIB;
+        CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+        fake_break(code);
+        CHECK(device->status(device->context, &error) == MEMO_STATUS_DEVICE);
+        CHECK(device->fill(device->context, NULL, memory, 0, 64, &error) == MEMO_STATUS_DEVICE);
+        CHECK(device->device_free(device->context, memory, &error) == MEMO_STATUS_DEVICE);
+        memo_cuda_phantom_destroy(phantom);
+        memo_cuda_device_destroy(device);
+        fake_break(cudaSuccess);
+        (void)cudaGetLastError();
+    }
+    fake_abandon(); /* what CUDA kept */
+}
+
 /* Strides beyond what one call takes, rows that cross borders: the fake refuses what CUDA would. */
 static void long_strides_go_row_by_row(void) {
     NEED_DEVICE(device);
@@ -604,13 +882,22 @@ int main(int argc, char** argv) {
     TEST(copies_rows_each_way);
     TEST(copies_across_chunks_of_pinned_memory);
     TEST(errors_name_call_and_place);
+    TEST(containers_have_what_is_left);
     TEST(refuses_wrong_descs);
     TEST(spans_share_pages);
     TEST(phantom_memory_repeats_one_chunk);
     TEST(phantom_records_what_a_real_run_records);
 #ifdef FAKE_CUDA
+    TEST(what_is_not_ready_is_no_error);
+    TEST(the_thread_s_device_stays);
+    TEST(any_thread_can_make_spans);
+    TEST(late_streams_are_waited_for);
     TEST(pinning_that_fails_leaves_nothing);
+    TEST(pages_that_are_missing_are_an_error);
+    TEST(memory_that_kernels_could_not_reach_is_not_registered);
+    TEST(long_pinning_is_told_and_shared);
     TEST(creating_fails_at_each_call);
+    TEST(destroying_ends_whatever_cuda_says);
     TEST(later_calls_report_their_failure);
     TEST(long_strides_go_row_by_row);
     TEST(kernels_are_launched_with_enough_threads);

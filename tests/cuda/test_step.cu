@@ -1,8 +1,8 @@
 /* A training step with swaps on a GPU: bitwise what keeping everything gives, eagerly and as a graph; nothing inside
  * of it allocates or synchronises; the arena reserves what the plan says.
  *
- * Calls that must not happen are intercepted by the linker (see SYMBOLS below), so that the CUDA runtime may be
- * linked statically:
+ * Calls that must not happen are intercepted by the linker (see SYMBOL below), so that the CUDA runtime may be
+ * linked statically, and those of the driver where their addresses are asked for:
  *   nvcc ... -Xlinker --wrap=cudaMalloc,--wrap=cudaFree,... tests/cuda/test_step.cu
  * With -DFAKE_CUDA and fake_cuda.cpp all of it runs without a GPU. */
 #define MEMO_IMPLEMENTATION
@@ -13,19 +13,52 @@
 
 #include "cuda_test.h"
 
+#include <set>
+#include <string>
+
 #ifdef FAKE_CUDA
 #include "fake_cuda.h"
 #endif
 
-/* --- calls that must not happen --- */
+/* --- calls that must not happen: what allocates, makes or waits --- */
 
 static int64_t n_forbidden;
-static char forbidden[64];
+static std::set<std::string> forbidden; /* their names */
 
 static void count(const char* name) {
     n_forbidden++;
-    snprintf(forbidden, sizeof forbidden, "%s", name);
+    forbidden.insert(name);
 }
+static void count_anew(void) {
+    n_forbidden = 0;
+    forbidden.clear();
+}
+#define CHECK_NONE_FORBIDDEN(what)                                                                 \
+    CHECK_CASE(n_forbidden == 0, "%s: %d calls, one of %s", what, (int)n_forbidden,                \
+               forbidden.empty() ? "" : forbidden.begin()->c_str())
+
+/* The driver's functions have no symbols to wrap: whoever asks for one gets its counted twin. */
+template <int K> struct driver_call {
+    static void* real;
+    static const char* name;
+    template <typename R, typename... A> static R counted(A... arguments) {
+        count(name);
+        return ((R(*)(A...))real)(arguments...);
+    }
+    template <typename R, typename... A> static void* twin_of(R (*)(A...)) {
+        return (void*)(R(*)(A...))counted<R, A...>;
+    }
+    template <typename F> static void take(const char* name_, const char* symbol, void** function) {
+        if (strcmp(name_, symbol) || !*function) return;
+        name = name_;
+        real = *function;
+        *function = twin_of((F) nullptr);
+    }
+};
+template <int K> void* driver_call<K>::real;
+template <int K> const char* driver_call<K>::name;
+#define DRIVER_CALL(function)                                                                      \
+    driver_call<__LINE__>::take<decltype(&function)>(#function, symbol, address)
 
 extern "C" {
 #define SYMBOL(name, parameters, arguments)                                                        \
@@ -36,14 +69,61 @@ extern "C" {
         return __real_##name arguments;                                                            \
     }
 SYMBOL(cudaMalloc, (void** address, size_t n_bytes), (address, n_bytes))
+SYMBOL(cudaMallocManaged, (void** address, size_t n, unsigned flags), (address, n, flags))
+SYMBOL(cudaMallocPitch, (void** address, size_t* p, size_t w, size_t h), (address, p, w, h))
+SYMBOL(cudaMallocAsync, (void** address, size_t n, cudaStream_t stream), (address, n, stream))
+SYMBOL(cudaMallocFromPoolAsync, (void** address, size_t n, cudaMemPool_t pool, cudaStream_t stream),
+       (address, n, pool, stream))
 SYMBOL(cudaFree, (void* address), (address))
+SYMBOL(cudaFreeAsync, (void* address, cudaStream_t stream), (address, stream))
+SYMBOL(cudaMallocHost, (void** address, size_t n_bytes), (address, n_bytes))
 SYMBOL(cudaHostAlloc, (void** address, size_t n_bytes, unsigned flags), (address, n_bytes, flags))
 SYMBOL(cudaFreeHost, (void* address), (address))
 SYMBOL(cudaHostRegister, (void* address, size_t n_bytes, unsigned flags), (address, n_bytes, flags))
 SYMBOL(cudaHostUnregister, (void* address), (address))
 SYMBOL(cudaDeviceSynchronize, (void), ())
+SYMBOL(cudaDeviceReset, (void), ())
 SYMBOL(cudaStreamSynchronize, (cudaStream_t stream), (stream))
 SYMBOL(cudaEventSynchronize, (cudaEvent_t event), (event))
+SYMBOL(cudaMemcpy, (void* to, const void* from, size_t n, cudaMemcpyKind kind), (to, from, n, kind))
+SYMBOL(cudaMemcpy2D,
+       (void* to, size_t t, const void* from, size_t f, size_t w, size_t h, cudaMemcpyKind kind),
+       (to, t, from, f, w, h, kind))
+SYMBOL(cudaMemset, (void* address, int value, size_t n), (address, value, n))
+SYMBOL(cudaMemset2D, (void* address, size_t pitch, int v, size_t w, size_t h),
+       (address, pitch, v, w, h))
+SYMBOL(cudaStreamCreate, (cudaStream_t * stream), (stream))
+SYMBOL(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), (stream, flags))
+SYMBOL(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned flags, int k), (s, flags, k))
+SYMBOL(cudaStreamDestroy, (cudaStream_t stream), (stream))
+SYMBOL(cudaEventCreate, (cudaEvent_t * event), (event))
+SYMBOL(cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned flags), (event, flags))
+SYMBOL(cudaEventDestroy, (cudaEvent_t event), (event))
+
+static void count_driver_calls(const char* symbol, void** address) {
+    DRIVER_CALL(cuMemCreate);
+    DRIVER_CALL(cuMemRelease);
+    DRIVER_CALL(cuMemAddressReserve);
+    DRIVER_CALL(cuMemAddressFree);
+    DRIVER_CALL(cuMemMap);
+    DRIVER_CALL(cuMemUnmap);
+    DRIVER_CALL(cuMemSetAccess);
+}
+#if CUDART_VERSION >= 12050
+#define QUESTION                                                                                   \
+    (const char* symbol, void** address, unsigned version, unsigned long long flags,               \
+     cudaDriverEntryPointQueryResult* result)
+#define SYMBOL_OF_QUESTIONS(name)                                                                  \
+    cudaError_t __real_##name QUESTION;                                                            \
+    cudaError_t __wrap_##name QUESTION;                                                            \
+    cudaError_t __wrap_##name QUESTION {                                                           \
+        cudaError_t code = __real_##name(symbol, address, version, flags, result);                 \
+        count(#name);                                                                              \
+        if (code == cudaSuccess) count_driver_calls(symbol, address);                              \
+        return code;                                                                               \
+    }
+SYMBOL_OF_QUESTIONS(cudaGetDriverEntryPointByVersion)
+#endif
 }
 
 /* --- the model: layers that keep x and sin(x), gradients that need both --- */
@@ -118,7 +198,8 @@ template <typename Kernel> static void launch(Kernel kernel, memo_stream stream)
 #endif
 
 typedef struct model {
-    memo_device* device;
+    memo_device *device, *owned; /* the recorder's, where there is one; CUDA's */
+    memo_recorder* recorder;
     memo_stream compute;
     memo_swap* swap;
     float *value, *gradient;
@@ -127,11 +208,22 @@ typedef struct model {
 
 enum { RESULT_BYTES = 2 * N_ROWS * ROW * (int)sizeof(float) };
 
+/* What is about to run, for the recorder. */
+static void announce(const model* m, const char* what, int32_t layer) {
+    memo_op_desc op = memo_op_desc_default();
+    char name[32];
+    if (!m->device->annotate) return;
+    snprintf(name, sizeof name, "%s %d", what, (int)layer);
+    op.name = name;
+    CHECK_OK(m->device->annotate(m->device->context, m->compute, &op, &error));
+}
+
 static memo_status step(model* m) {
     launch(start{m->value, m->gradient}, m->compute);
     for (int32_t i = 0; i < N_LAYERS; i++) {
         memo_swap_view x = memo_swap_get_view(m->swap, i, 0), s = memo_swap_get_view(m->swap, i, 1);
         if (memo_swap_forward_begin(m->swap, i, &error)) return error.status;
+        announce(m, "forward", i);
         launch(forward{x, s, m->value}, m->compute);
         if (memo_swap_forward_end(m->swap, i, &error)) return error.status;
     }
@@ -140,6 +232,7 @@ static memo_status step(model* m) {
         int64_t begin, end;
         if (memo_swap_backward_begin(m->swap, i, &error)) return error.status;
         memo_swap_recompute_rows(m->swap, i, 1, &begin, &end);
+        announce(m, "backward", i);
         if (begin < end) launch(recompute{x, s, begin, end}, m->compute);
         launch(backward{x, s, m->gradient}, m->compute);
         if (memo_swap_backward_end(m->swap, i, &error)) return error.status;
@@ -148,14 +241,21 @@ static memo_status step(model* m) {
 }
 
 static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode, double alpha,
-                      int32_t n_host_layers = 0) {
+                      int32_t n_host_layers = 0, int is_timed = 0) {
     memo_swap_tensor tensors[] = {{"x", ROW * sizeof(float), x_mode, 0},
                                   {"sine", ROW * sizeof(float), sine_mode, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
     void* memory = NULL;
     memset(m, 0, sizeof *m);
-    m->device = open_device();
+    m->owned = m->device = open_device();
     if (!m->device) return 0;
+    if (is_timed) {
+        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        recorder_desc.device = m->owned;
+        recorder_desc.is_timed = 1;
+        CHECK_OK(memo_recorder_create(&recorder_desc, &m->recorder, &error));
+        m->device = memo_recorder_device(m->recorder);
+    }
     CHECK_OK(m->device->stream_create(m->device->context, "compute", 0, &m->compute, &error));
     desc.device = m->device;
     desc.compute_stream = m->compute;
@@ -166,6 +266,7 @@ static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode,
     desc.tile_rows = 64;
     desc.alpha = alpha;
     desc.n_host_layers = n_host_layers;
+    desc.is_timed = is_timed;
     desc.spill_directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     CHECK_OK(memo_swap_create(&desc, &m->swap, &error));
     CHECK_OK(m->device->device_alloc(m->device->context, RESULT_BYTES, &memory, &error));
@@ -187,7 +288,8 @@ static void close_model(model* m) {
     if (m->compute) m->device->stream_synchronize(m->device->context, m->compute, NULL);
     memo_swap_destroy(m->swap);
     if (m->compute) m->device->stream_destroy(m->device->context, m->compute, NULL);
-    memo_cuda_device_destroy(m->device);
+    memo_recorder_destroy(m->recorder);
+    memo_cuda_device_destroy(m->owned);
 }
 
 static float* kept_result(void) { /* NULL: no GPU */
@@ -225,13 +327,64 @@ static void swapping_gives_the_bits_of_keeping(void) {
         }
 }
 
+/* Else a step that calls them could pass. */
+static void forbidden_calls_are_seen(void) {
+    static const char* const names[] = {
+        "cudaMalloc",
+        "cudaFree",
+        "cudaHostAlloc",
+        "cudaFreeHost",
+        "cudaHostRegister",
+        "cudaHostUnregister",
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaStreamCreateWithPriority",
+        "cudaStreamDestroy",
+        "cudaEventCreateWithFlags",
+        "cudaEventDestroy",
+#if CUDART_VERSION >= 12050
+        "cudaGetDriverEntryPointByVersion",
+        "cuMemCreate",
+        "cuMemRelease",
+        "cuMemAddressReserve",
+        "cuMemAddressFree",
+        "cuMemMap",
+        "cuMemUnmap",
+        "cuMemSetAccess",
+#endif
+    };
+    memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
+    memo_cuda_phantom* phantom = NULL;
+    memo_stream stream;
+    memo_event event;
+    void *memory, *small, *large;
+    count_anew();
+    NEED_DEVICE(device);
+    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
+    CHECK_OK(device->event_create(device->context, &event, &error));
+    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
+    CHECK_OK(device->host_alloc(device->context, 4096, &small, &error));
+    CHECK_OK(device->host_alloc(device->context, 4 << 20, &large, &error));
+    desc.device = device;
+    desc.size_bytes = (int64_t)64 << 20;
+    CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+    memo_cuda_phantom_destroy(phantom);
+    CHECK_OK(device->event_record(device->context, event, stream, &error));
+    CHECK_OK(device->event_synchronize(device->context, event, &error));
+    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(device->event_destroy(device->context, event, &error));
+    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    memo_cuda_device_destroy(device);
+    for (const char* name : names) CHECK_CASE(forbidden.count(name), "%s was not seen", name);
+}
+
 static void a_step_neither_allocates_nor_synchronises(void) {
     model m;
     if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
-    CHECK(n_forbidden > 0); /* those of creation: they are seen */
-    n_forbidden = 0;
+    count_anew();
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
-    CHECK_CASE(n_forbidden == 0, "%d calls, the last of %s", (int)n_forbidden, forbidden);
+    CHECK_NONE_FORBIDDEN("three steps");
     read_result(&m);
     close_model(&m);
 }
@@ -243,29 +396,39 @@ static void a_graph_gives_the_same_bits(void) {
         cudaGraph_t graph = NULL;
         cudaGraphExec_t exec = NULL;
         struct timespec begin, end;
+        double launch_us = 0;
         model m;
         if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha, alpha < 1 ? 2 : 0)) return;
         cudaStream_t stream = memo_cuda_stream(m.compute);
+        if (alpha > 0) { /* the engine's events were recorded outside of the capture before */
+            CHECK_OK(step(&m));
+            read_result(&m);
+        }
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+        count_anew();
         CHECK_OK(step(&m));
         CHECK_OK(m.device->status(m.device->context, &error)); /* may be asked at any time */
+        CHECK_NONE_FORBIDDEN("capturing");
         CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
         CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
         for (int k = 0; k < 3 && exec; k++) {
             CHECK_OK(
                 m.device->fill(m.device->context, m.compute, m.value, 0xff, RESULT_BYTES, &error));
             CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
-            n_forbidden = 0;
+            count_anew();
             clock_gettime(CLOCK_MONOTONIC, &begin);
             CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
             clock_gettime(CLOCK_MONOTONIC, &end);
-            CHECK(n_forbidden == 0);
+            launch_us = (double)(end.tv_sec - begin.tv_sec) * 1e6 +
+                        (double)(end.tv_nsec - begin.tv_nsec) * 1e-3;
+            CHECK_NONE_FORBIDDEN("a replay");
             read_result(&m);
             CHECK_CASE(memcmp(kept, m.result, RESULT_BYTES) == 0, "alpha %g, replay %d", alpha, k);
         }
-        printf("# alpha %g: launching the graph took the host %.1f us\n", alpha,
-               (double)(end.tv_sec - begin.tv_sec) * 1e6 +
-                   (double)(end.tv_nsec - begin.tv_nsec) * 1e-3);
+        printf("# alpha %g: launching the graph took the host %.1f us\n", alpha, launch_us);
+#ifndef FAKE_CUDA
+        CHECK(launch_us < 1000); /* of the last replay: the graph is on the GPU already */
+#endif
         CHECK_OK(step(&m)); /* and the engine goes on as if nothing had been */
         read_result(&m);
         CHECK(memcmp(kept, m.result, RESULT_BYTES) == 0);
@@ -273,6 +436,98 @@ static void a_graph_gives_the_same_bits(void) {
         if (graph) cudaGraphDestroy(graph);
         close_model(&m);
     }
+}
+
+/* How long the compute stream waits before each layer, by events and by simulation; both are drawn. */
+static void the_waits_of_each_layer_are_measured(void) {
+    const double link_bytes_per_s = 50e9;
+    const char* folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+    memo_schedule* schedule;
+    memo_simulation *measured = NULL, *simulated = NULL;
+    memo_swap_stats stats;
+    double sum_s = 0, engine_s;
+    int32_t link, n_waits = 0;
+    char path[512];
+    model m;
+    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 1, 0, 1)) SKIP("no GPU");
+    CHECK_OK(step(&m));
+    CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
+          error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
+    CHECK_OK(memo_swap_get_stats(m.swap, &stats, &error));
+    CHECK_OK(memo_recorder_schedule(m.recorder, &schedule, &error));
+    CHECK_OK(memo_schedule_measured(schedule, &measured, &error));
+    CHECK_OK(memo_schedule_add_link(schedule, "host", link_bytes_per_s, &link, &error));
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        if (op->kind != MEMO_OP_RUN || op->link_bytes == 0) continue;
+        op->link = link;
+        op->duration_s = 0; /* the link says how long */
+    }
+    CHECK_OK(memo_schedule_simulate(schedule, &simulated, &error));
+    if (!measured || !simulated) return;
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t next = i + 1;
+        if (op->kind != MEMO_OP_WAIT ||
+            strcmp(schedule->text + schedule->streams[op->stream], "compute"))
+            continue;
+        while (next < schedule->n_ops && (schedule->ops[next].kind != MEMO_OP_RUN ||
+                                          schedule->ops[next].stream != op->stream))
+            next++;
+        if (next == schedule->n_ops) continue;
+        n_waits++;
+        sum_s += measured->end_s[i] - measured->start_s[i];
+        printf("# before %-10s waited %7.1f us, simulated %7.1f us\n",
+               memo_schedule_op_name(schedule, next),
+               (measured->end_s[i] - measured->start_s[i]) * 1e6,
+               (simulated->end_s[i] - simulated->start_s[i]) * 1e6);
+    }
+    /* Layers 2 to 6 wait for their buffer, layers 4 to 0 for their rows. */
+    CHECK_CASE(n_waits == 10, "%d waits", (int)n_waits);
+    /* The engine's events are around the recorder's; on a GPU little lies between them. */
+    engine_s = stats.forward_stall_s + stats.backward_stall_s;
+    CHECK_CASE(sum_s < engine_s + 1e-4, "%g s by the recorder, %g s by the engine", sum_s,
+               engine_s);
+#ifndef FAKE_CUDA
+    CHECK_CASE(sum_s > engine_s - 1e-3, "%g s by the recorder, %g s by the engine", sum_s,
+               engine_s);
+#endif
+    for (memo_simulation* times : {measured, simulated}) {
+        snprintf(path, sizeof path, "%s/memo_test_step_%d.json", folder, (int)getpid());
+        CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
+        remove(path);
+    }
+    memo_simulation_destroy(measured);
+    memo_simulation_destroy(simulated);
+    close_model(&m);
+}
+
+/* An allocation in the middle spoils a capture; the engine goes on without it. */
+static void a_spoilt_capture_is_left_behind(void) {
+    const float* kept = kept_result();
+    cudaGraph_t graph = NULL;
+    void* memory;
+    model m;
+    if (!kept || !open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
+    cudaStream_t stream = memo_cuda_stream(m.compute);
+    CHECK_OK(step(&m));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+    CHECK_OK(memo_swap_forward_begin(m.swap, 0, &error));
+    CHECK_OK(memo_swap_forward_end(m.swap, 0, &error));
+    CHECK(m.device->device_alloc(m.device->context, 4096, &memory, &error) == MEMO_STATUS_DEVICE);
+    CHECK_CASE(strstr(error.message, "cudaErrorStreamCaptureUnsupported"), "%s", error.message);
+    CHECK_OK(memo_swap_forward_begin(m.swap, 1, &error));
+    CHECK(memo_swap_forward_end(m.swap, 1, &error) == MEMO_STATUS_DEVICE);
+    CHECK_CASE(strstr(error.message, "cudaErrorStreamCaptureInvalidated"), "%s", error.message);
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated && !graph);
+    (void)cudaGetLastError();
+    CHECK_OK(memo_swap_abandon(m.swap, &error));
+    CHECK_OK(step(&m));
+    read_result(&m);
+    CHECK(memcmp(kept, m.result, RESULT_BYTES) == 0);
+    close_model(&m);
 }
 
 static void the_arena_reserves_the_plan_s_peak(void) {
@@ -283,6 +538,7 @@ static void the_arena_reserves_the_plan_s_peak(void) {
     memo_plan* plan = NULL;
     memo_arena* arena = NULL;
     int64_t before = 0, after = 0, total = 0, id;
+    void* served[8];
     CHECK_OK(memo_trace_create(&trace, &error));
     for (id = 0; id < 8; id++)
         CHECK_OK(
@@ -298,17 +554,44 @@ static void the_arena_reserves_the_plan_s_peak(void) {
     CHECK_CASE(before - after == (plan->peak_bytes + granularity - 1) / granularity * granularity,
                "%lld bytes are gone, the peak is %lld", (long long)(before - after),
                (long long)plan->peak_bytes);
+    count_anew();
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(memo_arena_begin(arena, &error));
+        for (id = 0; id < 8; id++)
+            CHECK_OK(memo_arena_alloc(arena, 10000000 + id * 777, 0, &served[id], &error));
+        for (id = 0; id < 8; id++) CHECK_OK(memo_arena_free(arena, served[id], &error));
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    CHECK_NONE_FORBIDDEN("three steps with an arena");
+    CHECK(memo_arena_get_stats(arena).n_requests == 24);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
     memo_cuda_device_destroy(device);
 }
 
+#ifdef FAKE_CUDA
+/* Copies that nothing waits for come too late. */
+static void late_copies_give_the_same_bits(void) {
+    fake_set_late(1);
+    swapping_gives_the_bits_of_keeping();
+    a_graph_gives_the_same_bits();
+    a_spoilt_capture_is_left_behind();
+    fake_set_late(0);
+}
+#endif
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(swapping_gives_the_bits_of_keeping);
+    TEST(forbidden_calls_are_seen);
     TEST(a_step_neither_allocates_nor_synchronises);
     TEST(a_graph_gives_the_same_bits);
+    TEST(the_waits_of_each_layer_are_measured);
+    TEST(a_spoilt_capture_is_left_behind);
     TEST(the_arena_reserves_the_plan_s_peak);
+#ifdef FAKE_CUDA
+    TEST(late_copies_give_the_same_bits);
+#endif
     return memo_test_end();
 }
