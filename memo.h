@@ -21,7 +21,11 @@
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 ... -lpthread -lm
  *
- * EXAMPLE: run one step without computing, plan it, run it for ever.
+ * EXAMPLE: run one step without computing, plan it, run it for ever (examples/01_arena.c).
+ *
+ *     #define MEMO_IMPLEMENTATION
+ *     #define MEMO_PLAN_IMPLEMENTATION
+ *     #include "memo_plan.h"                               // includes memo.h
  *
  *     static memo_status step(memo_arena* arena, memo_error* error) {
  *         void *x, *y;
@@ -33,24 +37,31 @@
  *             return error->status;
  *         return memo_arena_end(arena, error);
  *     }
- *     ...
- *     memo_trace* trace; memo_plan* plan; memo_arena* arena; memo_error error;
- *     memo_arena_desc desc = memo_arena_desc_default();
- *     memo_trace_create(&trace, &error);
- *     desc.trace = trace;                                  // no device: addresses only, a dry run
- *     memo_arena_create(&desc, &arena, &error);
- *     step(arena, &error);
- *     memo_arena_destroy(arena);
- *     memo_plan_from_trace(trace, 0, &plan, &error);
- *     memo_plan_solve(plan, NULL, &error);                 // memo_plan.h
- *     desc = memo_arena_desc_default();
- *     desc.device = device;  desc.plan = plan;             // replay: one block of plan->peak_bytes
- *     memo_arena_create(&desc, &arena, &error);
- *     for (;;) step(arena, &error);                        // tens of nanoseconds a request
+ *
+ *     memo_status train(memo_device* device, memo_error* error) {
+ *         memo_arena_desc record = memo_arena_desc_default(), replay = record;
+ *         memo_arena *dry = NULL, *arena = NULL;
+ *         memo_plan* plan = NULL;
+ *         memo_status status = memo_trace_create(&record.trace, error);
+ *         if (!status) status = memo_arena_create(&record, &dry, error);   // no device: a dry run
+ *         if (!status) status = step(dry, error);                          // addresses only
+ *         if (!status) status = memo_plan_from_trace(record.trace, 0, &plan, error);
+ *         if (!status) status = memo_plan_solve(plan, NULL, error);
+ *         replay.device = device;
+ *         replay.plan = plan;                              // one block of plan->peak_bytes
+ *         if (!status) status = memo_arena_create(&replay, &arena, error);
+ *         while (!status) status = step(arena, error);     // some nanoseconds a request
+ *         memo_arena_destroy(arena);
+ *         memo_arena_destroy(dry);
+ *         memo_plan_destroy(plan);
+ *         memo_trace_destroy(record.trace);
+ *         return status;
+ *     }
  *
  * RULES.  Every fallible call returns memo_status and takes a memo_error that may be NULL; the
  * message says what was wrong, where, and what would work.  A desc is a plain struct in which zero
- * means default; start from memo_x_desc_default().  No global state.  Once created, nothing here
+ * means default; start from memo_x_desc_default().  What creates, reads or makes an object sets it
+ * to NULL where it fails, and destroying NULL does nothing.  No global state.  Once created, nothing here
  * allocates, locks or synchronises on the training path.  An object serves one thread at a time.
  * Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
  *
@@ -162,8 +173,8 @@ typedef struct memo_log {
  * Streams: a buffer belongs to the stream it is requested for.  Where another stream reads or
  * writes it, record a `use`; where streams are ordered by events, record the event's `record` and
  * `wait`.  A stream that has not waited for the buffer's own since it was requested is taken to use
- * it from then on.  At the end of a micro-batch the trainer orders its streams, so that the next one comes
- * after all of its work. */
+ * it from then on.  At the end of a micro-batch the trainer orders its streams, so that the next one
+ * comes after all of its work. */
 
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
@@ -324,7 +335,8 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * and is persistent where it was requested before the body.  A persistent buffer lives to n_times
  * even if freed, and from 0 if requested inside the body, since that is repeated.  With several
  * streams a lifetime ends only where every later malloc, on whatever stream, comes after all uses
- * of the buffer: the shortest interval that memo_plan_check accepts whatever the offsets.  Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
+ * of the buffer: the shortest interval that memo_plan_check accepts whatever the offsets.
+ * Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
@@ -1009,10 +1021,10 @@ MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo
  * no other wait covers. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
-/* Fixed for the engine's life: look up once, use in every step. */
+/* Fixed for the engine's life: look up once, use in every step.  Layer and tensor are asserted. */
 MEMO_API memo_swap_view memo_swap_get_view(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; often
- * none. */
+/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; where
+ * there are none, both are n_rows. */
 MEMO_API void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                        int64_t* begin, int64_t* end);
 MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
@@ -1578,6 +1590,9 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #include <sys/stat.h>
 #include <unistd.h>
 
+#if defined(MEMO_MALLOC) != defined(MEMO_FREE)
+#error "memo.h: define MEMO_MALLOC and MEMO_FREE both, or neither"
+#endif
 #ifndef MEMO_MALLOC
 #define MEMO_MALLOC(size_bytes) malloc(size_bytes)
 #define MEMO_FREE(address)      free(address)
@@ -4604,6 +4619,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 /* ---- 4 device: taking a table --------------------------------------------------------------------
  * Knows: the table.  Knows nothing of what is run on it. */
 
+#define MEMOI_DEVICE_ALIGNMENT 512 /* of what device_alloc gives */
+
 /* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
  * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
 MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
@@ -4650,8 +4667,6 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
 /* ---- 5 arena ------------------------------------------------------------------------------------
  * Knows: traces, plans, and of the device only how to take and give back memory.  Knows nothing of
  * how a plan was found, nor of streams beyond writing them down. */
-
-#define MEMOI_DEVICE_ALIGNMENT 512
 
 /* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
  * replay. */
@@ -5372,7 +5387,6 @@ MEMOI void memoi_host_sleep_until(int64_t time_ns) {
 #endif
 
 #define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
-#define MEMOI_HOST_ALIGNMENT            512
 #define MEMOI_HOST_QUEUE_OPERATIONS     4096
 #define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
 #define MEMOI_HOST_SPINS                64
@@ -5759,7 +5773,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     if (size_bytes > MEMOI_BYTES_MAX)
         return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
                               memory->name, asked);
-    counted_bytes = memoi_align_up(size_bytes, MEMOI_HOST_ALIGNMENT);
+    counted_bytes = memoi_align_up(size_bytes, MEMOI_DEVICE_ALIGNMENT);
     if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
         int64_t free_bytes = memory->capacity_bytes - memory->used_bytes;
         return memo_error_set(error, memory->status_when_full,
@@ -5769,7 +5783,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
                               memoi_bytes_name(all, (double)memory->capacity_bytes));
     }
     if (counted_bytes > MEMOI_BYTES_MAX - memory->used_bytes ||
-        posix_memalign(address, MEMOI_HOST_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
+        posix_memalign(address, MEMOI_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
         return memo_error_set(
             error, memory->status_when_full,
@@ -8581,11 +8595,10 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
  * Knows: which rows of which layer lie where, the waits, the file.  Knows nothing of what the
  * trainer computes. */
 
-#define MEMOI_SWAP_ALIGNMENT  512
 #define MEMOI_SPILL_ALIGNMENT 4096 /* of sizes and offsets in the file, as past the page cache */
 /* Numbering of bytes in schedules: device memory (of generated ones), host memory (likewise), file.
  * No range begins at 0. */
-#define MEMOI_SWAP_DEVICE_BASE MEMOI_SWAP_ALIGNMENT
+#define MEMOI_SWAP_DEVICE_BASE MEMOI_DEVICE_ALIGNMENT
 #define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
 #define MEMOI_SPILL_FILE_BASE  ((uint64_t)1 << 63)
 
@@ -8674,7 +8687,7 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
                             int64_t row_bytes) {
     *offset = *part_bytes;
     if (!memoi_add_product(part_bytes, n_rows, row_bytes)) return 0;
-    *part_bytes = memoi_align_up(*part_bytes, MEMOI_SWAP_ALIGNMENT);
+    *part_bytes = memoi_align_up(*part_bytes, MEMOI_DEVICE_ALIGNMENT);
     return 1;
 }
 
@@ -9416,6 +9429,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         if (status) return status;
         swap->owns_device_memory = 1;
     }
+    if ((uintptr_t)address % MEMOI_DEVICE_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "device_memory is not at a multiple of %d bytes",
+                              MEMOI_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
     if (swap->layout.sizes.n_swapped_layers > 0) {
         address = NULL;

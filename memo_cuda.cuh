@@ -43,8 +43,6 @@
 #error "memo_cuda.cuh: this is the one of memo 0.1; take memo.h from the same release"
 #endif
 
-#define MEMO_CUDA_AVAILABLE 1
-
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -20,6 +20,10 @@
 
 #include "memo.h"
 
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
+#error "memo_plan.h: this is the one of memo 0.1; take memo.h from the same release"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -124,12 +128,15 @@ MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* al
  * parameters (P_local of a rank), T, U, R the tensor, ulysses and ring degrees, and each term over
  * the ranks that share it:
  *
- *   products           6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
- *   attention          2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
- *   five ring               every step max(block, hop); a start and a merge a block; dK and dV hop
- *   once more, home ulysses, tensor    bytes / bandwidth + a start for each of 4 collectives a
- *   layer and way ZeRO               bytes / bandwidth; a group with only some of a node's GPUs has
- *   one NIC for them bubble             (pipeline - 1) micro-batches of all the above but ZeRO
+ *   products          6 P S flops of a step, P without the embedding, / (peak * gemm_efficiency)
+ *   attention         2 S^2 h a layer forward, 5 S^2 h backward: the causal half, two products and
+ *                     five
+ *   ring              every step max(block, hop); a start and a merge a block; dK and dV hop once
+ *                     more, home
+ *   ulysses, tensor   bytes / bandwidth + a start for each of 4 collectives a layer and way
+ *   ZeRO              bytes / bandwidth; a group with only some of a node's GPUs has one NIC for
+ *                     them
+ *   bubble            (pipeline - 1) micro-batches of all the above but ZeRO
  *
  * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables;
@@ -173,7 +180,7 @@ typedef enum memo_parallel_activations {
 } memo_parallel_activations;
 
 typedef struct memo_parallel_layout {
-    int32_t data, pipeline, tensor, ulysses, ring; /* their product is the number of GPUs */
+    int32_t data, pipeline, tensor, ring, ulysses; /* their product is the number of GPUs */
     int32_t zero_stage; /* 0; 1 shards the optimizer, 2 gradients too, 3 parameters too */
     memo_parallel_activations activations;
 } memo_parallel_layout;

@@ -26,6 +26,10 @@
 #include "memo.h"
 #include <math.h>
 
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
+#error "memo_sp.h: this is the one of memo 0.1; take memo.h from the same release"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -5551,6 +5555,10 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
             status = device->event_create(device->context, &a->queue.events[i], error);
     }
     memoi_sp_sizes(&a->shape, &sizes);
+    if (!status && (uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "device_memory is not at a multiple of %d bytes",
+                                MEMOI_DEVICE_ALIGNMENT);
     if (!status && !desc->device_memory && sizes.device_bytes)
         status = device->device_alloc(device->context, sizes.device_bytes, &a->memory, error);
     if (!status && sizes.device_bytes) {

@@ -39,7 +39,6 @@ static memo_status plan_trace(const memo_trace* trace, char** paths, memo_error*
     if (!status) status = memo_plan_write(plan, paths[2], error);
     if (!status) status = memo_plan_write_svg(plan, trace, paths[1], paths[3], error);
     if (!status) printf("%s, %s written\n", paths[2], paths[3]);
-    if (status) remove(paths[2]); /* both or neither */
     memo_plan_destroy(plan);
     return status;
 }

@@ -11,6 +11,7 @@
  *   on device: 0 copies, 0 bytes */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
+#include <stdio.h>
 
 /* A function that is not replaced gets the table's context, so context stays the host device's; the
  * functions of our own find their state here. */

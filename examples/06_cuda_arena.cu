@@ -10,6 +10,7 @@
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
+#include <stdio.h>
 
 enum { N = 1 << 22 }; /* floats */
 

@@ -14,6 +14,8 @@
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 #include <cublas_v2.h>
+#include <stdio.h>
+#include <string.h>
 
 enum { N_LAYERS = 8, ROWS = 8192, H = 512, TILE = 1024, DW = N_LAYERS * H * H };
 static float *w, *dw, *value, *next, *dw_of[2]; /* (N_LAYERS, H, H) x 2, (ROWS, H) x 2, as dw */

@@ -14,6 +14,7 @@
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
+#include <stdio.h>
 
 enum { N_LAYERS = 16, HIDDEN = 4096 };
 

@@ -26,6 +26,7 @@ int main(void) {
 }
 #else
 #include "comm_mpi.h"
+#include <stdio.h>
 
 static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream,
                         memo_error* error) {
