@@ -3,8 +3,11 @@
  *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [layers] [caching] [streams]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; threads are the search's
  *
- * Run at the root of the repository.  ../shared holds the traces and the public instances; a table whose data
- * is missing says so.  MINIMALLOC=path names the public solver's program, which is then run beside. */
+ * Run at the root of the repository.  The traces, of one training iteration each, are expected in ../shared/traces (of
+ * your own, made by examples/pytorch/snapshot_to_trace.py: build/examples/plan_trace).  Environment: INSTANCES, the
+ * folder of the public hard instances (default ../shared/minimalloc; all of A to K are in benchmarks/challenging of
+ * google/minimalloc); MINIMALLOC, that public solver's program, which is then run beside.  Exit status 1 where a table
+ * found none of its data. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
@@ -27,6 +30,14 @@ static void fail(const char* what, const memo_error* error) {
 }
 
 /* ---- problems ------------------------------------------------------------------------------------------- */
+
+static int is_missing; /* a table has found none of its data */
+static void check_found(int n, const char* what) {
+    if (n > 0) return;
+    printf("(none of the %s is there; the head of bench/plan.c says where they are looked for)\n",
+           what);
+    is_missing = 1;
+}
 
 /* id,lower,upper,size; NULL where the file is missing. */
 static memo_plan* read_csv(const char* path) {
@@ -52,6 +63,17 @@ static memo_plan* read_csv(const char* path) {
     }
     fclose(file);
     return plan;
+}
+
+static const char instances[] = "ABCDEFGHIJK";
+
+/* Of google/minimalloc, capacity 1048576; NULL where it is missing. */
+static memo_plan* read_instance(char letter) {
+    char path[512];
+    const char* folder = getenv("INSTANCES");
+    snprintf(path, sizeof path, "%s/%c.1048576.csv", folder ? folder : "../shared/minimalloc",
+             letter);
+    return read_csv(path);
 }
 
 /* What is requested before the last "forward end" or between the first "backward begin" and the last
@@ -251,7 +273,7 @@ static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-
 
 static void print_traces(int repeats) {
     size_t k;
-    int is_body, alignment, r;
+    int is_body, alignment, r, n_found = 0;
     printf("\n## Traces: milliseconds of planning, median of %d; alignment in bytes\n\n", repeats);
     printf("| trace | part | align | buffers | bound | peak | proof | engine | greedy ms | auto ms "
            "|\n");
@@ -261,10 +283,8 @@ static void print_traces(int repeats) {
         memo_trace *trace, *body;
         memo_error error;
         snprintf(path, sizeof path, "../shared/traces/%s.trace", trace_names[k]);
-        if (memo_trace_read(path, &trace, &error)) {
-            printf("| %s | missing: %s |\n", trace_names[k], error.message);
-            continue;
-        }
+        if (memo_trace_read(path, &trace, &error)) continue;
+        n_found++;
         body = body_of(trace);
         for (is_body = 0; is_body < 2; is_body++) {
             for (alignment = 1; alignment <= 512; alignment *= 512) {
@@ -292,6 +312,7 @@ static void print_traces(int repeats) {
         memo_trace_destroy(body);
         memo_trace_destroy(trace);
     }
+    check_found(n_found, "traces");
 }
 
 /* A trainer's step whose layers are full to the brim: in a phase n_pieces locals, a rectangle cut
@@ -389,9 +410,8 @@ static void print_engines(double limit) {
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
-    for (letter = "ABCEFHJ"; *letter; letter++) {
-        snprintf(text, sizeof text, "../shared/minimalloc/%c.1048576.csv", *letter);
-        plan = read_csv(text);
+    for (letter = instances; *letter; letter++) {
+        plan = read_instance(*letter);
         if (!plan) continue;
         snprintf(text, sizeof text, "minimalloc %c", *letter);
         print_engine_row(text, plan, NULL, limit);
@@ -409,24 +429,19 @@ static void print_minimalloc(int seeds, double limit) {
     const char* letter;
     const char* program = getenv("MINIMALLOC");
     double log_ratio = 0;
-    int n_ratios = 0, seed;
+    int n_ratios = 0, n_found = 0, seed;
     printf("\n## Public hard instances at capacity 1048576, %d seeds, limit %.0f s\n\n", seeds,
            limit);
     if (!program) printf("(the public solver is not run: MINIMALLOC names no program)\n\n");
     printf(
         "| instance | buffers | bound | solved | median s | worst s | public median s | ratio |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
-    for (letter = "ABCEFHJ"; *letter; letter++) {
-        char path[256];
+    for (letter = instances; *letter; letter++) {
         double seconds[100], public_s[100], worst, middle, public_middle;
         int n_met = 0;
-        memo_plan* plan;
-        snprintf(path, sizeof path, "../shared/minimalloc/%c.1048576.csv", *letter);
-        plan = read_csv(path);
-        if (!plan) {
-            printf("| %c | missing: %s |\n", *letter, path);
-            continue;
-        }
+        memo_plan* plan = read_instance(*letter);
+        if (!plan) continue;
+        n_found++;
         for (seed = 0; seed < seeds && seed < 100; seed++) {
             outcome result;
             if (seed) shuffle_buffers(plan, (uint64_t)seed); /* the first time as published */
@@ -451,6 +466,7 @@ static void print_minimalloc(int seeds, double limit) {
         fflush(stdout);
         memo_plan_destroy(plan);
     }
+    check_found(n_found, "public instances");
     if (n_ratios)
         printf("\nGeometric mean: %.1f times faster than the public solver.\n",
                exp(log_ratio / n_ratios));
@@ -459,21 +475,20 @@ static void print_minimalloc(int seeds, double limit) {
 /* What is proven needs no second seed. */
 static void print_minimise(int seeds, double limit) {
     const char* letter;
+    int n_found = 0;
     printf(
         "\n## Public hard instances, smallest peak within %.0f s; up to %d seeds where no proof is "
         "found\n\n",
         limit, seeds);
     printf("| instance | bound | least peak | gap %% | largest peak | proof | s |\n"
            "|---|---|---|---|---|---|---|\n");
-    for (letter = "ABCEFHJ"; *letter; letter++) {
-        char path[256];
-        memo_plan* plan;
+    for (letter = instances; *letter; letter++) {
         outcome result;
         int64_t least = INT64_MAX, largest = 0;
         int seed = 0;
-        snprintf(path, sizeof path, "../shared/minimalloc/%c.1048576.csv", *letter);
-        plan = read_csv(path);
+        memo_plan* plan = read_instance(*letter);
         if (!plan) continue;
+        n_found++;
         do {
             result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
             least = result.peak_bytes < least ? result.peak_bytes : least;
@@ -486,6 +501,7 @@ static void print_minimise(int seeds, double limit) {
         fflush(stdout);
         memo_plan_destroy(plan);
     }
+    check_found(n_found, "public instances");
 }
 
 static void print_tight(int seeds, double limit) {
@@ -630,6 +646,7 @@ static double over_bound(const memo_trace* trace, int64_t n_iterations, int64_t 
 
 static void print_caching(void) {
     size_t k;
+    int n_found = 0;
     printf(
         "\n## PyTorch's caching allocator: reserved beyond what is resident, over the bound\n\n");
     printf("The model replays the iteration once; three times; after parameters and Adam's states; "
@@ -650,10 +667,9 @@ static void print_caching(void) {
         long long allocated = 0, reserved = 0, resident = 0;
         snprintf(path, sizeof path, "../shared/traces/%s.trace", trace_names[k]);
         if (!read_peaks(path, &allocated, &reserved, &resident) ||
-            memo_trace_read(path, &trace, &error)) {
-            printf("| %s | missing |\n", trace_names[k]);
+            memo_trace_read(path, &trace, &error))
             continue;
-        }
+        n_found++;
         if (memo_plan_from_trace(trace, 512, &plan, &error) || memo_plan_solve(plan, NULL, &error))
             fail(path, &error);
         bound = plan->lower_bound_bytes;
@@ -668,6 +684,7 @@ static void print_caching(void) {
         memo_trace_destroy(trace);
         memo_plan_destroy(plan);
     }
+    check_found(n_found, "traces");
 }
 
 /* ---- two streams ---------------------------------------------------------------------------------------- */
@@ -895,15 +912,29 @@ int main(int argc, char** argv) {
         return 2;
     }
     for (i = all ? 0 : 1; i < (all ? 1 : argc); i++) {
-        if (all || !strcmp(argv[i], "traces")) print_traces(seeds);
-        if (all || !strcmp(argv[i], "engines")) print_engines(limit);
-        if (all || !strcmp(argv[i], "minimalloc")) print_minimalloc(seeds, limit);
-        if (all || !strcmp(argv[i], "minimise")) print_minimise(seeds, limit);
-        if (all || !strcmp(argv[i], "tight")) print_tight(seeds, limit);
-        if (all || !strcmp(argv[i], "growth")) print_growth(limit);
-        if (all || !strcmp(argv[i], "caching")) print_caching();
-        if (all || !strcmp(argv[i], "streams")) print_streams();
-        if (all || !strcmp(argv[i], "layers")) print_layers(limit);
+        int is_table = all;
+        if (argv[i][0] == '-') { /* an option and its value */
+            i++;
+            continue;
+        }
+#define TABLE(name, print)                                                                         \
+    if (all || !strcmp(argv[i], name)) {                                                           \
+        print;                                                                                     \
+        is_table = 1;                                                                              \
     }
-    return 0;
+        TABLE("traces", print_traces(seeds))
+        TABLE("engines", print_engines(limit))
+        TABLE("minimalloc", print_minimalloc(seeds, limit))
+        TABLE("minimise", print_minimise(seeds, limit))
+        TABLE("tight", print_tight(seeds, limit))
+        TABLE("growth", print_growth(limit))
+        TABLE("caching", print_caching())
+        TABLE("streams", print_streams())
+        TABLE("layers", print_layers(limit))
+        if (is_table) continue;
+        fprintf(stderr, "plan: there is no table %s; the head of bench/plan.c lists them\n",
+                argv[i]);
+        return 2;
+    }
+    return is_missing;
 }
