@@ -350,7 +350,7 @@ static int edit_distance(const char* a, const char* b) {
 
 static memo_status option_unknown(const char* name, memo_error* error) {
     const char* nearest = NULL;
-    int best = 4;
+    int best = (int)strlen(name) / 3 + 1; /* nearer than this */
     size_t i;
     if (name[0] != '-')
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -431,6 +431,11 @@ static memo_status train_parse_arguments(int argc, char** argv, train_options* o
 static memo_status train_check_model(train_options* o, memo_error* error) {
     double elements = (double)o->layers * (double)o->hidden *
                       ((double)o->sequence * (double)o->batch + 12 * (double)o->hidden);
+    if (o->alpha >= 0 && o->policy != GPT_POLICY_ALPHA && o->policy != GPT_POLICY_MEMO &&
+        !o->compare)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "--alpha %g has no say in --policy %s; it has in alpha and memo",
+                              o->alpha, policy_names[o->policy]);
     if (!o->kv_heads) o->kv_heads = o->heads;
     if (o->hidden % o->heads)
         return memo_error_set(
