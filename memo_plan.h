@@ -3495,7 +3495,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         memoi_problem_free(&problem);
         return memoi_no_memory(error, "the plan");
     }
-    target = settings.capacity_bytes / problem.unit_bytes;
+    target = settings.capacity_bytes > MEMOI_BYTES_MAX ? MEMOI_BYTES_MAX : settings.capacity_bytes;
+    target /= problem.unit_bytes;
     if (target < problem.lower_bound) target = problem.lower_bound;
     status = memoi_plan_run(plan, &settings, &problem, target, &effort, &best, &engine, error);
     if (!status) {
