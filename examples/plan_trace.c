@@ -65,8 +65,7 @@ static void print_help(void) {
 static int is_same_file(const char* a, const char* b) {
     struct stat x, y;
     int has_a = stat(a, &x) == 0, has_b = stat(b, &y) == 0;
-    if (has_a && has_b)
-        return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
+    if (has_a && has_b) return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
     return has_a == has_b && !strcmp(a, b) && strcmp(a, "-") != 0;
 }
 
