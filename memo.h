@@ -1884,9 +1884,9 @@ MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_erro
     char *temporary = NULL, *linked = NULL;
     FILE* file = NULL;
     int exists = stat(path, &info) == 0;
-    int is_stdout = strcmp(path, "-") == 0 ||
-                    (exists && fstat(STDOUT_FILENO, &output) == 0 &&
-                     info.st_dev == output.st_dev && info.st_ino == output.st_ino);
+    int is_stdout =
+        strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
+                                   info.st_dev == output.st_dev && info.st_ino == output.st_ino);
     int replace = !is_stdout && (!exists || S_ISREG(info.st_mode));
     const char* target = path;
     size_t path_bytes;
