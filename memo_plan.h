@@ -2228,6 +2228,7 @@ typedef struct memoi_effort {
     int64_t nodes_left; /* of each thread */
     uint64_t seed;
     int64_t n_threads;
+    int32_t has_capacity; /* the target is all that is asked for */
     const memo_log* log;
 } memoi_effort;
 
@@ -2338,10 +2339,12 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
- * best peak, and so on. Each round spends more on an attempt; since a goal given up once is rarely
- * met, only every third round begins with it again.  1, or 0 where there is no memory. */
+ * best peak, and so on. Each round spends more on an attempt, and on one at the goal as much as on a
+ * few others together.  Where not the goal alone counts, only every third of the later rounds begins
+ * with it, since what was given up often is rarely met.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
+    enum { KEEN_ROUNDS = 6, GOAL_SHARE = 4 };
     memoi_team team;
     int64_t given_up = 0, budget, n_spent, n_nodes = 0, round = 0, k;
     int created =
@@ -2356,16 +2359,18 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
     }
     budget = 10 * memoi_search_shortest_run(&team.searches[0]);
     while (ok && best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
-        int64_t goal = memoi_max(target, *bound), capacity;
+        int64_t goal = memoi_max(target, *bound), capacity, limit;
+        int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
         if (given_up >= best->peak - 1) {
-            given_up = ++round % 3 ? goal : 0;
+            given_up = ++round % 3 == 0 || is_keen ? 0 : goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
         capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
-        answer = memoi_team_capacity(
-            &team, capacity, budget < effort->nodes_left ? budget : effort->nodes_left, &n_spent);
+        limit = is_keen && capacity == goal ? GOAL_SHARE * budget : budget;
+        if (limit > effort->nodes_left) limit = effort->nodes_left;
+        answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
         for (k = 0; k < team.n; k++) {
@@ -3475,6 +3480,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
+    effort.has_capacity = settings.capacity_bytes > 0;
 #ifdef MEMO_NO_HOST_DEVICE
     effort.n_threads = 1;
 #endif
