@@ -1891,16 +1891,28 @@ MEMOI const char* memoi_bytes_name(char* buffer, double size_bytes) {
 }
 
 /* Writes text to path and frees it, on success and on failure.  A regular or new file is replaced
- * by rename, so that no reader ever sees half of it; "-" is standard output. */
+ * by rename, so that no reader ever sees half of it; a link stays, and what it leads to is
+ * replaced.  "-" is standard output, as is any name of it: /dev/stdout, the file it goes to. */
 MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    struct stat info;
-    char* temporary = NULL;
+    struct stat info, output;
+    char *temporary = NULL, *linked = NULL;
     FILE* file = NULL;
-    int is_stdout = strcmp(path, "-") == 0;
-    int replace = !is_stdout && (stat(path, &info) != 0 || S_ISREG(info.st_mode));
-    size_t path_bytes = strlen(path) + 8;
+    int exists = stat(path, &info) == 0;
+    int is_stdout =
+        strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
+                                   info.st_dev == output.st_dev && info.st_ino == output.st_ino);
+    int replace = !is_stdout && (!exists || S_ISREG(info.st_mode));
+    const char* target = path;
+    size_t path_bytes;
+    if (replace && lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
+        linked = realpath(path, NULL);
+        if (linked) target = linked;
+        replace = linked != NULL; /* a link to nothing: writing makes what it leads to */
+    }
+    path_bytes = strlen(target) + 8;
     if (text->failed) {
+        free(linked);
         memoi_text_free(text);
         return memoi_no_memory(error, "the text of a file");
     }
@@ -1911,10 +1923,11 @@ MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_erro
         mode_t mask;
         temporary = (char*)MEMO_MALLOC(path_bytes);
         if (!temporary) {
+            free(linked);
             memoi_text_free(text);
             return memoi_no_memory(error, "a file name");
         }
-        snprintf(temporary, path_bytes, "%s.XXXXXX", path);
+        snprintf(temporary, path_bytes, "%s.XXXXXX", target);
         descriptor = mkstemp(temporary);
         if (descriptor >= 0) {
             mask = umask(0);
@@ -1937,13 +1950,14 @@ MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_erro
         int bad = n_bytes && fwrite(text->data, 1, n_bytes, file) != n_bytes;
         bad |= fflush(file) != 0;
         if (!is_stdout) bad |= fclose(file) != 0;
-        if (!bad && replace) bad = rename(temporary, path) != 0;
+        if (!bad && replace) bad = rename(temporary, target) != 0;
         if (bad) {
             status = memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s", path,
                                     strerror(errno));
             if (replace) unlink(temporary);
         }
     }
+    free(linked);
     MEMO_FREE(temporary);
     memoi_text_free(text);
     return status;

@@ -2197,6 +2197,7 @@ typedef struct memoi_effort {
     int64_t nodes_left; /* of each thread */
     uint64_t seed;
     int64_t n_threads;
+    int32_t has_capacity; /* the target is all that is asked for */
     const memo_log* log;
 } memoi_effort;
 
@@ -2307,10 +2308,12 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
- * best peak, and so on. Each round spends more on an attempt; since a goal given up once is rarely
- * met, only every third round begins with it again.  1, or 0 where there is no memory. */
+ * best peak, and so on. Each round spends more on an attempt, and on one at the goal as much as on a
+ * few others together.  Where not the goal alone counts, only every third of the later rounds begins
+ * with it, since what was given up often is rarely met.  1, or 0 where there is no memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     memoi_team team;
     int64_t given_up = 0, budget, n_spent, n_nodes = 0, round = 0, k;
     int created =
@@ -2325,16 +2328,18 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
     }
     budget = 10 * memoi_search_shortest_run(&team.searches[0]);
     while (ok && best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
-        int64_t goal = memoi_max(target, *bound), capacity;
+        int64_t goal = memoi_max(target, *bound), capacity, limit;
+        int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
         if (given_up >= best->peak - 1) {
-            given_up = ++round % 3 ? goal : 0;
+            given_up = ++round % 3 == 0 || is_keen ? 0 : goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
         capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
-        answer = memoi_team_capacity(
-            &team, capacity, budget < effort->nodes_left ? budget : effort->nodes_left, &n_spent);
+        limit = is_keen && capacity == goal ? GOAL_SHARE * budget : budget;
+        if (limit > effort->nodes_left) limit = effort->nodes_left;
+        answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
         for (k = 0; k < team.n; k++) {
@@ -2417,38 +2422,71 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* Searches the parts that nothing crosses one after the other, each with its share of the effort;
- * none needs to be lower than one before it.  best holds a plan of the whole, which stays one
- * whatever happens to a part. */
-MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
-                                     int64_t target, memoi_effort* effort, memoi_solution* best,
-                                     memo_error* error) {
+/* The part that nothing crosses and that begins with item first: returns the item behind it; *end is the section
+ * behind it, *peak that of its items. */
+MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
+                                  int64_t first, int64_t* end, int64_t* peak) {
+    int64_t last = first;
+    *end = problem->items[first].end;
+    *peak = 0;
+    for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
+        *end = memoi_max(*end, problem->items[last].end);
+        *peak = memoi_max(*peak, offsets[last] + problem->items[last].size);
+    }
+    return last;
+}
+
+/* Searches the parts that end above goal one after the other, each with its share of the effort; none needs to
+ * be lower than one before it.  *peak: of all parts. */
+MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
+                                    int64_t target, memoi_effort* effort, int64_t* offsets,
+                                    int64_t* bound, int64_t* peak, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t first = 0, bound = problem->lower_bound, peak = 0;
-    while (first < problem->n_items && !status) {
-        int64_t begin = problem->items[first].begin, end = problem->items[first].end, last = first;
-        int64_t part_peak = 0, goal = memoi_max(memoi_max(target, bound), peak);
-        for (; last < problem->n_items && problem->items[last].begin < end; last++) {
-            const memoi_item* item = &problem->items[last];
-            end = memoi_max(end, item->end);
-            part_peak = memoi_max(part_peak, best->offsets[last] + item->size);
-        }
+    int64_t n_open = 0, first, last, end, part_peak;
+    for (first = 0; first < problem->n_items; first = last) {
+        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
+        if (part_peak > memoi_max(target, *bound)) n_open += last - first;
+    }
+    *peak = 0;
+    for (first = 0; first < problem->n_items && !status; first = last) {
+        int64_t goal = memoi_max(memoi_max(target, *bound), *peak);
+        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
         if (part_peak > goal) {
             memoi_problem part;
-            if (!memoi_problem_extract(problem, first, last, begin, end, &part)) {
+            if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end,
+                                       &part)) {
                 status = memoi_no_memory(error, "a part of the plan");
             } else {
-                memoi_effort own = memoi_effort_take(
-                    effort, (double)(last - first) / (double)(problem->n_items - first));
-                status = memoi_search_part_solve(plan, &part, goal, &own, best->offsets + first,
-                                                 &part_peak, &bound, error);
+                memoi_effort own =
+                    memoi_effort_take(effort, (double)(last - first) / (double)n_open);
+                status = memoi_search_part_solve(plan, &part, goal, &own, offsets + first,
+                                                 &part_peak, bound, error);
                 effort->nodes_left += own.nodes_left;
+                n_open -= last - first;
                 memoi_problem_free(&part);
             }
         }
-        peak = memoi_max(peak, part_peak);
-        first = last;
+        *peak = memoi_max(*peak, part_peak);
     }
+    return status;
+}
+
+/* What easy parts leave of their shares goes to the others in another pass, with another seed.  best holds a plan
+ * of the whole, which stays one whatever happens to a part. */
+MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
+                                     int64_t target, memoi_effort* effort, memoi_solution* best,
+                                     memo_error* error) {
+    enum { PASSES = 8 };
+    memo_status status;
+    int64_t bound = problem->lower_bound, peak = 0, pass = 0;
+    uint64_t seed = effort->seed;
+    do {
+        effort->seed = seed + (uint64_t)pass;
+        status =
+            memoi_search_pass(plan, problem, target, effort, best->offsets, &bound, &peak, error);
+    } while (!status && ++pass < PASSES && peak > memoi_max(target, bound) &&
+             effort->nodes_left > 0 && memoi_plan_clock() < effort->deadline);
+    effort->seed = seed;
     if (!status) {
         best->peak = peak;
         best->is_optimal = peak <= bound;
@@ -3475,6 +3513,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;
+    effort.has_capacity = settings.capacity_bytes > 0;
 #ifdef MEMO_NO_HOST_DEVICE
     effort.n_threads = 1;
 #endif
@@ -3495,7 +3534,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         memoi_problem_free(&problem);
         return memoi_no_memory(error, "the plan");
     }
-    target = settings.capacity_bytes / problem.unit_bytes;
+    target = settings.capacity_bytes > MEMOI_BYTES_MAX ? MEMOI_BYTES_MAX : settings.capacity_bytes;
+    target /= problem.unit_bytes;
     if (target < problem.lower_bound) target = problem.lower_bound;
     status = memoi_plan_run(plan, &settings, &problem, target, &effort, &best, &engine, error);
     if (!status) {

@@ -904,8 +904,16 @@ int main(int argc, char** argv) {
             limit = atof(argv[++i]);
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             n_threads = atoi(argv[++i]);
-        else
+        else if (argv[i][0] != '-' &&
+                 strstr(" traces engines minimalloc minimise tight growth layers caching "
+                        "streams ",
+                        argv[i]))
             all = 0;
+        else {
+            fprintf(stderr, "plan: there is no table %s; the head of bench/plan.c lists them\n",
+                    argv[i]);
+            return 2;
+        }
     }
     if (seeds < 1 || seeds > 64 || !(limit > 0) || n_threads < 1 || n_threads > 64) {
         fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");

@@ -61,6 +61,31 @@ static void print_help(void) {
          "exit: 0 solved, 1 the capacity is not met, 2 bad input");
 }
 
+/* The same file: by what they lead to where both exist, else by name. */
+static int is_same_file(const char* a, const char* b) {
+    struct stat x, y;
+    int has_a = stat(a, &x) == 0, has_b = stat(b, &y) == 0;
+    if (has_a && has_b) return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
+    return has_a == has_b && !strcmp(a, b) && strcmp(a, "-") != 0;
+}
+
+/* Two outputs into one file leave only the last; one into FILE takes it from its owner. */
+static int check_outputs(const options* o) {
+    const char* files[6];
+    int i, j;
+    files[0] = o->file;
+    files[1] = o->csv;
+    files[2] = o->plan;
+    files[3] = o->svg;
+    files[4] = o->json;
+    files[5] = o->pickle;
+    for (i = 0; i < 6; i++)
+        for (j = 0; j < i; j++)
+            if (files[i] && files[j] && is_same_file(files[i], files[j]))
+                return refuse(j ? "two outputs go to" : "an output would replace FILE:", files[i]);
+    return 0;
+}
+
 static int parse_count(const char* text, int64_t* value) {
     char* end;
     long long number;
@@ -142,7 +167,7 @@ static int parse_options(int argc, char** argv, options* o) {
         else
             return refuse("unknown option", name);
     }
-    return o->file ? 0 : refuse("no FILE", NULL);
+    return o->file ? check_outputs(o) : refuse("no FILE", NULL);
 }
 
 /* ---- input ------------------------------------------------------------------------------------------- */
@@ -192,6 +217,12 @@ static memo_status read_text(const char* path, input* in, memo_error* error) {
     if (!in->text)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s: too large", path);
     in->text[in->n_bytes] = 0;
+    if (memchr(in->text, 0, (size_t)in->n_bytes)) {
+        int64_t line = 1, i;
+        for (i = 0; in->text[i]; i++) line += in->text[i] == '\n';
+        return memo_error_set(error, MEMO_STATUS_FORMAT, "%s:%lld: a zero byte: this is not text",
+                              path, (long long)line);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -201,24 +232,42 @@ static memo_status csv_error(memo_error* error, const char* path, int64_t line, 
 
 typedef enum column { ID, LOWER, UPPER, SIZE, ALIGNMENT, OFFSET, GAPS, N_COLUMNS } column;
 
-/* Splits a line in place at its commas, blanks and quotes around fields dropped; returns the count. */
+/* Reads one field in place, blanks around it dropped: what stands in quotes may hold commas, and "" is a quote.
+ * Returns what follows its comma, or NULL after the last; *field is NULL where a quote is left open. */
+static char* split_field(char* at, char** field) {
+    char *to, *kept; /* blanks before kept belong to the field */
+    int is_quoted = 0, is_last;
+    while (*at == ' ' || *at == '\t') at++;
+    for (to = kept = *field = at; *at && (is_quoted || *at != ','); at++) {
+        if (*at == '"' && is_quoted && at[1] == '"')
+            at++;
+        else if (*at == '"') {
+            is_quoted = !is_quoted;
+            kept = to;
+            continue;
+        }
+        *to++ = *at;
+        if (is_quoted || !strchr(" \t\r", *at)) kept = to;
+    }
+    is_last = *at == 0;
+    *kept = 0;
+    if (is_quoted) *field = NULL;
+    return is_last ? NULL : at + 1;
+}
+
+/* Returns how many, at most limit; -1 where a quote is left open. */
 static int split_fields(char* line, char** fields, int limit) {
     int n = 0;
-    while (n < limit) {
-        char* comma = strchr(line, ',');
-        char* end = comma ? comma : line + strlen(line);
-        while (*line == ' ' || *line == '"') line++;
-        while (end > line && (end[-1] == ' ' || end[-1] == '"' || end[-1] == '\r')) end--;
-        *end = 0;
-        fields[n++] = line;
-        if (!comma) break;
-        line = comma + 1;
+    while (line && n < limit) {
+        line = split_field(line, &fields[n]);
+        if (!fields[n++]) return -1;
     }
     return n;
 }
 
-/* "3-5 8-9": adds them to the plan's gaps; counts only where the plan has none yet. */
+/* "3-5 8-9": adds them to the plan's gaps. */
 static const char* read_gaps(const char* text, memo_plan* plan, int64_t buffer, int64_t* n_gaps) {
+    const memo_buffer* life = &plan->buffers[buffer];
     while (*text) {
         char* end;
         long long begin, stop;
@@ -230,12 +279,11 @@ static const char* read_gaps(const char* text, memo_plan* plan, int64_t buffer, 
         stop = strtoll(text, &end, 10);
         if (end == text || (*end && *end != ' ')) return "gaps are written 3-5 8-9";
         text = end;
-        if (plan) {
-            plan->gaps[*n_gaps].buffer = buffer;
-            plan->gaps[*n_gaps].begin = begin;
-            plan->gaps[*n_gaps].end = stop;
-        }
-        (*n_gaps)++;
+        if (begin >= stop || begin < life->begin || stop > life->end)
+            return "a gap is empty or leaves the lifetime";
+        plan->gaps[*n_gaps].buffer = buffer;
+        plan->gaps[*n_gaps].begin = begin;
+        plan->gaps[(*n_gaps)++].end = stop;
     }
     return NULL;
 }
@@ -277,14 +325,14 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
                                         "alignment", "offset", "gaps"};
     int column_of[N_COLUMNS], c, k, n_fields;
     char *fields[32], *line, *next;
-    int64_t n_rows = -1, n_gaps = 0, n_line = 0, row = 0;
+    int64_t n_rows = -1, n_gaps = 0, n_line = 0, row = 0, i;
     memo_status status;
     for (line = in->text; *line; line = next) {
         next = line + strcspn(line, "\n");
         if (*next) next++;
         n_rows += strspn(line, " \r\n") < (size_t)(next - line);
     }
-    for (k = 0; k < (int)in->n_bytes; k++) n_gaps += in->text[k] == '-';
+    for (i = 0; i < in->n_bytes; i++) n_gaps += in->text[i] == '-';
     status = memo_plan_create(n_rows, n_gaps, alignment, &in->plan, error);
     if (status) return status;
     in->names = (char**)calloc((size_t)n_rows + 1, sizeof(char*));
@@ -296,12 +344,17 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
         const char* fault;
         next = line + strcspn(line, "\n");
         if (*next) *next++ = 0;
-        if (!line[strspn(line, " \r")]) continue;
+        if (!line[strspn(line, " \r")] || (column_of[ID] < 0 && *line == '#')) continue;
         n_fields = split_fields(line, fields, 32);
+        if (n_fields < 0) return csv_error(error, path, n_line, "a quote is left open");
         if (column_of[ID] < 0) { /* the heading */
             for (k = 0; k < n_fields; k++)
-                for (c = 0; c < N_COLUMNS; c++)
-                    if (!strcmp(fields[k], names[c])) column_of[c] = k;
+                for (c = 0; c < N_COLUMNS; c++) {
+                    if (strcmp(fields[k], names[c])) continue;
+                    if (column_of[c] >= 0)
+                        return csv_error(error, path, n_line, "the heading names a column twice");
+                    column_of[c] = k;
+                }
             for (c = ID; c <= SIZE; c++)
                 if (column_of[c] < 0)
                     return csv_error(error, path, n_line,
@@ -319,15 +372,24 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
         }
         row++;
     }
+    in->plan->n_buffers = row;
     return MEMO_STATUS_OK;
 }
 
-/* What in->text says: a CSV or a trace. */
+/* What in->text says: a CSV, whose first line that is neither blank nor a comment has a comma, or a trace. */
 static memo_status parse_input(const char* name, input* in, int64_t alignment, memo_error* error) {
-    size_t heading = strcspn(in->text, "\n");
+    const char* heading = in->text;
     memo_status status;
-    if (memchr(in->text, ',', heading) && memchr(in->text, '#', heading) != in->text)
-        return read_csv(name, in, alignment, error);
+    if (!strncmp(in->text, "\xef\xbb\xbf", 3)) { /* the mark of UTF-8 */
+        in->n_bytes -= 3;
+        memmove(in->text, in->text + 3, (size_t)in->n_bytes + 1);
+    }
+    for (;;) {
+        heading += strspn(heading, " \r\n");
+        if (*heading != '#') break;
+        heading += strcspn(heading, "\n");
+    }
+    if (memchr(heading, ',', strcspn(heading, "\n"))) return read_csv(name, in, alignment, error);
     status = memo_trace_parse(in->text, in->n_bytes, name, &in->trace, error);
     if (status) return status;
     return memo_plan_from_trace(in->trace, alignment, &in->plan, error);
@@ -360,18 +422,37 @@ static const char* name_of(const input* in, const memo_buffer* buffer, char* scr
     return scratch;
 }
 
+static void put_field(memoi_text* text, const char* field) {
+    size_t last = strlen(field);
+    int is_quoted = strpbrk(field, ",\"\r") ||
+                    (last > 0 && (strchr(" \t#", *field) || strchr(" \t", field[last - 1])));
+    if (!is_quoted) {
+        memoi_put(text, "%s", field);
+        return;
+    }
+    memoi_put(text, "\"");
+    for (; *field; field++) memoi_put(text, *field == '"' ? "\"\"" : "%c", *field);
+    memoi_put(text, "\"");
+}
+
+/* The rows of a CSV in its order, which the plan has sorted; the buffers of a trace as they are requested. */
 static memo_status write_csv(const input* in, const char* path, memo_error* error) {
+    const memo_plan* plan = in->plan;
     memoi_text text;
     char scratch[32];
     int64_t i;
+    int64_t* row = (int64_t*)calloc((size_t)plan->n_buffers + 1, sizeof(int64_t));
+    if (!row) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for the CSV");
+    for (i = 0; i < plan->n_buffers; i++) row[in->names ? plan->buffers[i].id : i] = i;
     memset(&text, 0, sizeof text);
     memoi_put(&text, "id,lower,upper,size,offset\n");
-    for (i = 0; i < in->plan->n_buffers; i++) {
-        const memo_buffer* buffer = &in->plan->buffers[i];
-        memoi_put(&text, "%s,%lld,%lld,%lld,%lld\n", name_of(in, buffer, scratch),
-                  (long long)buffer->begin, (long long)buffer->end, (long long)buffer->size_bytes,
-                  (long long)buffer->offset_bytes);
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[row[i]];
+        put_field(&text, name_of(in, buffer, scratch));
+        memoi_put(&text, ",%lld,%lld,%lld,%lld\n", (long long)buffer->begin, (long long)buffer->end,
+                  (long long)buffer->size_bytes, (long long)buffer->offset_bytes);
     }
+    free(row);
     return memoi_text_write(&text, path, error);
 }
 
@@ -638,8 +719,11 @@ int main(int argc, char** argv) {
     clock_gettime(CLOCK_MONOTONIC, &end);
     seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
     if (shown.has_shown) fprintf(stderr, "\r%-78s\r", "");
-    if (capacity_status) fprintf(stderr, "plan_trace: %s\n", error.message);
-    if (capacity_status && capacity_status != MEMO_STATUS_INFEASIBLE) {
+    if (capacity_status == MEMO_STATUS_INFEASIBLE)
+        fprintf(stderr, "plan_trace: %s\n", error.message);
+    else if (capacity_status) {
+        fprintf(stderr, "plan_trace: %s: %s%s\n", o.file, error.message,
+                in.names ? " (the file's buffers are numbered from 0)" : "");
         close_input(&in);
         return 2;
     }
@@ -650,6 +734,7 @@ int main(int argc, char** argv) {
         printf("buffers: %lld\n", (long long)plan->n_buffers);
         printf("lower_bound_bytes: %lld\n", (long long)plan->lower_bound_bytes);
         printf("peak_bytes: %lld\n", (long long)plan->peak_bytes);
+        printf("gap_bytes: %lld\n", (long long)(plan->peak_bytes - plan->lower_bound_bytes));
         printf("gap_percent: %.4f\n",
                bound > 0 ? 100 * ((double)plan->peak_bytes - bound) / bound : 0.0);
         printf("proof: %s\n", plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible");

@@ -181,30 +181,36 @@ static void plateaus_and_heap_agree(void) {
     }
 }
 
-/* A full rectangle cut into pieces: its height is the optimum, and greedy rarely meets it. */
+/* The first n buffers become a full rectangle cut into pieces. */
+static void cut_rectangle(memo_plan* plan, int64_t n, int64_t height) {
+    int64_t made = 1;
+    plan->buffers[0].end = 4 * n;
+    plan->buffers[0].size_bytes = height;
+    while (made < n) {
+        memo_buffer* piece = &plan->buffers[memo_test_int(0, made - 1)];
+        memo_buffer* rest = &plan->buffers[made];
+        *rest = *piece;
+        if (memo_test_int(0, 1) && piece->end - piece->begin > 1) {
+            piece->end = rest->begin = memo_test_int(piece->begin + 1, piece->end - 1);
+            made++;
+        } else if (piece->size_bytes > 1) {
+            piece->size_bytes = memo_test_int(1, piece->size_bytes - 1);
+            rest->size_bytes -= piece->size_bytes;
+            made++;
+        }
+    }
+}
+
+/* Its height is the optimum, and greedy rarely meets it. */
 static void search_fills_cut_rectangles(void) {
     int k, n_met = 0;
     for (k = 0; k < 40; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         memo_error error;
-        int64_t made = 1, n = memo_test_int(20, 60), i, offsets[60];
+        int64_t n = memo_test_int(20, 60), i, offsets[60];
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
-        plan->buffers[0].end = 4 * n;
-        plan->buffers[0].size_bytes = 1000;
-        while (made < n) {
-            memo_buffer* piece = &plan->buffers[memo_test_int(0, made - 1)];
-            memo_buffer* rest = &plan->buffers[made];
-            *rest = *piece;
-            if (memo_test_int(0, 1) && piece->end - piece->begin > 1) {
-                piece->end = rest->begin = memo_test_int(piece->begin + 1, piece->end - 1);
-                made++;
-            } else if (piece->size_bytes > 1) {
-                piece->size_bytes = memo_test_int(1, piece->size_bytes - 1);
-                rest->size_bytes -= piece->size_bytes;
-                made++;
-            }
-        }
+        cut_rectangle(plan, n, 1000);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 100000;
         desc.time_limit_s = 1000;
@@ -218,6 +224,51 @@ static void search_fills_cut_rectangles(void) {
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
+}
+
+/* A part that the search does not finish gets all that the others leave. */
+static void no_effort_is_left_over(void) {
+    int k, n_open = 0;
+    for (k = 0; k < 12; k++) {
+        enum { HARD = 300, EASY = 300 };
+        memo_plan* plan;
+        memo_error error;
+        memoi_problem problem;
+        memoi_solution best;
+        memoi_effort effort;
+        memo_log log;
+        int64_t i;
+        CHECK_OK(memo_plan_create(HARD + EASY, 0, 1, &plan, &error));
+        cut_rectangle(plan, HARD, 5000);
+        for (i = 0; i < HARD; i++)
+            plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
+        for (i = HARD; i < HARD + EASY; i++) {
+            plan->buffers[i].begin = 4 * HARD + i;
+            plan->buffers[i].end = plan->buffers[i].begin + 1;
+            plan->buffers[i].size_bytes = memo_test_int(1, 1000);
+        }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        memset(&log, 0, sizeof log);
+        memset(&effort, 0, sizeof effort);
+        effort.deadline = memoi_plan_clock() + 1000;
+        effort.nodes_left = 6000;
+        effort.n_threads = 1;
+        effort.log = &log;
+        best.peak = INT64_MAX;
+        best.is_optimal = 0;
+        best.offsets = (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t));
+        CHECK(best.offsets);
+        CHECK_OK(memoi_greedy_solve(plan, &problem, problem.lower_bound, &best, &error));
+        CHECK_OK(memoi_search_solve(plan, &problem, problem.lower_bound, &effort, &best, &error));
+        n_open += !best.is_optimal;
+        CHECK_CASE(best.is_optimal || effort.nodes_left <= 0, "case %d: %lld nodes are left", k,
+                   (long long)effort.nodes_left);
+        free(best.offsets);
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+    CHECK(n_open > 0);
 }
 
 static void traces_meet_their_bound(void) {
@@ -624,6 +675,7 @@ int main(int argc, char** argv) {
     TEST(plateaus_and_heap_agree);
     TEST(search_meets_brute_force);
     TEST(search_fills_cut_rectangles);
+    TEST(no_effort_is_left_over);
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
     TEST(large_plans_are_improved);

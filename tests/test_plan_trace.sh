@@ -26,7 +26,7 @@ run() { # STATUS ARGUMENTS...
 
 prints_keys() {
     run 0 examples/layer.trace || return 1
-    for key in buffers lower_bound_bytes peak_bytes gap_percent proof engine solve_seconds; do
+    for key in buffers lower_bound_bytes peak_bytes gap_bytes gap_percent proof engine solve_seconds; do
         [ -n "$(value $key "$folder/out")" ] || return 1
     done
 }
@@ -126,6 +126,54 @@ csv_has_every_column() {
     grep -q '^y,3,5,4,0$' "$folder/b.csv"
 }
 
+# Quotes, the mark of UTF-8, line ends of two bytes, a comment and blank lines before the heading, columns in any
+# order, ids that recur or are empty; the rows come back in the file's order.
+csv_as_others_write_it() {
+    printf '\357\273\277# made, by hand\r\n\r\nsize, upper ,lower,id,note\r\n' >"$folder/in.csv"
+    printf '5,9,4,"a,""b""",x\r\n4,\t3,0, c d ,"y, z"\r\n4,2,1,,\r\n4,2,1,c d,' >>"$folder/in.csv"
+    run 0 "$folder/in.csv" --csv "$folder/b.csv" || return 1
+    printf 'id,lower,upper,size,offset\n"a,""b""",4,9,5,0\nc d,0,3,4,0\n' >"$folder/wanted"
+    head -n 3 "$folder/b.csv" | cmp - "$folder/wanted" || return 1
+    sed -n 4p "$folder/b.csv" | grep -q '^,1,2,4,[48]$' && sed -n 5p "$folder/b.csv" | grep -q '^c d,1,2,4,[48]$' || return 1
+    run 0 "$folder/b.csv" --csv "$folder/c.csv" && cmp "$folder/b.csv" "$folder/c.csv"
+}
+
+zero_byte_is_refused() {
+    printf 'id,lower,upper,size\na,0,3,4\0\nb,1,2,5\n' >"$folder/bad"
+    run 2 "$folder/bad" && grep -q 'bad:2: ' "$folder/err"
+}
+
+fault_of_several_rows_names_the_file() {
+    printf 'id,lower,upper,size,offset\na,0,3,4,0\nb,1,2,5,3\n' >"$folder/bad"
+    run 2 "$folder/bad" && grep -q 'bad: buffers 0 and 1' "$folder/err"
+}
+
+capacity_of_any_size() {
+    for capacity in 9 4611686018427387904 9223372036854775807; do
+        printf 'id,lower,upper,size\na,0,3,4\nb,1,2,5\n' | "$tool" - --capacity $capacity >"$folder/out" || return 1
+        [ "$(value peak_bytes "$folder/out")" = 9 ] || return 1
+    done
+}
+
+# A link stays a link; what standard output is called by another name is written to it, not replaced.
+writes_through_links() {
+    ln -s target.csv "$folder/link.csv" && ln -s /proc/self/fd/1 "$folder/stdout.csv" || return 1
+    run 0 examples/layer.trace --csv "$folder/link.csv" && [ -L "$folder/link.csv" ] && [ -s "$folder/target.csv" ] || return 1
+    run 0 examples/layer.trace --csv "$folder/link.csv" && [ -L "$folder/link.csv" ] || return 1
+    [ -e /proc/self/fd/1 ] || return 0
+    run 0 examples/layer.trace --csv "$folder/stdout.csv" && [ -L "$folder/stdout.csv" ] || return 1
+    grep -q '^peak_bytes: ' "$folder/out" && grep -q '^id,lower,upper' "$folder/out"
+}
+
+outputs_do_not_replace_each_other() {
+    cp examples/layer.trace "$folder/own.trace"
+    ln -s own.trace "$folder/own.link"
+    run 2 "$folder/own.trace" --csv "$folder/own.trace" && run 2 "$folder/own.trace" --svg "$folder/own.link" || return 1
+    cmp examples/layer.trace "$folder/own.trace" || return 1
+    run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/new" && [ ! -e "$folder/new" ] || return 1
+    run 0 "$folder/own.trace" --csv /dev/null --json /dev/null
+}
+
 standard_input() {
     status=0
     printf 'malloc 1 100\nmalloc 2 50\nfree 1 100\nmalloc 3 100\nfree 2 50\nfree 3 100\n' |
@@ -182,12 +230,21 @@ else
     skip snapshot_makes_the_round_trip "python3 is not there"
 fi
 test_is csv_has_every_column csv_has_every_column
+test_is csv_as_others_write_it csv_as_others_write_it
+test_is zero_byte_is_refused zero_byte_is_refused
+test_is fault_of_several_rows_names_the_file fault_of_several_rows_names_the_file
+test_is capacity_of_any_size capacity_of_any_size
+test_is writes_through_links writes_through_links
+test_is outputs_do_not_replace_each_other outputs_do_not_replace_each_other
 test_is standard_input standard_input
 test_is capacity_not_met capacity_not_met
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'
 test_is short_row_is_refused refuses 'id,lower,upper,size\nx,1,5\n' 'bad:2: size'
+test_is open_quote_is_refused refuses 'id,lower,upper,size\n"x,1,5,3\n' 'bad:2: '
+test_is gap_outside_is_refused refuses 'id,lower,upper,size,gaps\nx,1,5,3,0-2\n' 'bad:2: '
+test_is column_named_twice_is_refused refuses 'id,lower,upper,size,size\nx,1,5,3,4\n' 'bad:1: '
 test_is heading_is_refused refuses 'id,start,upper,size\nx,1,5,3\n' 'bad:1: '
 test_is unknown_free_is_refused refuses 'malloc 1 4\nfree 2 4\n' 'bad:2: '
 test_is refuses_arguments refuses_arguments
