@@ -894,23 +894,37 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
+/* Is a table asked for?  Without names, all are. */
+static int is_asked(int argc, char** argv, const char* name) {
+    int i, n_names = 0;
+    for (i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], name)) return 1;
+        if (argv[i][0] == '-')
+            i++; /* its value */
+        else
+            n_names++;
+    }
+    return n_names == 0;
+}
+
 int main(int argc, char** argv) {
-    int seeds = 5, i, all = 1;
+    static const char* const names[] = {"traces", "engines", "minimalloc", "minimise", "tight",
+                                        "growth", "layers",  "caching",    "streams"};
+    int seeds = 5, i, k;
     double limit = 10;
     for (i = 1; i < argc; i++) {
+        int is_known = 0;
+        for (k = 0; k < 9; k++) is_known |= !strcmp(argv[i], names[k]);
+        if (is_known) continue;
         if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
             seeds = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--limit") && i + 1 < argc)
             limit = atof(argv[++i]);
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             n_threads = atoi(argv[++i]);
-        else if (argv[i][0] != '-' &&
-                 strstr(" traces engines minimalloc minimise tight growth layers caching "
-                        "streams ",
-                        argv[i]))
-            all = 0;
         else {
-            fprintf(stderr, "plan: there is no table %s; the head of bench/plan.c lists them\n",
+            fprintf(stderr,
+                    "plan: %s: no table and no option; the head of bench/plan.c lists them\n",
                     argv[i]);
             return 2;
         }
@@ -919,30 +933,14 @@ int main(int argc, char** argv) {
         fprintf(stderr, "plan: --seeds and --threads are 1 to 64, --limit above 0\n");
         return 2;
     }
-    for (i = all ? 0 : 1; i < (all ? 1 : argc); i++) {
-        int is_table = all;
-        if (argv[i][0] == '-') { /* an option and its value */
-            i++;
-            continue;
-        }
-#define TABLE(name, print)                                                                         \
-    if (all || !strcmp(argv[i], name)) {                                                           \
-        print;                                                                                     \
-        is_table = 1;                                                                              \
-    }
-        TABLE("traces", print_traces(seeds))
-        TABLE("engines", print_engines(limit))
-        TABLE("minimalloc", print_minimalloc(seeds, limit))
-        TABLE("minimise", print_minimise(seeds, limit))
-        TABLE("tight", print_tight(seeds, limit))
-        TABLE("growth", print_growth(limit))
-        TABLE("caching", print_caching())
-        TABLE("streams", print_streams())
-        TABLE("layers", print_layers(limit))
-        if (is_table) continue;
-        fprintf(stderr, "plan: there is no table %s; the head of bench/plan.c lists them\n",
-                argv[i]);
-        return 2;
-    }
+    if (is_asked(argc, argv, "traces")) print_traces(seeds);
+    if (is_asked(argc, argv, "engines")) print_engines(limit);
+    if (is_asked(argc, argv, "minimalloc")) print_minimalloc(seeds, limit);
+    if (is_asked(argc, argv, "minimise")) print_minimise(seeds, limit);
+    if (is_asked(argc, argv, "tight")) print_tight(seeds, limit);
+    if (is_asked(argc, argv, "growth")) print_growth(limit);
+    if (is_asked(argc, argv, "caching")) print_caching();
+    if (is_asked(argc, argv, "streams")) print_streams();
+    if (is_asked(argc, argv, "layers")) print_layers(limit);
     return is_missing;
 }
