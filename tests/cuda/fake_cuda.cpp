@@ -14,7 +14,7 @@
 
 #include <vector>
 
-enum { MOST = 4096, N_PROCESSORS = 132 };
+enum { MOST = 4096 };
 static const size_t DEVICE_BYTES = (size_t)8 << 30;
 
 /* --- failures on demand --- */
@@ -80,7 +80,7 @@ struct ranges {
 };
 static ranges device_memory, host_memory, registered, reserved, mapped;
 static size_t device_bytes;
-static int n_streams, n_events, n_pages, max_pitch = 2147483647;
+static int n_streams, n_events, n_pages, max_pitch = 2147483647, n_processors = 132;
 static unsigned grid;
 static int n_graphs;
 
@@ -91,6 +91,7 @@ int fake_n_objects(void) {
            n_events + n_pages + n_graphs;
 }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
+void fake_set_n_processors(int n) { n_processors = n; }
 unsigned fake_grid(void) { return grid; }
 
 /* CUDA takes memory that is registered as a whole, or not at all. */
@@ -189,7 +190,7 @@ cudaError_t cudaSetDevice(int ordinal) {
 cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     FAIL_IF_DUE("cudaDeviceGetAttribute");
-    *value = attribute == cudaDevAttrMaxPitch ? max_pitch : N_PROCESSORS;
+    *value = attribute == cudaDevAttrMaxPitch ? max_pitch : n_processors;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int, int) {
@@ -523,7 +524,26 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
     return cudaSuccess;
 }
 
-/* --- what nvcc puts around kernels --- */
+/* --- kernels --- */
+
+/* The limits of every GPU with grids of 2^31 - 1 blocks, so from compute capability 3.0 on. */
+static bool is_launchable(dim3 blocks, dim3 threads) {
+    return blocks.x && blocks.y && blocks.z && threads.x && threads.y && threads.z &&
+           blocks.x <= 0x7fffffff && blocks.y <= 65535 && blocks.z <= 65535 && threads.x <= 1024 &&
+           threads.y <= 1024 && threads.z <= 64 &&
+           (uint64_t)threads.x * threads.y * threads.z <= 1024;
+}
+static cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t stream) {
+    FAIL_IF_DUE("kernel");
+    if (!is_launchable(blocks, threads)) return refuse(cudaErrorInvalidConfiguration);
+    grid = blocks.x;
+    return enqueue(stream, [] {});
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+    return launch(config->gridDim, config->blockDim, config->stream);
+}
+
+/* What nvcc puts around them. */
 
 static dim3 pushed_grid, pushed_block;
 static struct CUstream_st* pushed_stream;
@@ -554,10 +574,8 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
     *kernel = (cudaKernel_t)function;
     return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 blocks, dim3, void**, size_t,
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 blocks, dim3 threads, void**, size_t,
                                cudaStream_t stream) {
-    FAIL_IF_DUE("kernel");
-    grid = blocks.x;
-    return enqueue(stream, [] {});
+    return launch(blocks, threads, stream);
 }
 }

@@ -1,6 +1,6 @@
-/* fake_cuda.h - a CUDA runtime without a GPU, for test_device.cu: device memory is host memory, streams do
- * everything at once or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
- * through fake_enqueue. */
+/* fake_cuda.h - a CUDA runtime without a GPU, for the tests here: device memory is host memory, streams do
+ * everything at once or into a graph, and any call can be told to fail.  Kernels that nvcc
+ * compiled are counted, not run; those of a C++ compiler run in emulated_grid.h; tests run others through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -14,7 +14,8 @@ int fake_n_registered(void);
 int fake_n_host_allocs(void);
 int fake_n_objects(void); /* allocations, registrations, streams, events, pages, spans */
 void fake_set_max_pitch(int n_bytes);
-unsigned fake_grid(void); /* blocks of the latest kernel */
+void fake_set_n_processors(int n); /* 132 until then */
+unsigned fake_grid(void);          /* blocks of the latest kernel */
 /* What a kernel would do; when the graph is launched, where stream is captured. */
 void fake_enqueue(cudaStream_t stream, std::function<void()> operation);
 

@@ -1,5 +1,9 @@
 /* The row kernels on a GPU against their host twins: bit for bit, but for exp and log1p in the merge; then each
  * with 2^31 + 8 elements. */
+#ifndef __CUDACC__
+#include "emulated_grid.h" /* with a C++ compiler: on the CPU */
+#endif
+
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -328,6 +332,16 @@ __global__ static void huge_compare_sums(const float* sums, int64_t n,
     }
 }
 
+template <typename... Parameters, typename... Arguments>
+static void launch(void (*kernel)(Parameters...), memo_stream stream, Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2048, 1, 1);
+    config.blockDim = dim3(256, 1, 1);
+    config.stream = memo_cuda_stream(stream);
+    CHECK_OK(memo_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...),
+                             "a kernel of the test", &error));
+}
+
 typedef struct huge {
     memo_device* device;
     memo_stream stream;
@@ -357,7 +371,7 @@ static int open_huge(huge* h, const char** reason) {
     h->b = (float*)b;
     h->small = small;
     h->n_wrong = (unsigned long long*)counter;
-    huge_fill<<<2048, 256, 0, memo_cuda_stream(h->stream)>>>(h->a, HUGE_ELEMENTS);
+    launch(huge_fill, h->stream, h->a, HUGE_ELEMENTS);
     CHECK_OK(h->device->fill(h->device->context, h->stream, h->b, 0xff, HUGE_ELEMENTS * 4, &error));
     CHECK_OK(h->device->fill(h->device->context, h->stream, h->n_wrong, 0, 8, &error));
     return 1;
@@ -375,8 +389,7 @@ static void close_huge(huge* h) {
 }
 
 static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) {
-    huge_compare<<<2048, 256, 0, memo_cuda_stream(h->stream)>>>(x, HUGE_ELEMENTS, scale,
-                                                                is_mirrored, h->n_wrong);
+    launch(huge_compare, h->stream, x, HUGE_ELEMENTS, scale, is_mirrored, h->n_wrong);
 }
 
 #define OPEN_HUGE(h)                                                                               \
@@ -426,7 +439,7 @@ static void gathers_and_scatters_huge_arrays(void) {
     rows.index = (const int64_t*)h.small;
     rows.to = h.b;
     rows.from = h.a;
-    huge_mirror<<<2048, 256, 0, memo_cuda_stream(h.stream)>>>((int64_t*)h.small, HUGE_ELEMENTS / 8);
+    launch(huge_mirror, h.stream, (int64_t*)h.small, HUGE_ELEMENTS / 8);
     CHECK_OK(memo_cuda_gather_rows(h.stream, &rows, &error));
     compare_huge(&h, h.b, 1, 1);
     CHECK_OK(h.device->fill(h.device->context, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
@@ -464,13 +477,15 @@ static void sums_huge_arrays(void) {
     sums.n_rows = HUGE_ELEMENTS / 8;
     sums.n_columns = 8;
     CHECK_OK(memo_cuda_row_sums(h.stream, &sums, &error));
-    huge_compare_sums<<<2048, 256, 0, memo_cuda_stream(h.stream)>>>((const float*)h.small,
-                                                                    sums.n_rows, h.n_wrong);
+    launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
     close_huge(&h);
 }
 
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
+#ifndef __CUDACC__
+    fake_set_n_processors(1); /* a small grid, whose threads take several strides */
+#endif
     TEST(casts_as_on_the_host);
     TEST(every_sixteen_bits_widen_alike);
     TEST(moves_rows_as_on_the_host);
