@@ -222,9 +222,10 @@ static void sums_rows_as_on_the_host(void) {
         memset(&sums, 0, sizeof sums);
         sums.a_type = random_type();
         sums.b_type = random_type();
-        sums.n_rows = memo_test_int(0, 200);
         sums.n_columns = memo_test_int(0, 3) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 300);
+        if (memo_test_int(0, 3) == 0) sums.n_columns = memo_test_int(0, 8); /* then more rows */
         sums.b_stride = memo_test_int(0, 1) * (sums.n_columns + 16);
+        sums.n_rows = memo_test_int(0, QUARTER / 4 / (sums.n_columns + 16));
         sums.a = s.host;
         sums.b = s.host + QUARTER;
         sums.sums = (float*)(void*)(s.host + 2 * QUARTER);
@@ -258,6 +259,10 @@ static void merges_as_on_the_host(void) {
         merge.n_batches = memo_test_int(0, 3);
         merge.n_rows = memo_test_int(0, 60);
         merge.n_columns = memo_test_int(0, 2) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 200);
+        if (memo_test_int(0, 3) == 0) { /* more rows of fewer columns */
+            merge.n_rows = memo_test_int(500, 1300);
+            merge.n_columns = memo_test_int(0, 8);
+        }
         merge.batch_stride_rows = memo_test_int(0, 1) * (merge.n_rows + 5);
         merge.lse = (float*)(void*)s.host;
         merge.part_lse = (float*)(void*)(s.host + rows_bytes);
