@@ -20,6 +20,7 @@ static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 
 #define __launch_bounds__(...)
+#define MEMOI_VECTORS /* the accesses of a GPU, so that a sanitizer sees those that are not aligned */
 
 enum { EMULATED_LANES = 32, EMULATED_STACK_BYTES = 64 << 10 };
 

@@ -243,7 +243,7 @@ enum {
     FAR_ROW = 5,
     FAR_TAIL = 60
 }; /* elements of a row; rows or items whose results are looked at */
-static const int64_t FAR_BYTES = (int64_t)180 << 30;
+static const int64_t FAR_BYTES = (int64_t)280 << 30;
 
 static char* reserve(void) {
     void* address = mmap(NULL, (size_t)FAR_BYTES, PROT_READ | PROT_WRITE,
@@ -276,7 +276,7 @@ static int open_far(far* f, int n_strides, int64_t items_per_block) {
 #define FOR_FAR(f, items_per_block)                                                                \
     for (int strides_ = 1; strides_ < 3; strides_++, close_far(&f))                                \
         if (!open_far(&f, strides_, items_per_block))                                              \
-            SKIP("no room for four arrays of 180 GiB addresses");                                  \
+            SKIP("no room for four arrays of 280 GiB addresses");                                  \
         else
 
 static float far_number(int64_t i) { return (float)(i % 251 + 1); }
@@ -289,12 +289,16 @@ static void casts_far_elements(void) {
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
         memo_cast_desc cast;
         memset(&cast, 0, sizeof cast);
-        cast.n = 4 * f.n_items - 1;
+        cast.n = 8 * f.n_items - 1;
         cast.to = f.to;
         cast.from = f.from;
+        fill_tail(f.from, cast.n / 2 + 1,
+                  4 * FAR_TAIL); /* of the first groups, and of the second */
         fill_tail(f.from, cast.n, 4 * FAR_TAIL);
         CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
         for (int64_t i = cast.n - 4 * FAR_TAIL; i < cast.n; i++)
+            CHECK(((float*)(void*)f.to)[i] == far_number(i));
+        for (int64_t i = cast.n / 2 + 1 - 4 * FAR_TAIL; i < cast.n / 2 + 1; i++)
             CHECK(((float*)(void*)f.to)[i] == far_number(i));
         CHECK(((float*)(void*)f.to)[cast.n] == 0);
     }
@@ -318,11 +322,11 @@ static void adds_far_elements(void) {
     }
 }
 
-/* Row of three blocks; index mirrors the last rows. */
+/* Rows of three blocks, so two items; index mirrors the last rows. */
 static void moves_far_rows(void) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
-        const int64_t n_rows = f.n_items / 3, n_tail = FAR_TAIL, n_each = 12;
+        const int64_t n_rows = f.n_items / 2, n_tail = FAR_TAIL, n_each = 12;
         int64_t* index = (int64_t*)(void*)f.index;
         memo_rows_desc rows;
         memset(&rows, 0, sizeof rows);
