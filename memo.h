@@ -1127,10 +1127,14 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #endif
 }
 
-/* --- a few numbers: what a thread takes at a time ---
+/* --- a few numbers: what a thread reads at a time ---
  *
- * Eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that neighbouring
- * threads write neighbouring 16 bytes there too. */
+ * A group: eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that
+ * neighbouring threads write neighbouring 16 bytes there too.
+ *
+ * An item of gather, scatter, add and cast takes two groups of a row, half a row apart, and reads
+ * both before it writes one: a GPU is as fast as its memory only where enough of it is on the way.
+ * So what is read stays as it is until all is read; nothing waits for the first group before. */
 
 #define MEMO_ROW_GROUP 8
 
@@ -1188,7 +1192,7 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
     return 0;
 }
 
-/* n elements, at most 8; what lies behind them is 0. */
+/* n elements, at most 8, or none; what lies behind them is 0. */
 MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
@@ -1238,7 +1242,7 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
             memoi_pair_widen(to + 2 * k, group->words[k], type);
     }
 }
-/* The first n numbers, at most 8; from holds 8. */
+/* The first n numbers, at most 8, or none; from holds 8. */
 MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
     int words = memoi_row_words(to, type, n), k;
     if (words && type != MEMO_TYPE_F32) {
@@ -1278,9 +1282,9 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
     return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
 }
 
-/* The group of a matrix at a column. */
-MEMO_INLINE void memoi_row_load(memo_row_group* group, const void* matrix, memo_type type,
-                                int64_t stride, int64_t row, int64_t column, int32_t n) {
+/* The group of a matrix that begins at a column. */
+MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
+                                     int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
         group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
 }
@@ -1299,9 +1303,7 @@ MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
     return n / n_each + (n % n_each != 0);
 }
 
-/* An item takes two groups (or blocks) of a row that lie half a row apart, and reads both before it
- * writes one, so that twice as much memory is on its way to a GPU's threads; the second may lie
- * behind the end.  Items of a row, from its groups: */
+/* Items of a row of so many groups; the last one's second group may lie behind the end. */
 MEMO_INLINE int64_t memoi_n_pairs(int64_t n_groups) { return n_groups / 2 + n_groups % 2; }
 
 /* --- gather and scatter ---
@@ -1328,7 +1330,7 @@ MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
 }
 
-/* n bytes of a row, at most 16; n below 1: none.  Without a row they are 0. */
+/* n bytes of a row, at most 16, or none; without a row they are 0. */
 MEMO_INLINE memo_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
     memo_row_group block;
     int k;
@@ -1385,7 +1387,7 @@ MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
                    n_pairs);
 }
 
-/* --- rows that several threads share: lane l of 8 takes items l, l + 8, ... of a row --- */
+/* --- rows that several threads share: lane l of 8 takes groups l, l + 8, ... of a row --- */
 
 #define MEMO_ROW_LANES 8
 
@@ -1492,10 +1494,10 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     column <<= shift;
     n = memoi_row_rest(add->n_columns, column, shift);
     n_second = memoi_row_rest(add->n_columns, second, shift);
-    memoi_row_load(&a, add->a, add->a_type, add->a_stride, row, column, n);
-    memoi_row_load(&b, add->b, add->b_type, add->b_stride, row, column, n);
-    memoi_row_load(&second_a, add->a, add->a_type, add->a_stride, row, second, n_second);
-    memoi_row_load(&second_b, add->b, add->b_type, add->b_stride, row, second, n_second);
+    memoi_group_load_at(&a, add->a, add->a_type, add->a_stride, row, column, n);
+    memoi_group_load_at(&b, add->b, add->b_type, add->b_stride, row, column, n);
+    memoi_group_load_at(&second_a, add->a, add->a_type, add->a_stride, row, second, n_second);
+    memoi_group_load_at(&second_b, add->b, add->b_type, add->b_stride, row, second, n_second);
     memoi_add_groups(add, row, column, &a, &b, n);
     memoi_add_groups(add, row, second, &second_a, &second_b, n_second);
 }
@@ -1521,8 +1523,8 @@ MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row,
         memo_row_group a_group, b_group;
         float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
         int k;
-        memoi_row_load(&a_group, sums->a, sums->a_type, sums->a_stride, row, column, n);
-        memoi_row_load(&b_group, sums->b, sums->b_type, sums->b_stride, row, column, n);
+        memoi_group_load_at(&a_group, sums->a, sums->a_type, sums->a_stride, row, column, n);
+        memoi_group_load_at(&b_group, sums->b, sums->b_type, sums->b_stride, row, column, n);
         memoi_group_widen(a, &a_group, sums->a_type);
         memoi_group_widen(b, &b_group, sums->b_type);
         MEMOI_UNROLL
@@ -1555,8 +1557,8 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     int32_t n = memoi_row_rest(cast->n, first, shift);
     int32_t n_second = memoi_row_rest(cast->n, second, shift);
     memo_row_group group, second_group;
-    memoi_row_load(&group, cast->from, cast->from_type, 0, 0, first, n);
-    memoi_row_load(&second_group, cast->from, cast->from_type, 0, 0, second, n_second);
+    memoi_group_load_at(&group, cast->from, cast->from_type, 0, 0, first, n);
+    memoi_group_load_at(&second_group, cast->from, cast->from_type, 0, 0, second, n_second);
     memoi_cast_group(cast, first, &group, n);
     memoi_cast_group(cast, second, &second_group, n_second);
 }
