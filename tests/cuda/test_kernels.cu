@@ -85,7 +85,7 @@ static void casts_as_on_the_host(void) {
         memset(&cast, 0, sizeof cast);
         cast.to_type = random_type();
         cast.from_type = random_type();
-        cast.n = memo_test_int(0, 60000);
+        cast.n = memo_test_int(0, 120000);
         cast.from = s.host + memo_test_int(0, 5) * memo_row_type_bytes(cast.from_type);
         cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memo_row_type_bytes(cast.to_type);
         fill_numbers(s.host, cast.from_type, 2 * QUARTER);
@@ -145,26 +145,28 @@ static void moves_rows_as_on_the_host(void) {
     for (c = 0; c < 80; c++) {
         memo_rows_desc rows, on_gpu;
         int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
-        int64_t unit = memo_test_int(0, 2) ? 16 : 1, i;
+        int is_many = memo_test_int(0, 3) == 0; /* short rows */
+        int64_t unit = !is_many && memo_test_int(0, 2) ? 16 : 1, n_most = is_many ? 15000 : 500, i;
         int is_gather = (int)memo_test_int(0, 1);
         memset(&rows, 0, sizeof rows);
         for (i = 0; i < QUARTER; i++) s.host[i] = (char)memo_test_random();
         memset(s.host + QUARTER, 0x55, 2 * QUARTER);
-        rows.n_rows = memo_test_int(0, 500);
-        rows.n_indexed_rows = memo_test_int(0, 500);
-        rows.row_bytes = unit * memo_test_int(0, unit == 16 ? 20 : 400);
+        rows.n_rows = memo_test_int(0, n_most);
+        rows.n_indexed_rows = memo_test_int(0, n_most);
+        rows.row_bytes =
+            is_many ? memo_test_int(1, 8) : unit * memo_test_int(0, unit == 16 ? 20 : 400);
         rows.to_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 3 * unit);
         rows.from_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 5 * unit);
         rows.from = s.host + (unit == 1) * memo_test_int(0, 3);
         rows.to = s.host + QUARTER + (unit == 1) * memo_test_int(0, 3);
         rows.index = index;
-        for (i = 0; i < 500; i++) index[i] = i;
-        for (i = 499; i > 0; i--) {
+        for (i = 0; i < n_most; i++) index[i] = i;
+        for (i = n_most - 1; i > 0; i--) {
             int64_t k = memo_test_int(0, i), other = index[k];
             index[k] = index[i];
             index[i] = other;
         }
-        index[memo_test_int(0, 499)] = -1;
+        index[memo_test_int(0, n_most - 1)] = -1;
         send(&s);
         on_gpu = rows;
         on_gpu.from = ON_GPU(rows.from);
@@ -194,6 +196,12 @@ static void adds_as_on_the_host(void) {
         add.a_stride = memo_test_int(0, 1) * (add.n_columns + 8);
         add.b_stride = memo_test_int(0, 1) * (add.n_columns + 3);
         add.to_stride = memo_test_int(0, 1) * (add.n_columns + 16);
+        if (memo_test_int(0, 3) == 0) { /* short rows, more of them */
+            add.n_rows = memo_test_int(1, 15000);
+            add.n_columns = memo_test_int(1, 2);
+            add.a_stride = add.n_columns + memo_test_int(0, 2);
+            add.b_stride = add.to_stride = 4;
+        }
         add.a = s.host + memo_test_int(0, 3) * 4;
         add.b = s.host + QUARTER + memo_test_int(0, 3) * 4;
         add.to = s.host + 2 * QUARTER + memo_test_int(0, 3) * 4;
@@ -205,6 +213,12 @@ static void adds_as_on_the_host(void) {
         on_gpu.a = ON_GPU(add.a);
         on_gpu.b = ON_GPU(add.b);
         on_gpu.to = ON_GPU(add.to);
+        if (memo_test_int(0, 2) == 0) { /* in place */
+            add.a = add.to;
+            on_gpu.a = on_gpu.to;
+            add.a_type = on_gpu.a_type = add.to_type;
+            add.a_stride = on_gpu.a_stride = add.to_stride;
+        }
         CHECK_OK(memo_row_add(&add, &error));
         CHECK_OK(memo_cuda_add(s.stream, &on_gpu, &error));
         receive(&s);
