@@ -1,6 +1,6 @@
-/* fake_cuda.h - a CUDA runtime without a GPU, for the tests here: device memory is host memory, streams do
- * everything at once or into a graph, and any call can be told to fail.  Kernels that nvcc
- * compiled are counted, not run; those of a C++ compiler run in emulated_grid.h; tests run others through fake_enqueue. */
+/* fake_cuda.h - a CUDA runtime without a GPU, for the tests here: device memory is host memory, streams do everything at
+ * once or into a graph, and any call can be told to fail.  Kernels that nvcc compiled are counted, not run; those of a C++
+ * compiler run in emulated_grid.h; tests run others through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
