@@ -1132,9 +1132,10 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
  * A group: eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that
  * neighbouring threads write neighbouring 16 bytes there too.
  *
- * An item of gather, scatter, add and cast takes two groups of a row, half a row apart, and reads
- * both before it writes one: a GPU is as fast as its memory only where enough of it is on the way.
- * So what is read stays as it is until all is read; nothing waits for the first group before. */
+ * A GPU is as fast as its memory only where enough of it is on the way.  So an item of gather,
+ * scatter, add and cast takes two groups of a row, half a row apart, and reads both before it writes
+ * one; row sums read two before they add one; and what is read stays as it lies in memory until all
+ * is read, so that nothing waits for the first group before. */
 
 #define MEMO_ROW_GROUP 8
 
@@ -1514,21 +1515,34 @@ typedef struct memo_row_sums_desc {
     int64_t a_stride, b_stride;
 } memo_row_sums_desc;
 
+/* The group of products at a column, in order. */
+MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
+                                  const memo_row_group* a_group, const memo_row_group* b_group) {
+    float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(a, a_group, sums->a_type);
+    memoi_group_widen(b, b_group, sums->b_type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    return sum;
+}
 MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
+    const int64_t step = MEMO_ROW_LANES * MEMO_ROW_GROUP;
     float sum = 0;
-    int64_t column;
-    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < sums->n_columns;
-         column += MEMO_ROW_LANES * MEMO_ROW_GROUP) {
-        int32_t n = memoi_row_rest(sums->n_columns, column, 3);
-        memo_row_group a_group, b_group;
-        float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
-        int k;
-        memoi_group_load_at(&a_group, sums->a, sums->a_type, sums->a_stride, row, column, n);
-        memoi_group_load_at(&b_group, sums->b, sums->b_type, sums->b_stride, row, column, n);
-        memoi_group_widen(a, &a_group, sums->a_type);
-        memoi_group_widen(b, &b_group, sums->b_type);
-        MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    int64_t column, second;
+    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
+        memo_row_group a, b, second_a, second_b;
+        int32_t n = memoi_row_rest(sums->n_columns, column, 3), n_second = 0;
+        second = column + step;
+        if (second < sums->n_columns) n_second = memoi_row_rest(sums->n_columns, second, 3);
+        memoi_group_load_at(&a, sums->a, sums->a_type, sums->a_stride, row, column, n);
+        memoi_group_load_at(&b, sums->b, sums->b_type, sums->b_stride, row, column, n);
+        memoi_group_load_at(&second_a, sums->a, sums->a_type, sums->a_stride, row, second,
+                            n_second);
+        memoi_group_load_at(&second_b, sums->b, sums->b_type, sums->b_stride, row, second,
+                            n_second);
+        sum = memoi_sum_group(sums, sum, &a, &b);
+        if (n_second) sum = memoi_sum_group(sums, sum, &second_a, &second_b);
     }
     return sum;
 }

@@ -1483,7 +1483,8 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+/* Four blocks at a time: left alone, the compiler takes registers for three. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_row_sums_kernel(const __grid_constant__ memo_row_sums_desc sums, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
