@@ -1139,180 +1139,167 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #endif
 }
 
-/* --- a few numbers: what a thread takes at a time ---
+/* --- a few numbers: what a thread reads at a time ---
  *
- * Eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that neighbouring
- * threads write neighbouring 16 bytes there too. */
+ * A group: eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that
+ * neighbouring threads write neighbouring 16 bytes there too.
+ *
+ * A GPU is as fast as its memory only where enough of it is on the way.  So an item of gather,
+ * scatter, add and cast takes two groups of a row, half a row apart, and reads both before it writes
+ * one; row sums read two before they add one; and what is read stays as it lies in memory until all
+ * is read, so that nothing waits for the first group before. */
 
 #define MEMO_ROW_GROUP 8
 
 #if defined(__CUDA_ARCH__)
-#define MEMOI_UNROLL _Pragma("unroll")
+#define MEMOI_UNROLL  _Pragma("unroll")
+#define MEMOI_VECTORS /* several words in one access */
 #else
 #define MEMOI_UNROLL
 #endif
 
-typedef struct memo_row_block {
-    uint32_t words[4];
-} memo_row_block;
+/* Up to 8 numbers as they lie in memory: one F32 in a word, or two of a 16-bit type; or bytes. */
+typedef struct memo_row_group {
+    uint32_t words[MEMO_ROW_GROUP];
+} memo_row_group;
 
-MEMO_INLINE memo_row_block memoi_block_load(const void* from) {
-    memo_row_block block;
-#if defined(__CUDA_ARCH__)
-    uint4 v = *(const uint4*)from;
-    block.words[0] = v.x;
-    block.words[1] = v.y;
-    block.words[2] = v.z;
-    block.words[3] = v.w;
+/* 2 or 4 words at an address that is aligned to as many. */
+MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
+#if defined(MEMOI_VECTORS)
+    if (n == 4) {
+        uint4 v = *(const uint4*)from;
+        to[0] = v.x;
+        to[1] = v.y;
+        to[2] = v.z;
+        to[3] = v.w;
+    } else {
+        uint2 v = *(const uint2*)from;
+        to[0] = v.x;
+        to[1] = v.y;
+    }
 #else
-    memcpy(&block, from, sizeof block);
-#endif
-    return block;
-}
-MEMO_INLINE void memoi_block_store(void* to, memo_row_block block) {
-#if defined(__CUDA_ARCH__)
-    *(uint4*)to = make_uint4(block.words[0], block.words[1], block.words[2], block.words[3]);
-#else
-    memcpy(to, &block, sizeof block);
+    memcpy(to, from, (size_t)n * 4);
 #endif
 }
-/* The first two words of a block. */
-MEMO_INLINE memo_row_block memoi_block_load_half(const void* from) {
-    memo_row_block block;
-#if defined(__CUDA_ARCH__)
-    uint2 v = *(const uint2*)from;
-    block.words[0] = v.x;
-    block.words[1] = v.y;
+MEMO_INLINE void memoi_words_store(void* to, const uint32_t* from, int n) {
+#if defined(MEMOI_VECTORS)
+    if (n == 4)
+        *(uint4*)to = make_uint4(from[0], from[1], from[2], from[3]);
+    else
+        *(uint2*)to = make_uint2(from[0], from[1]);
 #else
-    memcpy(&block, from, 8);
-#endif
-    block.words[2] = block.words[3] = 0;
-    return block;
-}
-MEMO_INLINE void memoi_block_store_half(void* to, memo_row_block block) {
-#if defined(__CUDA_ARCH__)
-    *(uint2*)to = make_uint2(block.words[0], block.words[1]);
-#else
-    memcpy(to, &block, 8);
+    memcpy(to, from, (size_t)n * 4);
 #endif
 }
 
-MEMO_INLINE int memoi_is_block_aligned(const void* address) {
-    return ((uintptr_t)address & 15) == 0;
+MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
+    return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
 }
 
-/* How n elements of a type lie: 2 or more words of a block in one access, or (0) element by
+/* How n elements of a type lie: in 8, 4 or 2 words of aligned accesses, or (0) element by
  * element. */
-MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int64_t n) {
+MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
     int is_f32 = type == MEMO_TYPE_F32;
-    if (n >= 8 && memoi_is_block_aligned(address)) return is_f32 ? 8 : 4;
-    if (n == 4 && ((uintptr_t)address & (is_f32 ? 15 : 7)) == 0) return is_f32 ? 4 : 2;
+    if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
+    if (n == 4 && memoi_is_aligned_to(address, is_f32 ? 16 : 8)) return is_f32 ? 4 : 2;
     return 0;
 }
 
-/* Words of a 16-bit type to numbers, and back. */
-MEMO_INLINE void memoi_block_widen(float* to, memo_row_block block, memo_type type) {
-    int k;
-    MEMOI_UNROLL
-    for (k = 0; k < 4; k++) {
-        uint32_t word = block.words[k];
-        if (type == MEMO_TYPE_BF16) {
-            to[2 * k] = memo_f32_from_bits(word << 16);
-            to[2 * k + 1] = memo_f32_from_bits(word & 0xffff0000u);
-        } else {
-            to[2 * k] = memo_f32_from_f16((uint16_t)(word & 0xffff));
-            to[2 * k + 1] = memo_f32_from_f16((uint16_t)(word >> 16));
-        }
-    }
-}
-MEMO_INLINE memo_row_block memoi_block_narrow(const float* from, memo_type type) {
-    memo_row_block block;
-    int k;
-    MEMOI_UNROLL
-    for (k = 0; k < 4; k++) {
-        if (type == MEMO_TYPE_BF16)
-            block.words[k] = memo_bf16_from_f32(from[2 * k]) |
-                             (uint32_t)memo_bf16_from_f32(from[2 * k + 1]) << 16;
-        else
-            block.words[k] =
-                memo_f16_from_f32(from[2 * k]) | (uint32_t)memo_f16_from_f32(from[2 * k + 1]) << 16;
-    }
-    return block;
-}
-
-/* Up to 8 numbers; what lies behind n is 0. */
-MEMO_INLINE void memoi_group_load(float* to, const void* from, memo_type type, int64_t n) {
+/* n elements, at most 8, or none; what lies behind them is 0. */
+MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
+                                  int32_t n) {
     int words = memoi_row_words(from, type, n), k;
-    if (words && type != MEMO_TYPE_F32) {
-        memoi_block_widen(to, words == 4 ? memoi_block_load(from) : memoi_block_load_half(from),
-                          type);
-        return;
-    }
-    if (words) {
-        memo_row_block first = memoi_block_load(from), second;
-        for (k = 0; k < 4; k++) second.words[k] = 0;
-        if (words == 8) second = memoi_block_load((const char*)from + 16);
-        MEMOI_UNROLL
-        for (k = 0; k < 4; k++) {
-            to[k] = memo_f32_from_bits(first.words[k]);
-            to[k + 4] = memo_f32_from_bits(second.words[k]);
-        }
-        return;
-    }
     MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++) {
-        if (k >= n)
-            to[k] = 0;
-        else if (type == MEMO_TYPE_F32)
-            to[k] = ((const float*)from)[k];
-        else if (type == MEMO_TYPE_BF16)
-            to[k] = memo_f32_from_bf16(((const uint16_t*)from)[k]);
-        else
-            to[k] = memo_f32_from_f16(((const uint16_t*)from)[k]);
+    for (k = 0; k < MEMO_ROW_GROUP; k++) group->words[k] = 0;
+    if (words == 2) {
+        memoi_words_load(group->words, from, 2);
+    } else if (words) {
+        memoi_words_load(group->words, from, 4);
+        if (words == 8) memoi_words_load(group->words + 4, (const char*)from + 16, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) {
+            if (k >= n) continue;
+            if (type == MEMO_TYPE_F32)
+                group->words[k] = memo_f32_bits(((const float*)from)[k]);
+            else
+                group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
+        }
     }
 }
 
-/* The first n of them, at most 8; from holds 8. */
-MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int64_t n) {
+/* A pair of a 16-bit type to numbers, and back. */
+MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
+    if (type == MEMO_TYPE_BF16) {
+        to[0] = memo_f32_from_bits(pair << 16);
+        to[1] = memo_f32_from_bits(pair & 0xffff0000u);
+    } else {
+        to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
+        to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
+    }
+}
+MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
+    if (type == MEMO_TYPE_BF16)
+        return memo_bf16_from_f32(from[0]) | (uint32_t)memo_bf16_from_f32(from[1]) << 16;
+    return memo_f16_from_f32(from[0]) | (uint32_t)memo_f16_from_f32(from[1]) << 16;
+}
+
+MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_type type) {
+    int k;
+    if (type == MEMO_TYPE_F32) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memo_f32_from_bits(group->words[k]);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP / 2; k++)
+            memoi_pair_widen(to + 2 * k, group->words[k], type);
+    }
+}
+/* The first n numbers, at most 8, or none; from holds 8. */
+MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
     int words = memoi_row_words(to, type, n), k;
     if (words && type != MEMO_TYPE_F32) {
-        memo_row_block block = memoi_block_narrow(from, type);
-        if (words == 4)
-            memoi_block_store(to, block);
-        else
-            memoi_block_store_half(to, block);
-        return;
-    }
-    if (words) {
-        memo_row_block first, second;
+        uint32_t pairs[4];
         MEMOI_UNROLL
-        for (k = 0; k < 4; k++) {
-            first.words[k] = memo_f32_bits(from[k]);
-            second.words[k] = memo_f32_bits(from[k + 4]);
-        }
-        memoi_block_store(to, first);
-        if (words == 8) memoi_block_store((char*)to + 16, second);
-        return;
-    }
-    MEMOI_UNROLL
-    for (k = 0; k < MEMO_ROW_GROUP; k++) {
-        if (k >= n) continue;
-        if (type == MEMO_TYPE_F32)
-            ((float*)to)[k] = from[k];
-        else if (type == MEMO_TYPE_BF16)
-            ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
+        for (k = 0; k < 4; k++) pairs[k] = memoi_pair_narrow(from + 2 * k, type);
+        if (words == 4)
+            memoi_words_store(to, pairs, 4);
         else
-            ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
+            memoi_words_store(to, pairs, 2);
+    } else if (words) {
+        uint32_t bits[MEMO_ROW_GROUP];
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memo_f32_bits(from[k]);
+        memoi_words_store(to, bits, 4);
+        if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) {
+            if (k >= n) continue;
+            if (type == MEMO_TYPE_F32)
+                ((float*)to)[k] = from[k];
+            else if (type == MEMO_TYPE_BF16)
+                ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
+            else
+                ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
+        }
     }
 }
 
-/* Numbers an item takes of a row, as a power of two. */
+/* Numbers of a group, as a power of two. */
 MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
 MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
     return (n + ((int64_t)1 << shift) - 1) >> shift;
 }
-MEMO_INLINE int64_t memoi_row_rest(int64_t n, int64_t first, int shift) {
-    return n - first < (int64_t)1 << shift ? n - first : (int64_t)1 << shift;
+MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
+    return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
+}
+
+/* The group of a matrix that begins at a column. */
+MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
+                                     int64_t stride, int64_t row, int64_t column, int32_t n) {
+    memoi_group_load(
+        group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
 }
 
 /* Item counts rows of n_each items: which row, and which of its items. */
@@ -1328,6 +1315,9 @@ MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
 MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
     return n / n_each + (n % n_each != 0);
 }
+
+/* Items of a row of so many groups; the last one's second group may lie behind the end. */
+MEMO_INLINE int64_t memoi_n_pairs(int64_t n_groups) { return n_groups / 2 + n_groups % 2; }
 
 /* --- gather and scatter ---
  *
@@ -1345,48 +1335,72 @@ typedef struct memo_rows_desc {
 } memo_rows_desc;
 
 #define MEMO_ROW_BLOCK_BYTES 16
-/* Items of a gather or scatter: blocks of 16 bytes, the last of a row may be short. */
+/* Items of a gather or scatter: pairs of blocks of 16 bytes, the last of a row may be short. */
+MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
+    return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES));
+}
 MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
-    return rows->n_rows * memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES);
+    return rows->n_rows * memoi_rows_pairs(rows);
 }
 
-MEMO_INLINE void memoi_block_move(char* to, const char* from, int64_t n_bytes) {
-    memo_row_block block;
+/* n bytes of a row, at most 16, or none; without a row they are 0. */
+MEMO_INLINE memo_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
+    memo_row_group block;
     int k;
-    for (k = 0; k < 4; k++) block.words[k] = 0;
-    if (n_bytes >= MEMO_ROW_BLOCK_BYTES && memoi_is_block_aligned(to) &&
-        (!from || memoi_is_block_aligned(from))) {
-        memoi_block_store(to, from ? memoi_block_load(from) : block);
-        return;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++) block.words[k] = 0;
+    if (!row) return block;
+    if (n == MEMO_ROW_BLOCK_BYTES && memoi_is_aligned_to(row + at, MEMO_ROW_BLOCK_BYTES)) {
+        memoi_words_load(block.words, row + at, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_BLOCK_BYTES; k++)
+            if (k < n) block.words[k / 4] |= (uint32_t)(unsigned char)row[at + k] << (k % 4 * 8);
     }
-    if (n_bytes > MEMO_ROW_BLOCK_BYTES) n_bytes = MEMO_ROW_BLOCK_BYTES;
-    for (k = 0; k < n_bytes; k++) to[k] = (char)(from ? from[k] : 0);
+    return block;
+}
+MEMO_INLINE void memoi_block_store(char* to, memo_row_group block, int32_t n) {
+    int k;
+    if (n == MEMO_ROW_BLOCK_BYTES && memoi_is_aligned_to(to, MEMO_ROW_BLOCK_BYTES)) {
+        memoi_words_store(to, block.words, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_BLOCK_BYTES; k++)
+            if (k < n) to[k] = (char)(block.words[k / 4] >> (k % 4 * 8) & 0xff);
+    }
+}
+
+/* An item of a row; without from, zeros. */
+MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
+                                int64_t n_pairs) {
+    int64_t at = item * MEMO_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMO_ROW_BLOCK_BYTES;
+    int32_t n = memoi_row_rest(n_bytes, at, 4), n_second = memoi_row_rest(n_bytes, second_at, 4);
+    memo_row_group block = memoi_block_load(from, at, n);
+    memo_row_group second = memoi_block_load(from, second_at, n_second);
+    memoi_block_store(to + at, block, n);
+    memoi_block_store(to + second_at, second, n_second);
 }
 
 MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
-    int64_t block, row, source;
-    row = memoi_row_of(item, memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES), &block);
-    source = rows->index[row];
-    block *= MEMO_ROW_BLOCK_BYTES;
-    memoi_block_move((char*)rows->to + row * rows->to_stride_bytes + block,
-                     source >= 0 && source < rows->n_indexed_rows
-                         ? (const char*)rows->from + source * rows->from_stride_bytes + block
-                         : (const char*)0,
-                     rows->row_bytes - block);
+    int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
+    int64_t source = rows->index[row];
+    memoi_row_move((char*)rows->to + row * rows->to_stride_bytes,
+                   source >= 0 && source < rows->n_indexed_rows
+                       ? (const char*)rows->from + source * rows->from_stride_bytes
+                       : (const char*)0,
+                   rows->row_bytes, pair, n_pairs);
 }
 
 MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
-    int64_t block, row, target;
-    row = memoi_row_of(item, memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES), &block);
-    target = rows->index[row];
-    block *= MEMO_ROW_BLOCK_BYTES;
+    int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
+    int64_t target = rows->index[row];
     if (target < 0 || target >= rows->n_indexed_rows) return;
-    memoi_block_move((char*)rows->to + target * rows->to_stride_bytes + block,
-                     (const char*)rows->from + row * rows->from_stride_bytes + block,
-                     rows->row_bytes - block);
+    memoi_row_move((char*)rows->to + target * rows->to_stride_bytes,
+                   (const char*)rows->from + row * rows->from_stride_bytes, rows->row_bytes, pair,
+                   n_pairs);
 }
 
-/* --- rows that several threads share: lane l of 8 takes items l, l + 8, ... of a row --- */
+/* --- rows that several threads share: lane l of 8 takes groups l, l + 8, ... of a row --- */
 
 #define MEMO_ROW_LANES 8
 
@@ -1438,12 +1452,15 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
         float* to = merge->out + place * merge->n_columns + column;
         const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
                                                               memo_row_type_bytes(merge->part_type);
-        int64_t n = memoi_row_rest(merge->n_columns, column, shift);
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
+        memo_row_group part_group, out_group;
         float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
         int k;
-        memoi_group_load(other, part, merge->part_type, n);
+        memoi_group_load(&part_group, part, merge->part_type, n);
+        memoi_group_load(&out_group, to, MEMO_TYPE_F32, weight != 1 ? n : 0);
+        memoi_group_widen(other, &part_group, merge->part_type);
+        memoi_group_widen(out, &out_group, MEMO_TYPE_F32);
         if (weight != 1) {
-            memoi_group_load(out, to, MEMO_TYPE_F32, n);
             MEMOI_UNROLL
             for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
         }
@@ -1461,28 +1478,41 @@ typedef struct memo_add_desc {
     int64_t to_stride, a_stride, b_stride;
 } memo_add_desc;
 
-MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
-    return add->n_rows * memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type));
+MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) {
+    return memoi_n_pairs(memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type)));
 }
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
-    const int shift = memoi_row_shift(add->to_type);
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+    return add->n_rows * memoi_add_pairs(add);
+}
+MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t column,
+                                  const memo_row_group* a_group, const memo_row_group* b_group,
+                                  int32_t n) {
     float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
-    int64_t row = 0, column = item, n;
     int k;
-    if (add->n_rows > 1) row = memoi_row_of(item, memoi_n_shifted(add->n_columns, shift), &column);
-    column <<= shift;
-    n = memoi_row_rest(add->n_columns, column, shift);
-    memoi_group_load(
-        a, (const char*)add->a + (row * add->a_stride + column) * memo_row_type_bytes(add->a_type),
-        add->a_type, n);
-    memoi_group_load(
-        b, (const char*)add->b + (row * add->b_stride + column) * memo_row_type_bytes(add->b_type),
-        add->b_type, n);
+    memoi_group_widen(a, a_group, add->a_type);
+    memoi_group_widen(b, b_group, add->b_type);
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
     memoi_group_store((char*)add->to +
                           (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
                       a, add->to_type, n);
+}
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    const int shift = memoi_row_shift(add->to_type);
+    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add), second;
+    int32_t n, n_second;
+    memo_row_group a, b, second_a, second_b;
+    if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
+    second = (column + n_pairs) << shift;
+    column <<= shift;
+    n = memoi_row_rest(add->n_columns, column, shift);
+    n_second = memoi_row_rest(add->n_columns, second, shift);
+    memoi_group_load_at(&a, add->a, add->a_type, add->a_stride, row, column, n);
+    memoi_group_load_at(&b, add->b, add->b_type, add->b_stride, row, column, n);
+    memoi_group_load_at(&second_a, add->a, add->a_type, add->a_stride, row, second, n_second);
+    memoi_group_load_at(&second_b, add->b, add->b_type, add->b_stride, row, second, n_second);
+    memoi_add_groups(add, row, column, &a, &b, n);
+    memoi_add_groups(add, row, second, &second_a, &second_b, n_second);
 }
 
 /* --- row sums: sums[row] = sum over columns of a * b; with a = dO, b = O the D of attention's
@@ -1497,24 +1527,34 @@ typedef struct memo_row_sums_desc {
     int64_t a_stride, b_stride;
 } memo_row_sums_desc;
 
+/* The group of products at a column, in order. */
+MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
+                                  const memo_row_group* a_group, const memo_row_group* b_group) {
+    float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(a, a_group, sums->a_type);
+    memoi_group_widen(b, b_group, sums->b_type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    return sum;
+}
 MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
+    const int64_t step = MEMO_ROW_LANES * MEMO_ROW_GROUP;
     float sum = 0;
-    int64_t column;
-    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < sums->n_columns;
-         column += MEMO_ROW_LANES * MEMO_ROW_GROUP) {
-        float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
-        int64_t n = sums->n_columns - column;
-        int k;
-        memoi_group_load(a,
-                         (const char*)sums->a +
-                             (row * sums->a_stride + column) * memo_row_type_bytes(sums->a_type),
-                         sums->a_type, n);
-        memoi_group_load(b,
-                         (const char*)sums->b +
-                             (row * sums->b_stride + column) * memo_row_type_bytes(sums->b_type),
-                         sums->b_type, n);
-        MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    int64_t column, second;
+    for (column = (int64_t)lane * MEMO_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
+        memo_row_group a, b, second_a, second_b;
+        int32_t n = memoi_row_rest(sums->n_columns, column, 3), n_second = 0;
+        second = column + step;
+        if (second < sums->n_columns) n_second = memoi_row_rest(sums->n_columns, second, 3);
+        memoi_group_load_at(&a, sums->a, sums->a_type, sums->a_stride, row, column, n);
+        memoi_group_load_at(&b, sums->b, sums->b_type, sums->b_stride, row, column, n);
+        memoi_group_load_at(&second_a, sums->a, sums->a_type, sums->a_stride, row, second,
+                            n_second);
+        memoi_group_load_at(&second_b, sums->b, sums->b_type, sums->b_stride, row, second,
+                            n_second);
+        sum = memoi_sum_group(sums, sum, &a, &b);
+        if (n_second) sum = memoi_sum_group(sums, sum, &second_a, &second_b);
     }
     return sum;
 }
@@ -1528,16 +1568,25 @@ typedef struct memo_cast_desc {
 } memo_cast_desc;
 
 MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
-    return memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type));
+    return memoi_n_pairs(memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type)));
+}
+MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
+                                  const memo_row_group* group, int32_t n) {
+    float values[MEMO_ROW_GROUP];
+    memoi_group_widen(values, group, cast->from_type);
+    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
+                      cast->to_type, n);
 }
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     const int shift = memoi_row_shift(cast->to_type);
-    float values[MEMO_ROW_GROUP];
-    int64_t first = item << shift, n = memoi_row_rest(cast->n, first, shift);
-    memoi_group_load(values, (const char*)cast->from + first * memo_row_type_bytes(cast->from_type),
-                     cast->from_type, n);
-    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
-                      cast->to_type, n);
+    int64_t first = item << shift, second = (item + memo_cast_items(cast)) << shift;
+    int32_t n = memoi_row_rest(cast->n, first, shift);
+    int32_t n_second = memoi_row_rest(cast->n, second, shift);
+    memo_row_group group, second_group;
+    memoi_group_load_at(&group, cast->from, cast->from_type, 0, 0, first, n);
+    memoi_group_load_at(&second_group, cast->from, cast->from_type, 0, 0, second, n_second);
+    memoi_cast_group(cast, first, &group, n);
+    memoi_cast_group(cast, second, &second_group, n_second);
 }
 
 /* --- the loops on the host: at once, on the calling thread ---
@@ -10146,6 +10195,7 @@ MEMOI void memoi_loop_sums(const memo_row_sums_desc* sums) {
         sums->sums[row] = parts[0];
     }
 }
+
 MEMOI void memoi_loop_cast(const memo_cast_desc* cast) {
     int64_t item, n = memo_cast_items(cast);
     for (item = 0; item < n; item++) memo_cast_item(cast, item);

@@ -1577,7 +1577,8 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+/* Four blocks at a time: left alone, the compiler takes registers for three. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_row_sums_kernel(const __grid_constant__ memo_row_sums_desc sums, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
@@ -1591,6 +1592,17 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
+/* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), with its own error and nobody else's. */
+template <typename Desc>
+static cudaError_t memoi_cuda_launch(void (*kernel)(Desc, int64_t), unsigned n_blocks,
+                                     memo_stream stream, const Desc& desc, int64_t n_items) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(n_blocks, 1, 1);
+    config.blockDim = dim3(MEMOI_CUDA_THREADS, 1, 1);
+    config.stream = memo_cuda_stream(stream);
+    return cudaLaunchKernelEx(&config, kernel, desc, n_items);
+}
+
 #define MEMOI_CUDA_LAUNCH(name, desc_type, n_items_of, items_per_block)                            \
     memo_status memo_cuda_##name(memo_stream stream, const desc_type* desc, memo_error* error) {   \
         desc_type resolved = *desc;                                                                \
@@ -1602,10 +1614,9 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
         if (n_items == 0) return MEMO_STATUS_OK;                                                   \
         status = memoi_cuda_grid(n_items, items_per_block, &n_blocks, error);                      \
         if (status) return status;                                                                 \
-        memoi_cuda_##name##_kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, memo_cuda_stream(stream)>>>( \
-            resolved, n_items);                                                                    \
-        return memo_cuda_check_at(cudaGetLastError(), "memo_cuda_" #name, __FILE__, __LINE__,      \
-                                  error);                                                          \
+        return memo_cuda_check_at(                                                                 \
+            memoi_cuda_launch(memoi_cuda_##name##_kernel, n_blocks, stream, resolved, n_items),    \
+            "memo_cuda_" #name, __FILE__, __LINE__, error);                                        \
     }
 #define memoi_cuda_gather_rows_kernel  memoi_cuda_gather_kernel
 #define memoi_cuda_scatter_rows_kernel memoi_cuda_scatter_kernel

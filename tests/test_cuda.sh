@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_cuda.sh - memo_cuda.cuh without a GPU: its host side on a runtime that keeps everything in host memory and fails
-# on demand (tests/cuda/fake_cuda.cpp), and whether all that is written for GPUs compiles.  Output: TAP.
+# on demand (tests/cuda/fake_cuda.cpp), its kernels thread by thread on the CPU (tests/cuda/emulated_grid.h), and whether
+# all that is written for GPUs compiles.  Output: TAP.
 set -u
 
 . tests/tap.sh
@@ -11,6 +12,7 @@ mkdir -p "$folder" || exit 1
 
 if ! command -v nvcc >/dev/null 2>&1; then
     skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not here"
+    skip "the row kernels on an emulated grid" "nvcc is not here"
     skip "programs for GPUs compile" "nvcc is not here"
     tap_end
     exit
@@ -40,6 +42,28 @@ prints_its_head() { # SOURCE
     matches "$program.expected" "$program.txt"
 }
 
+# Kernels are C++ there; the sanitizers, where they are, see what a GPU would read and write beside its arrays.
+sanitizers=-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
+echo 'int main() {}' >"$folder/probe.cpp"
+nvcc -Xcompiler $sanitizers "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=-O1
+on_the_emulated_grid() { # SOURCE
+    program=$folder/$(basename "${1%.*}")_emulated
+    nvcc -x c++ $flags -g -Xcompiler $sanitizers,-fno-strict-aliasing -cudart none "$1" tests/cuda/fake_cuda.cpp \
+        -o "$program" && "$program"
+}
+
+# Memory of a thread's own, spilt registers or a copied desc, would cost the row kernels their bandwidth.
+keeps_to_registers() {
+    nvcc -arch=sm_90 -std=c++17 -O3 -I. -DMEMO_IMPLEMENTATION -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' \
+        -Xptxas -v -x cu -cubin tests/compile/alone.c -o "$folder/kernels.cubin" >"$folder/ptxas" 2>&1 || {
+        cat "$folder/ptxas"
+        return 1
+    }
+    awk '/Compiling entry function/ { name = $6 }
+        / bytes stack frame/ { n++; if ($1 + $5 + $9) { print name ": " $0; bad = 1 } }
+        END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
+}
+
 # One architecture; tests/test_compile.sh sees to memo_cuda.cuh itself under all of them.
 compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
@@ -49,6 +73,9 @@ test_is "the device table, pinned memory, phantom memory on a runtime without a 
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
+test_is "the row kernels as their host twins, on an emulated grid" on_the_emulated_grid tests/cuda/test_kernels.cu
+test_is "the row kernels within their arrays, beyond 32 bits" on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+test_is "the row kernels keep to registers, sm_90" keeps_to_registers
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac

@@ -425,7 +425,7 @@ static void indices_pass_32_bits(void) {
         cast.n = HUGE_ELEMENTS;
         ((float*)a)[last] = 3.0f;
         CHECK_OK(memo_cast_desc_resolve(&cast, &error));
-        memo_cast_item(&cast, memo_cast_items(&cast) - 1);
+        memo_cast_item(&cast, memo_cast_items(&cast) - 2); /* its second group is the last one */
         CHECK(memo_f32_from_bf16(((uint16_t*)b)[last]) == 3.0f);
 
         memset(&add, 0, sizeof add);

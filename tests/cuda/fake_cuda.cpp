@@ -25,7 +25,7 @@
 #include <set>
 #include <vector>
 
-enum { MOST = 4096, N_PROCESSORS = 132, N_DEVICES = 2 };
+enum { MOST = 4096, N_DEVICES = 2 };
 static const size_t DEVICE_BYTES = (size_t)8 << 30, GRANULE = (size_t)2 << 20;
 static thread_local int current_device;
 static thread_local bool
@@ -101,7 +101,7 @@ struct ranges {
 };
 static ranges device_memory, host_memory, registered, reserved, mapped;
 static size_t device_bytes;
-static int n_streams, n_events, n_pages, max_pitch = 2147483647;
+static int n_streams, n_events, n_pages, max_pitch = 2147483647, n_processors = 132;
 static unsigned grid;
 static int n_graphs;
 
@@ -116,6 +116,7 @@ void fake_set_register_s(double seconds) { register_s = seconds; }
 static int has_same_pointers = 1;
 void fake_set_same_pointers(int same) { has_same_pointers = same; }
 void fake_set_max_pitch(int n_bytes) { max_pitch = n_bytes; }
+void fake_set_n_processors(int n) { n_processors = n; }
 unsigned fake_grid(void) { return grid; }
 
 static std::map<char*, size_t> accessible; /* of mapped: what access was given to */
@@ -380,7 +381,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     switch (attribute) {
     case cudaDevAttrMaxPitch: *value = max_pitch; break;
     case cudaDevAttrCanUseHostPointerForRegisteredMem: *value = has_same_pointers; break;
-    default: *value = N_PROCESSORS; break;
+    default: *value = n_processors; break;
     }
     return cudaSuccess;
 }
@@ -919,7 +920,26 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
     return cudaSuccess;
 }
 
-/* --- what nvcc puts around kernels --- */
+/* --- kernels --- */
+
+/* The limits of every GPU with grids of 2^31 - 1 blocks, so from compute capability 3.0 on. */
+static bool is_launchable(dim3 blocks, dim3 threads) {
+    return blocks.x && blocks.y && blocks.z && threads.x && threads.y && threads.z &&
+           blocks.x <= 0x7fffffff && blocks.y <= 65535 && blocks.z <= 65535 && threads.x <= 1024 &&
+           threads.y <= 1024 && threads.z <= 64 &&
+           (uint64_t)threads.x * threads.y * threads.z <= 1024;
+}
+static cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t stream) {
+    FAIL_IF_DUE("kernel");
+    if (!is_launchable(blocks, threads)) return refuse(cudaErrorInvalidConfiguration);
+    grid = blocks.x;
+    return enqueue(stream, [] {});
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+    return launch(config->gridDim, config->blockDim, config->stream);
+}
+
+/* What nvcc puts around them. */
 
 static dim3 pushed_grid, pushed_block;
 static struct CUstream_st* pushed_stream;
@@ -950,10 +970,8 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
     *kernel = (cudaKernel_t)function;
     return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 blocks, dim3, void**, size_t,
+cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3 blocks, dim3 threads, void**, size_t,
                                cudaStream_t stream) {
-    FAIL_IF_DUE("kernel");
-    grid = blocks.x;
-    return enqueue(stream, [] {});
+    return launch(blocks, threads, stream);
 }
 }

@@ -1,6 +1,6 @@
-/* fake_cuda.h - a CUDA runtime without a GPU, for test_device.cu: device memory is host memory, streams do
- * everything at once, or as late as they may, or into a graph, and any call can be told to fail.  Kernels are counted, not run; tests run theirs
- * through fake_enqueue. */
+/* fake_cuda.h - a CUDA runtime without a GPU, for the tests here: device memory is host memory, streams do everything at
+ * once, or as late as they may, or into a graph, and any call can be told to fail.  Kernels that nvcc compiled are counted,
+ * not run; those of a C++ compiler run in emulated_grid.h; tests run others through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -19,6 +19,7 @@ int fake_n_objects(void); /* allocations, registrations, streams, events, pages,
 void fake_set_register_s(double seconds); /* that cudaHostRegister takes */
 void fake_set_max_pitch(int n_bytes);
 void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
+void fake_set_n_processors(int n);     /* 132 until then */
 int fake_device_of(cudaStream_t stream);
 unsigned fake_grid(void); /* blocks of the latest kernel */
 /* What a kernel would do; when the graph is launched, where stream is captured. */

@@ -1,5 +1,9 @@
 /* The row kernels on a GPU against their host twins: bit for bit, but for exp and log1p in the merge; then each
  * with 2^31 + 8 elements. */
+#ifndef __CUDACC__
+#include "emulated_grid.h" /* with a C++ compiler: on the CPU */
+#endif
+
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -22,23 +26,25 @@ typedef struct sides {
 } sides;
 
 static int open_sides(sides* s) {
-    void* gpu = NULL;
+    void *gpu = NULL, *host = NULL, *copy = NULL;
     memset(s, 0, sizeof *s);
     s->device = open_device();
     if (!s->device) return 0;
     CHECK_OK(s->device->stream_create(s->device->context, "kernels", 0, &s->stream, &error));
     CHECK_OK(s->device->device_alloc(s->device->context, SIDE_BYTES, &gpu, &error));
     s->gpu = (char*)gpu;
-    s->host = (char*)aligned_alloc(512, SIDE_BYTES);
-    s->copy = (char*)aligned_alloc(512, SIDE_BYTES);
+    CHECK_OK(s->device->host_alloc(s->device->context, SIDE_BYTES, &host, &error));
+    CHECK_OK(s->device->host_alloc(s->device->context, SIDE_BYTES, &copy, &error));
+    s->host = (char*)host;
+    s->copy = (char*)copy;
     return s->gpu && s->host && s->copy;
 }
 
 static void close_sides(sides* s) {
     CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
     CHECK_OK(s->device->stream_destroy(s->device->context, s->stream, &error));
-    free(s->host);
-    free(s->copy);
+    CHECK_OK(s->device->host_free(s->device->context, s->host, &error));
+    CHECK_OK(s->device->host_free(s->device->context, s->copy, &error));
     memo_cuda_device_destroy(s->device);
 }
 
@@ -81,7 +87,7 @@ static void casts_as_on_the_host(void) {
         memset(&cast, 0, sizeof cast);
         cast.to_type = random_type();
         cast.from_type = random_type();
-        cast.n = memo_test_int(0, 60000);
+        cast.n = memo_test_int(0, 120000);
         cast.from = s.host + memo_test_int(0, 5) * memo_row_type_bytes(cast.from_type);
         cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memo_row_type_bytes(cast.to_type);
         fill_numbers(s.host, cast.from_type, 2 * QUARTER);
@@ -141,26 +147,28 @@ static void moves_rows_as_on_the_host(void) {
     for (c = 0; c < 80; c++) {
         memo_rows_desc rows, on_gpu;
         int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
-        int64_t unit = memo_test_int(0, 2) ? 16 : 1, i;
+        int is_many = memo_test_int(0, 3) == 0; /* short rows */
+        int64_t unit = !is_many && memo_test_int(0, 2) ? 16 : 1, n_most = is_many ? 15000 : 500, i;
         int is_gather = (int)memo_test_int(0, 1);
         memset(&rows, 0, sizeof rows);
         for (i = 0; i < QUARTER; i++) s.host[i] = (char)memo_test_random();
         memset(s.host + QUARTER, 0x55, 2 * QUARTER);
-        rows.n_rows = memo_test_int(0, 500);
-        rows.n_indexed_rows = memo_test_int(0, 500);
-        rows.row_bytes = unit * memo_test_int(0, unit == 16 ? 20 : 400);
+        rows.n_rows = memo_test_int(0, n_most);
+        rows.n_indexed_rows = memo_test_int(0, n_most);
+        rows.row_bytes =
+            is_many ? memo_test_int(1, 8) : unit * memo_test_int(0, unit == 16 ? 20 : 400);
         rows.to_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 3 * unit);
         rows.from_stride_bytes = memo_test_int(0, 1) * (rows.row_bytes + 5 * unit);
         rows.from = s.host + (unit == 1) * memo_test_int(0, 3);
         rows.to = s.host + QUARTER + (unit == 1) * memo_test_int(0, 3);
         rows.index = index;
-        for (i = 0; i < 500; i++) index[i] = i;
-        for (i = 499; i > 0; i--) {
+        for (i = 0; i < n_most; i++) index[i] = i;
+        for (i = n_most - 1; i > 0; i--) {
             int64_t k = memo_test_int(0, i), other = index[k];
             index[k] = index[i];
             index[i] = other;
         }
-        index[memo_test_int(0, 499)] = -1;
+        index[memo_test_int(0, n_most - 1)] = -1;
         send(&s);
         on_gpu = rows;
         on_gpu.from = ON_GPU(rows.from);
@@ -190,6 +198,12 @@ static void adds_as_on_the_host(void) {
         add.a_stride = memo_test_int(0, 1) * (add.n_columns + 8);
         add.b_stride = memo_test_int(0, 1) * (add.n_columns + 3);
         add.to_stride = memo_test_int(0, 1) * (add.n_columns + 16);
+        if (memo_test_int(0, 3) == 0) { /* short rows, more of them */
+            add.n_rows = memo_test_int(1, 15000);
+            add.n_columns = memo_test_int(1, 2);
+            add.a_stride = add.n_columns + memo_test_int(0, 2);
+            add.b_stride = add.to_stride = 4;
+        }
         add.a = s.host + memo_test_int(0, 3) * 4;
         add.b = s.host + QUARTER + memo_test_int(0, 3) * 4;
         add.to = s.host + 2 * QUARTER + memo_test_int(0, 3) * 4;
@@ -201,6 +215,12 @@ static void adds_as_on_the_host(void) {
         on_gpu.a = ON_GPU(add.a);
         on_gpu.b = ON_GPU(add.b);
         on_gpu.to = ON_GPU(add.to);
+        if (memo_test_int(0, 2) == 0) { /* in place */
+            add.a = add.to;
+            on_gpu.a = on_gpu.to;
+            add.a_type = on_gpu.a_type = add.to_type;
+            add.a_stride = on_gpu.a_stride = add.to_stride;
+        }
         CHECK_OK(memo_row_add(&add, &error));
         CHECK_OK(memo_cuda_add(s.stream, &on_gpu, &error));
         receive(&s);
@@ -218,9 +238,10 @@ static void sums_rows_as_on_the_host(void) {
         memset(&sums, 0, sizeof sums);
         sums.a_type = random_type();
         sums.b_type = random_type();
-        sums.n_rows = memo_test_int(0, 200);
         sums.n_columns = memo_test_int(0, 3) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 300);
+        if (memo_test_int(0, 3) == 0) sums.n_columns = memo_test_int(0, 8); /* then more rows */
         sums.b_stride = memo_test_int(0, 1) * (sums.n_columns + 16);
+        sums.n_rows = memo_test_int(0, QUARTER / 4 / (sums.n_columns + 16));
         sums.a = s.host;
         sums.b = s.host + QUARTER;
         sums.sums = (float*)(void*)(s.host + 2 * QUARTER);
@@ -254,6 +275,10 @@ static void merges_as_on_the_host(void) {
         merge.n_batches = memo_test_int(0, 3);
         merge.n_rows = memo_test_int(0, 60);
         merge.n_columns = memo_test_int(0, 2) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 200);
+        if (memo_test_int(0, 3) == 0) { /* more rows of fewer columns */
+            merge.n_rows = memo_test_int(500, 1300);
+            merge.n_columns = memo_test_int(0, 8);
+        }
         merge.batch_stride_rows = memo_test_int(0, 1) * (merge.n_rows + 5);
         merge.lse = (float*)(void*)s.host;
         merge.part_lse = (float*)(void*)(s.host + rows_bytes);
@@ -328,6 +353,16 @@ __global__ static void huge_compare_sums(const float* sums, int64_t n,
     }
 }
 
+template <typename... Parameters, typename... Arguments>
+static void launch(void (*kernel)(Parameters...), memo_stream stream, Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2048, 1, 1);
+    config.blockDim = dim3(256, 1, 1);
+    config.stream = memo_cuda_stream(stream);
+    CHECK_OK(memo_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...),
+                             "a kernel of the test", &error));
+}
+
 typedef struct huge {
     memo_device* device;
     memo_stream stream;
@@ -357,7 +392,7 @@ static int open_huge(huge* h, const char** reason) {
     h->b = (float*)b;
     h->small = small;
     h->n_wrong = (unsigned long long*)counter;
-    huge_fill<<<2048, 256, 0, memo_cuda_stream(h->stream)>>>(h->a, HUGE_ELEMENTS);
+    launch(huge_fill, h->stream, h->a, HUGE_ELEMENTS);
     CHECK_OK(h->device->fill(h->device->context, h->stream, h->b, 0xff, HUGE_ELEMENTS * 4, &error));
     CHECK_OK(h->device->fill(h->device->context, h->stream, h->n_wrong, 0, 8, &error));
     return 1;
@@ -375,8 +410,7 @@ static void close_huge(huge* h) {
 }
 
 static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) {
-    huge_compare<<<2048, 256, 0, memo_cuda_stream(h->stream)>>>(x, HUGE_ELEMENTS, scale,
-                                                                is_mirrored, h->n_wrong);
+    launch(huge_compare, h->stream, x, HUGE_ELEMENTS, scale, is_mirrored, h->n_wrong);
 }
 
 #define OPEN_HUGE(h)                                                                               \
@@ -426,7 +460,7 @@ static void gathers_and_scatters_huge_arrays(void) {
     rows.index = (const int64_t*)h.small;
     rows.to = h.b;
     rows.from = h.a;
-    huge_mirror<<<2048, 256, 0, memo_cuda_stream(h.stream)>>>((int64_t*)h.small, HUGE_ELEMENTS / 8);
+    launch(huge_mirror, h.stream, (int64_t*)h.small, HUGE_ELEMENTS / 8);
     CHECK_OK(memo_cuda_gather_rows(h.stream, &rows, &error));
     compare_huge(&h, h.b, 1, 1);
     CHECK_OK(h.device->fill(h.device->context, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
@@ -464,13 +498,15 @@ static void sums_huge_arrays(void) {
     sums.n_rows = HUGE_ELEMENTS / 8;
     sums.n_columns = 8;
     CHECK_OK(memo_cuda_row_sums(h.stream, &sums, &error));
-    huge_compare_sums<<<2048, 256, 0, memo_cuda_stream(h.stream)>>>((const float*)h.small,
-                                                                    sums.n_rows, h.n_wrong);
+    launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
     close_huge(&h);
 }
 
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
+#ifndef __CUDACC__
+    fake_set_n_processors(1); /* a small grid, whose threads take several strides */
+#endif
     TEST(casts_as_on_the_host);
     TEST(every_sixteen_bits_widen_alike);
     TEST(moves_rows_as_on_the_host);

@@ -1,0 +1,190 @@
+/* emulated_grid.h - what nvcc gives to kernels, for a C++ compiler: they run on the CPU, thread by thread, on streams of
+ * fake_cuda.h.  To be included before memo_cuda.cuh.
+ *
+ * The 32 lanes of a warp are coroutines.  Each runs until it meets the others (__syncwarp, __shfl_xor_sync) or ends; then
+ * another one does.  Which is next is drawn, at every meeting anew, and so is the order of warps and of blocks, from
+ * memo_test's seed: what wants an order that the kernel does not ask for gets another one.  A lane that waits where others
+ * wait elsewhere or have ended aborts the program, saying who waits where.  Masks are whole warps.
+ * Shared memory and __syncthreads are not here, so that kernels with them do not compile. */
+#ifndef EMULATED_GRID_H
+#define EMULATED_GRID_H
+
+#include "../memo_test.h"
+#include "fake_cuda.h"
+
+#include <algorithm>
+#include <ucontext.h>
+#include <vector>
+
+static uint3 threadIdx, blockIdx;
+static dim3 blockDim, gridDim;
+
+#define __launch_bounds__(...)
+#define MEMOI_VECTORS /* the accesses of a GPU, so that a sanitizer sees those that are not aligned */
+
+enum { EMULATED_LANES = 32, EMULATED_STACK_BYTES = 64 << 10 };
+
+struct emulated_lane {
+    enum { IS_READY, WAITS, HAS_ENDED } state;
+    ucontext_t context;
+    std::vector<char> stack;
+    const char* place; /* where it waits */
+    int line;
+    int source; /* the lane whose value it asks for */
+    uint32_t value, answer;
+};
+
+static emulated_lane emulated_lanes[EMULATED_LANES], *emulated_now;
+static ucontext_t emulated_scheduler;
+static const std::function<void()>* emulated_kernel;
+static uint64_t emulated_random;
+static int64_t emulated_n_last_blocks;
+
+/* Of the grids from now on only the last n blocks run; 0: all. */
+static inline void emulated_run_last_blocks(int64_t n) { emulated_n_last_blocks = n; }
+
+/* --- what kernels call --- */
+
+static inline uint32_t emulated_meet(const char* place, int line, unsigned mask, int source,
+                                     uint32_t value) {
+    emulated_lane* lane = emulated_now;
+    if (mask != 0xffffffffu) {
+        printf("# emulated grid: %s, line %d: mask %08x is not the whole warp\n", place, line,
+               mask);
+        fflush(stdout);
+        abort();
+    }
+    lane->state = emulated_lane::WAITS;
+    lane->place = place;
+    lane->line = line;
+    lane->source = source;
+    lane->value = value;
+    swapcontext(&lane->context, &emulated_scheduler);
+    return lane->answer;
+}
+
+/* As CUDA: of a later segment of `width` lanes nobody reads, but keeps its own value. */
+static inline float emulated_shuffle_xor(int line, unsigned mask, float value, int apart,
+                                         int width) {
+    int lane = (int)(emulated_now - emulated_lanes), source = lane ^ apart;
+    uint32_t bits;
+    if (source > (lane | (width - 1))) source = lane;
+    memcpy(&bits, &value, sizeof bits);
+    bits = emulated_meet("__shfl_xor_sync", line, mask, source % EMULATED_LANES, bits);
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
+#define __syncwarp() (void)emulated_meet("__syncwarp", __LINE__, 0xffffffffu, 0, 0)
+#define __shfl_xor_sync(mask, value, apart, width)                                                 \
+    emulated_shuffle_xor(__LINE__, mask, value, apart, width)
+
+static inline void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
+
+/* --- the grid --- */
+
+static inline uint64_t emulated_draw(void) { /* splitmix64 */
+    uint64_t z = (emulated_random += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The numbers from first to end in any order. */
+static inline std::vector<unsigned> emulated_order(unsigned first, unsigned end) {
+    std::vector<unsigned> order;
+    for (unsigned i = first; i < end; i++) {
+        order.push_back(i);
+        std::swap(order.back(), order[(size_t)(emulated_draw() % order.size())]);
+    }
+    return order;
+}
+
+static inline void emulated_lane_main(void) {
+    for (;;) {
+        (*emulated_kernel)();
+        emulated_now->state = emulated_lane::HAS_ENDED;
+        swapcontext(&emulated_now->context, &emulated_scheduler);
+    }
+}
+
+static inline void emulated_start_lane(emulated_lane* lane) {
+    lane->state = emulated_lane::IS_READY;
+    if (!lane->stack.empty()) return; /* at the end of its loop */
+    lane->stack.resize(EMULATED_STACK_BYTES);
+    getcontext(&lane->context);
+    lane->context.uc_stack.ss_sp = lane->stack.data();
+    lane->context.uc_stack.ss_size = lane->stack.size();
+    lane->context.uc_link = NULL;
+    makecontext(&lane->context, emulated_lane_main, 0);
+}
+
+static inline void emulated_check_meeting(unsigned first_thread) {
+    const emulated_lane *lanes = emulated_lanes, *waits = lanes;
+    while (waits->state != emulated_lane::WAITS) waits++;
+    for (int k = 0; k < EMULATED_LANES; k++) {
+        if (lanes[k].state == emulated_lane::WAITS && lanes[k].line == waits->line &&
+            strcmp(lanes[k].place, waits->place) == 0)
+            continue;
+        printf("# emulated grid: block %u, warp %u: lane %d waits at %s, line %d, but lane %d ",
+               blockIdx.x, first_thread / EMULATED_LANES, (int)(waits - lanes), waits->place,
+               waits->line, k);
+        if (lanes[k].state == emulated_lane::WAITS)
+            printf("at %s, line %d\n", lanes[k].place, lanes[k].line);
+        else
+            printf("has ended\n");
+        fflush(stdout);
+        abort();
+    }
+}
+
+static inline void emulated_run_warp(unsigned first_thread) {
+    const unsigned n_lanes = std::min(blockDim.x - first_thread, (unsigned)EMULATED_LANES);
+    bool is_met = true;
+    for (auto& lane : emulated_lanes) lane.state = emulated_lane::HAS_ENDED;
+    for (unsigned k = 0; k < n_lanes; k++) emulated_start_lane(&emulated_lanes[k]);
+    while (is_met) {
+        is_met = false;
+        for (unsigned k : emulated_order(0, n_lanes)) {
+            emulated_now = &emulated_lanes[k];
+            if (emulated_now->state == emulated_lane::HAS_ENDED) continue;
+            threadIdx.x = first_thread + k;
+            swapcontext(&emulated_scheduler, &emulated_now->context);
+            is_met |= emulated_now->state == emulated_lane::WAITS;
+        }
+        if (!is_met) continue;
+        emulated_check_meeting(first_thread);
+        for (auto& lane : emulated_lanes) lane.answer = emulated_lanes[lane.source].value;
+        for (auto& lane : emulated_lanes) lane.state = emulated_lane::IS_READY;
+    }
+}
+
+static inline void emulated_run(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
+    unsigned first = 0;
+    if (blocks.y * blocks.z * threads.y * threads.z != 1) abort(); /* one dimension will do */
+    if (emulated_n_last_blocks && emulated_n_last_blocks < blocks.x)
+        first = blocks.x - (unsigned)emulated_n_last_blocks;
+    emulated_random = memo_test.state;
+    emulated_kernel = &kernel;
+    gridDim = blocks;
+    blockDim = threads;
+    for (unsigned block : emulated_order(first, blocks.x)) {
+        blockIdx.x = block;
+        for (unsigned warp : emulated_order(0, (threads.x + EMULATED_LANES - 1) / EMULATED_LANES))
+            emulated_run_warp(warp * EMULATED_LANES);
+    }
+}
+
+template <typename... Parameters, typename... Arguments>
+static cudaError_t emulated_launch(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                                   Arguments... arguments) {
+    const dim3 blocks = config->gridDim, threads = config->blockDim;
+    cudaError_t code = cudaLaunchKernelExC(config, (const void*)kernel, NULL);
+    if (code != cudaSuccess) return code;
+    fake_enqueue(config->stream,
+                 [=] { emulated_run(blocks, threads, [=] { kernel(arguments...); }); });
+    return code;
+}
+#define cudaLaunchKernelEx emulated_launch
+
+#endif

@@ -1,0 +1,411 @@
+/* The emulated grid itself; then, on it, what the row kernels do that no result shows: accesses beyond the arrays, which
+ * end at pages that may not be touched, and indices beyond 32 bits, in the last blocks over memory that is mostly not
+ * there. */
+#include "emulated_grid.h"
+
+#define MEMO_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_cuda.cuh"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static memo_error error;
+
+static int64_t pick(int64_t a, int64_t b) { return memo_test_int(0, 1) ? a : b; }
+
+/* --- the grid --- */
+
+template <typename... Parameters, typename... Arguments>
+static cudaError_t launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
+                          Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = threads;
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+__global__ static void count_threads(int* counts) {
+    counts[blockIdx.x * blockDim.x + threadIdx.x] += 1 + (int)gridDim.x;
+}
+
+static void runs_each_thread_once(void) {
+    int counts[8 * 1024], i;
+    memset(counts, 0, sizeof counts);
+    CHECK(launch(count_threads, dim3(7), dim3(96), counts) == cudaSuccess);
+    for (i = 0; i < 7 * 96 + 1; i++) CHECK(counts[i] == (i < 7 * 96 ? 8 : 0));
+    emulated_run_last_blocks(2);
+    CHECK(launch(count_threads, dim3(7), dim3(96), counts) == cudaSuccess);
+    emulated_run_last_blocks(0);
+    for (i = 0; i < 7 * 96; i++) CHECK(counts[i] == (i < 5 * 96 ? 8 : 16));
+}
+
+static void refuses_grids_that_no_gpu_has(void) {
+    int counts[1];
+    const struct {
+        dim3 blocks, threads;
+    } wrong[] = {{dim3(0), dim3(32)},           {dim3(1), dim3(0)},
+                 {dim3(1), dim3(1025)},         {dim3(1), dim3(64, 32)},
+                 {dim3(0x80000000u), dim3(32)}, {dim3(1, 65536), dim3(32)}};
+    for (const auto& each : wrong)
+        CHECK(launch(count_threads, each.blocks, each.threads, counts) ==
+              cudaErrorInvalidConfiguration);
+    CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
+}
+
+/* Each lane reads what lane 0 of its warp replaces; with is_safe, not before all have. */
+__global__ static void read_then_replace(int* cells, int* seen, int is_safe) {
+    unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+    seen[thread] = cells[thread / 32];
+    if (is_safe) __syncwarp();
+    if (thread % 32 == 0) cells[thread / 32] = 1;
+}
+
+static void shows_that_a_barrier_is_missing(void) {
+    int is_safe, k;
+    for (is_safe = 0; is_safe < 2; is_safe++) {
+        int cells[16], seen[16 * 32], n_late = 0;
+        memset(cells, 0, sizeof cells);
+        CHECK(launch(read_then_replace, dim3(4), dim3(128), cells, seen, is_safe) == cudaSuccess);
+        for (k = 0; k < 16 * 32; k++) n_late += seen[k];
+        CHECK(is_safe ? n_late == 0 : n_late > 0);
+    }
+}
+
+__global__ static void exchange(float* to, int apart, int width) {
+    to[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (float)threadIdx.x, apart, width);
+}
+
+/* Of 8 lanes, 0 to 7 read from 8 to 15, a later segment: their own value.  8 to 15 read from an earlier one. */
+static void shuffles_as_cuda_says(void) {
+    float got[64];
+    int k;
+    CHECK(launch(exchange, dim3(1), dim3(64), got, 5, 8) == cudaSuccess);
+    for (k = 0; k < 64; k++) CHECK(got[k] == (float)(k ^ 5));
+    CHECK(launch(exchange, dim3(1), dim3(64), got, 8, 8) == cudaSuccess);
+    for (k = 0; k < 64; k++) CHECK(got[k] == (float)(k & ~8));
+}
+
+__global__ static void part_ways(int way) {
+    float sum = 1;
+    if (way == 0 && threadIdx.x % 32 == 5) return;
+    if (way == 1 && threadIdx.x % 32 > 5)
+        __syncwarp();
+    else
+        sum += __shfl_xor_sync(way == 2 ? 0xffffu : 0xffffffffu, sum, 1, 32);
+}
+
+static void lanes_that_part_ways_abort(void) {
+    static const char* const says[] = {"lane 5 has ended", "__syncwarp", "mask 0000ffff",
+                                       "has ended"};
+    for (int way = 0; way < 4; way++) {
+        int ends[2], status = 0;
+        char text[512];
+        ssize_t n;
+        CHECK(pipe(ends) == 0);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(ends[1], STDOUT_FILENO);
+            launch(part_ways, dim3(2), dim3(way == 3 ? 48 : 64), way);
+            _exit(0);
+        }
+        close(ends[1]);
+        n = read(ends[0], text, sizeof text - 1);
+        text[n > 0 ? n : 0] = 0;
+        close(ends[0]);
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK_CASE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strstr(text, says[way]),
+                   "way %d: %s", way, text);
+    }
+}
+
+/* --- arrays between pages that may not be touched --- */
+
+enum { AREA_BYTES = 1 << 18 };
+
+/* n_bytes that begin or end at such a page. */
+static void* guarded(int which, int64_t n_bytes) {
+    static char* areas[4];
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    char* area = areas[which];
+    if (!area) {
+        area = (char*)mmap(NULL, (size_t)(AREA_BYTES + 2 * page), PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (area == MAP_FAILED || mprotect(area + page, AREA_BYTES, PROT_READ | PROT_WRITE))
+            abort();
+        areas[which] = area;
+    }
+    if (n_bytes > AREA_BYTES) abort();
+    return area + page + (memo_test_int(0, 1) ? 0 : AREA_BYTES - n_bytes);
+}
+
+static memo_type random_type(void) {
+    static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
+    return types[memo_test_int(0, 2)];
+}
+
+/* Of a matrix, to its last element. */
+static int64_t extent(int64_t n_rows, int64_t n_columns, int64_t stride) {
+    return n_rows && n_columns ? (n_rows - 1) * (stride ? stride : n_columns) + n_columns : 0;
+}
+
+static int64_t random_columns(void) { return pick(memo_test_int(1, 40), 8 * memo_test_int(1, 20)); }
+
+static void stays_within_its_arrays(void) {
+    fake_set_n_processors(1);
+    for (int c = 0; c < 60; c++) {
+        const int64_t n_rows = memo_test_int(1, 300), n_columns = random_columns();
+        const int64_t stride = pick(0, n_columns + memo_test_int(0, 8));
+        const memo_type type = random_type(), other = random_type();
+        const int64_t type_bytes = memo_row_type_bytes(type),
+                      other_bytes = memo_row_type_bytes(other);
+        const int64_t dense = n_rows * n_columns, wide = extent(n_rows, n_columns, stride);
+        memo_cast_desc cast;
+        memo_add_desc add;
+        memo_row_sums_desc sums;
+        memo_merge_desc merge;
+        memo_rows_desc rows;
+
+        memset(&cast, 0, sizeof cast);
+        cast.n = memo_test_int(1, 40000);
+        cast.to_type = type;
+        cast.from_type = other;
+        cast.to = guarded(0, cast.n * type_bytes);
+        cast.from = guarded(1, cast.n * other_bytes);
+        CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+
+        memset(&add, 0, sizeof add);
+        add.n_rows = n_rows;
+        add.n_columns = n_columns;
+        add.a_stride = stride;
+        add.to_type = add.b_type = type;
+        add.a_type = other;
+        add.to = guarded(0, dense * type_bytes);
+        add.a = guarded(1, wide * other_bytes);
+        add.b = guarded(2, dense * type_bytes);
+        CHECK_OK(memo_cuda_add(NULL, &add, &error));
+
+        memset(&sums, 0, sizeof sums);
+        sums.n_rows = n_rows;
+        sums.n_columns = n_columns;
+        sums.a_stride = stride;
+        sums.a_type = other;
+        sums.b_type = type;
+        sums.sums = (float*)guarded(0, n_rows * 4);
+        sums.a = guarded(1, wide * other_bytes);
+        sums.b = guarded(2, dense * type_bytes);
+        CHECK_OK(memo_cuda_row_sums(NULL, &sums, &error));
+
+        memset(&merge, 0, sizeof merge);
+        merge.n_rows = n_rows;
+        merge.n_columns = n_columns;
+        merge.part_type = type;
+        merge.out = (float*)guarded(0, dense * 4);
+        merge.part_out = guarded(1, dense * type_bytes);
+        merge.lse = (float*)guarded(2, n_rows * 4);
+        merge.part_lse = (float*)guarded(3, n_rows * 4);
+        CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+
+        memset(&rows, 0, sizeof rows);
+        rows.n_rows = n_rows;
+        rows.n_indexed_rows = memo_test_int(1, 300);
+        rows.row_bytes = pick(memo_test_int(1, 100), 16 * memo_test_int(1, 12));
+        for (int is_gather = 0; is_gather < 2; is_gather++) {
+            int64_t* index = (int64_t*)guarded(2, n_rows * 8);
+            for (int64_t i = 0; i < n_rows; i++) index[i] = memo_test_int(-1, rows.n_indexed_rows);
+            rows.index = index;
+            rows.from_stride_bytes = is_gather ? rows.row_bytes + stride : 0;
+            rows.to_stride_bytes = is_gather ? 0 : rows.row_bytes + stride;
+            rows.to = guarded(0, extent(is_gather ? n_rows : rows.n_indexed_rows, rows.row_bytes,
+                                        rows.to_stride_bytes));
+            rows.from = guarded(1, extent(is_gather ? rows.n_indexed_rows : n_rows, rows.row_bytes,
+                                          rows.from_stride_bytes));
+            CHECK_OK(
+                (is_gather ? memo_cuda_gather_rows : memo_cuda_scatter_rows)(NULL, &rows, &error));
+        }
+    }
+}
+
+/* --- indices beyond 32 bits ---
+ *
+ * 2^33 items and more, of which the last blocks take the last ones: in one stride, so that a first index passes 32 bits,
+ * or in two, so that the stride does. */
+
+typedef struct far {
+    char *to, *from, *other, *index;
+    int64_t n_items;
+} far;
+
+enum {
+    FAR_ROW = 5,
+    FAR_TAIL = 60
+}; /* elements of a row; rows or items whose results are looked at */
+static const int64_t FAR_BYTES = (int64_t)280 << 30;
+
+static char* reserve(void) {
+    void* address = mmap(NULL, (size_t)FAR_BYTES, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return address == MAP_FAILED ? NULL : (char*)address;
+}
+
+static void close_far(far* f) {
+    char* all[] = {f->to, f->from, f->other, f->index};
+    for (char* each : all)
+        if (each) munmap(each, (size_t)FAR_BYTES);
+    emulated_run_last_blocks(0);
+}
+
+/* Items that fill the second stride but for 20. */
+static int open_far(far* f, int n_strides, int64_t items_per_block) {
+    int64_t n_blocks = ((int64_t)1 << 32) / items_per_block + 32;
+    f->to = reserve();
+    f->from = reserve();
+    f->other = reserve();
+    f->index = reserve();
+    f->n_items = 2 * n_blocks * items_per_block - 20;
+    fake_set_n_processors((int)(2 * n_blocks / n_strides / 32));
+    emulated_run_last_blocks(3);
+    if (f->to && f->from && f->other && f->index) return 1;
+    close_far(f);
+    return 0;
+}
+
+#define FOR_FAR(f, items_per_block)                                                                \
+    for (int strides_ = 1; strides_ < 3; strides_++, close_far(&f))                                \
+        if (!open_far(&f, strides_, items_per_block))                                              \
+            SKIP("no room for four arrays of 280 GiB addresses");                                  \
+        else
+
+static float far_number(int64_t i) { return (float)(i % 251 + 1); }
+static void fill_tail(char* array, int64_t n, int64_t n_tail) {
+    for (int64_t i = n - n_tail; i < n; i++) ((float*)(void*)array)[i] = far_number(i);
+}
+
+static void casts_far_elements(void) {
+    far f;
+    FOR_FAR(f, MEMOI_CUDA_THREADS) {
+        memo_cast_desc cast;
+        memset(&cast, 0, sizeof cast);
+        cast.n = 8 * f.n_items - 1;
+        cast.to = f.to;
+        cast.from = f.from;
+        fill_tail(f.from, cast.n / 2 + 1,
+                  4 * FAR_TAIL); /* of the first groups, and of the second */
+        fill_tail(f.from, cast.n, 4 * FAR_TAIL);
+        CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+        for (int64_t i = cast.n - 4 * FAR_TAIL; i < cast.n; i++)
+            CHECK(((float*)(void*)f.to)[i] == far_number(i));
+        for (int64_t i = cast.n / 2 + 1 - 4 * FAR_TAIL; i < cast.n / 2 + 1; i++)
+            CHECK(((float*)(void*)f.to)[i] == far_number(i));
+        CHECK(((float*)(void*)f.to)[cast.n] == 0);
+    }
+}
+
+static void adds_far_elements(void) {
+    far f;
+    FOR_FAR(f, MEMOI_CUDA_THREADS) {
+        memo_add_desc add;
+        memset(&add, 0, sizeof add);
+        add.to = f.to;
+        add.a = f.from;
+        add.b = f.from;
+        add.n_rows = f.n_items;
+        add.n_columns = FAR_ROW - 1; /* one item */
+        add.to_stride = add.a_stride = add.b_stride = FAR_ROW;
+        fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
+        CHECK_OK(memo_cuda_add(NULL, &add, &error));
+        for (int64_t i = (f.n_items - FAR_TAIL) * FAR_ROW; i < f.n_items * FAR_ROW; i++)
+            CHECK(((float*)(void*)f.to)[i] == (i % FAR_ROW == FAR_ROW - 1 ? 0 : 2 * far_number(i)));
+    }
+}
+
+/* Rows of three blocks, so two items; index mirrors the last rows. */
+static void moves_far_rows(void) {
+    far f;
+    FOR_FAR(f, MEMOI_CUDA_THREADS) {
+        const int64_t n_rows = f.n_items / 2, n_tail = FAR_TAIL, n_each = 12;
+        int64_t* index = (int64_t*)(void*)f.index;
+        memo_rows_desc rows;
+        memset(&rows, 0, sizeof rows);
+        rows.n_rows = rows.n_indexed_rows = n_rows;
+        rows.row_bytes = n_each * 4;
+        rows.index = index;
+        fill_tail(f.from, n_rows * n_each, n_tail * n_each);
+        for (int64_t k = 0; k < n_tail; k++) index[n_rows - 1 - k] = n_rows - n_tail + k;
+        for (int is_gather = 0; is_gather < 2; is_gather++) {
+            char* to = is_gather ? f.to : f.other;
+            rows.to = to;
+            rows.from = f.from;
+            CHECK_OK(
+                (is_gather ? memo_cuda_gather_rows : memo_cuda_scatter_rows)(NULL, &rows, &error));
+            for (int64_t k = 0; k < n_tail * n_each; k++) {
+                int64_t row = n_rows - n_tail + k / n_each, other = n_rows - 1 - k / n_each;
+                CHECK(((float*)(void*)to)[row * n_each + k % n_each] ==
+                      far_number(other * n_each + k % n_each));
+            }
+        }
+    }
+}
+
+/* Equal LSEs: halfway between 0 and the part. */
+static void merges_far_rows(void) {
+    far f;
+    FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
+        const int64_t n = f.n_items * FAR_ROW;
+        memo_merge_desc merge;
+        memset(&merge, 0, sizeof merge);
+        merge.n_batches = 2;
+        merge.n_rows = f.n_items / 2;
+        merge.n_columns = FAR_ROW;
+        merge.out = (float*)(void*)f.to;
+        merge.part_out = f.from;
+        merge.lse = (float*)(void*)f.other;
+        merge.part_lse = (float*)(void*)f.index;
+        fill_tail(f.from, n, FAR_TAIL * FAR_ROW);
+        CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+        for (int64_t i = n - FAR_TAIL * FAR_ROW; i < n; i++)
+            CHECK(merge.out[i] == far_number(i) / 2);
+        for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++)
+            CHECK(fabsf(merge.lse[i] - 0.6931472f) < 1e-6f);
+    }
+}
+
+static void sums_far_rows(void) {
+    far f;
+    FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
+        memo_row_sums_desc sums;
+        memset(&sums, 0, sizeof sums);
+        sums.n_rows = f.n_items;
+        sums.n_columns = FAR_ROW;
+        sums.a = sums.b = f.from;
+        sums.sums = (float*)(void*)f.to;
+        fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
+        CHECK_OK(memo_cuda_row_sums(NULL, &sums, &error));
+        for (int64_t row = f.n_items - FAR_TAIL; row < f.n_items; row++) {
+            float expected = 0;
+            for (int64_t i = row * FAR_ROW; i < (row + 1) * FAR_ROW; i++)
+                expected += far_number(i) * far_number(i); /* integers below 2^24: exact */
+            CHECK(sums.sums[row] == expected);
+        }
+    }
+}
+
+int main(int argc, char** argv) {
+    alarm(300); /* a stride that passes 32 bits may never end */
+    memo_test_begin(argc, argv);
+    TEST(runs_each_thread_once);
+    TEST(refuses_grids_that_no_gpu_has);
+    TEST(shows_that_a_barrier_is_missing);
+    TEST(shuffles_as_cuda_says);
+    TEST(lanes_that_part_ways_abort);
+    TEST(stays_within_its_arrays);
+    TEST(casts_far_elements);
+    TEST(adds_far_elements);
+    TEST(moves_far_rows);
+    TEST(merges_far_rows);
+    TEST(sums_far_rows);
+    return memo_test_end();
+}
