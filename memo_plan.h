@@ -1,17 +1,38 @@
-/* memo_plan.h - the planners: where every tensor goes, and how many rows travel.
+/* memo_plan.h - the planners: where every tensor goes, how many rows travel, which degrees.
  *
- *   memo_plan_solve   offsets for a memo_plan: greedy, bi-level, exact search, lp_solve's
- *                     mixed-integer program
- *   memo_plan_alpha   the MEMO paper's linear program for the fraction of rows to swap
+ *   memo_plan_solve     offsets for a memo_plan: greedy, bi-level, exact search, or lp_solve's
+ *                       mixed-integer program; proven optimal, or with its gap
+ *   memo_plan_alpha     the MEMO paper's linear program: one fraction of the rows to swap
+ *   memo_profile_*      what a trainer measures for the planners: kernels, copies, the file
+ *   memo_plan_swap      which rows of which tensor of which layer to keep, swap or recompute
+ *   memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time of all that fit
+ *   memo_degrees_solve  a tensor-parallel degree for every block
  *
- * Include memo.h's implementation first.  In exactly one translation unit:
+ * In exactly one translation unit, the one with memo.h's implementation; -DMEMO_LP_SOLVE and
+ * -llpsolve55 where lp_solve 5.5 is there:
  *
+ *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_PLAN_IMPLEMENTATION
- *     #include "memo_plan.h"            // -DMEMO_LP_SOLVE and -llpsolve55 where lp_solve 5.5 is
- *     there
+ *     #include "memo_plan.h"            // cc -std=c99 ... -lpthread -lm
  *
- * Without MEMO_LP_SOLVE the greedy planner, the search and the closed form of alpha remain; what
- * needs lp_solve returns UNSUPPORTED and says so.
+ * EXAMPLE: plan a file of requests (examples/02_plan_trace_file.c).
+ *
+ *     memo_status plan_file(const char* trace_path, const char* plan_path, memo_error* error) {
+ *         memo_trace* trace = NULL;
+ *         memo_plan* plan = NULL;
+ *         memo_status status = memo_trace_read(trace_path, &trace, error);
+ *         if (!status) status = memo_plan_from_trace(trace, 512, &plan, error);
+ *         if (!status) status = memo_plan_solve(plan, NULL, error);
+ *         if (!status) status = memo_plan_write(plan, plan_path, error);
+ *         memo_plan_destroy(plan);
+ *         memo_trace_destroy(trace);
+ *         return status;
+ *     }
+ *
+ * CHAPTERS  1 offsets | 2 alpha | 3 profile | 4 rows of every tensor | 5 layouts | 6 degrees
+ *
+ * Without MEMO_LP_SOLVE the own planners remain: offsets by search, alpha in closed form, rows tile
+ * by tile, degrees by dynamic programming; what needs lp_solve returns UNSUPPORTED and says so.
  *
  * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -28,7 +49,7 @@
 extern "C" {
 #endif
 
-/* ---- memory: offsets ------------------------------------------------------------------------- */
+/* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
 
 typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; where it misses the bound, bi-level, then the search */
@@ -67,7 +88,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* ---- swap: alpha ----------------------------------------------------------------------------- */
+/* ---- 2 alpha: one fraction of the rows to swap ----------------------------------------------- */
 
 /* MEMO paper, equations (1) to (3):  maximise alpha  subject to
  *     (S_input + S_attn + alpha S_others) / B <= T_layer
@@ -111,7 +132,187 @@ MEMO_API const char* memo_alpha_limit_name(memo_alpha_limit limit);
 MEMO_API memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha,
                                      memo_error* error);
 
-/* ---- layouts: data x pipeline x tensor x ulysses x ring -----------------------------------------
+/* ---- 3 profile: what a trainer's kernels and copies take ----------------------------------------
+ *
+ * What the planner needs to know of a device and of a trainer on it: measured once, kept in a
+ * file. */
+
+#define MEMO_PROFILE_TENSORS_MAX 64
+#define MEMO_PROFILE_COPIES_MAX  24
+
+typedef struct memo_profile_tensor {
+    char name[32];              /* no blanks */
+    double recompute_s_per_row; /* negative: cannot be recomputed, or not measured */
+} memo_profile_tensor;
+
+/* How long copies of a size take, in seconds. */
+typedef struct memo_profile_copy {
+    int64_t size_bytes;
+    double to_host_s, to_device_s; /* alone */
+    /* One each way at the same time, until both are done.  For people and for simulations
+     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once, nor
+     * do those of one micro-batch and the next.  The last forwards wait for all that leaves, nothing
+     * comes back before the first backward, and all is back before the last.  Reads and writes of a
+     * file are measured beside copies that go their way. */
+    double both_ways_s;
+} memo_profile_copy;
+
+/* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than it
+ * can keep up (a cache of its own) looks better than it is. */
+typedef struct memo_profile_file {
+    int64_t size_bytes; /* 0: not measured */
+    double write_s, read_s;
+    double write_with_copies_s, read_with_copies_s; /* while rows move the same way: what counts */
+} memo_profile_file;
+
+typedef struct memo_profile {
+    int64_t n_rows;               /* of a micro-batch: what the times below are for */
+    double forward_s, backward_s; /* of a layer */
+    double between_s;             /* between the last forward and the first backward */
+    int32_t n_tensors, n_copies;
+    memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
+    memo_profile_file file;
+} memo_profile;
+
+/* The trainer's part: each function enqueues its work on compute_stream; NULL: takes no time. */
+typedef struct memo_profile_desc {
+    const memo_device* device;
+    memo_stream compute_stream;
+    memo_status (*forward)(void* user, memo_error* error);
+    memo_status (*backward)(void* user, memo_error* error); /* without recomputation */
+    memo_status (*between)(void* user, memo_error* error);
+    /* All rows of one tensor; NULL: no tensor can be recomputed.  UNSUPPORTED: this one cannot. */
+    memo_status (*recompute)(void* user, int32_t tensor, memo_error* error);
+    void* user;
+    const memo_swap_tensor* tensors;
+    int32_t n_tensors; /* at most MEMO_PROFILE_TENSORS_MAX */
+    int64_t n_rows;
+    int64_t largest_copy_bytes; /* from 64 KiB on in steps of 8; device and host memory for two are
+                                   taken meanwhile; 0: 32 MiB */
+    int32_t n_repetitions;      /* each figure is the median of these, after one more to warm up;
+                                   0: 5 */
+    const char*
+        spill_directory;      /* measured by a file of largest_copy_bytes, as the swap engine makes
+                                    its own; NULL: not measured */
+    double spill_bytes_per_s; /* as in memo_swap_desc */
+} memo_profile_desc;
+
+MEMO_API memo_profile_desc memo_profile_desc_default(void);
+/* Waits for the device again and again: not for the training path.  Errors: INVALID_ARGUMENT, the
+ * device's, those of the functions; IO, UNSUPPORTED (spill_directory, as memo_swap_create). */
+MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
+                                          memo_error* error);
+
+/* Text: "memo profile 1", a line a figure, "end" with a checksum, as for traces.  Times are whole
+ * femtoseconds, so that reading gives back what was written to within one; below 9000 s.
+ *
+ *   rows ROWS
+ *   layer FORWARD BACKWARD BETWEEN
+ *   tensor NAME FEMTOSECONDS_PER_ROW|-
+ *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS
+ *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
+MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
+MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
+                                        memo_error* error);
+MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
+                                        memo_profile* profile, memo_error* error);
+
+/* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
+ *
+ * For each skeletal tensor: how many of its rows are kept on the device, swapped and recomputed, so
+ * that a step takes least.  A linear program over the three shares of each tensor and the start
+ * time of every operation of the step; its value is the makespan that memo_schedule_simulate finds
+ * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
+ * compared by that makespan, with the best single alpha (MEMO paper) among them.
+ *
+ * Layers have the same times, so the program gives them the same shares, but for what is whole or not
+ * at all in a layer: for each such tensor there are programs in which some layers swap it and others
+ * recompute or keep it.  (Keeping rows of all layers or of some is the same to the program: both
+ * shorten the step by the same time for each byte.)  What tiles leave over goes to single layers.
+ *
+ * Of plans that take as long, the one that recomputes least and then moves least.
+ *
+ * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of each
+ * tensor that the program splits; of two, where into three shares.  That takes no memory, where the
+ * tile can be recomputed.  A tensor that cannot be, split between device and host where both are
+ * full, needs the room of a tile from other tensors: R is then also what the program's value rises
+ * by with that much less of one of the memories, and has no bound where they have nothing to give.
+ *
+ * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
+ * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
+ * reads and writes are operations of the step like copies.  For given rows the most places that fit
+ * are best. */
+
+/* What recomputing a tensor takes.  It is recomputed from tensors before it in the table; whether
+ * these were kept, swapped or recomputed themselves, their rows are there by then, so each pays for
+ * itself alone (a GELU for its few operations, its input for the product before). */
+typedef struct memo_swap_cost {
+    double recompute_s_per_row; /* negative: cannot be recomputed */
+    int32_t is_whole;           /* all rows or none (attention) */
+    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
+     * its LSE): both are split alike, and that one's time counts; 0: none. */
+    int32_t with;
+} memo_swap_cost;
+
+typedef struct memo_swap_plan_desc {
+    /* tensors, n_layers, n_rows and tile_rows count; modes say what alpha means (WHOLE and SPLIT)
+     * and which tensors are kept in any case (KEEP). */
+    const memo_swap_desc* swap;
+    const memo_swap_cost* costs;  /* n_tensors */
+    double forward_s, backward_s; /* of a layer */
+    double between_s;             /* after the last forward */
+    double copy_s;                /* of each copy, beside its bytes */
+    double to_host_bytes_per_s;   /* 0: no time, as the next */
+    double to_device_bytes_per_s; /* copies of a step never go both ways at once */
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes: what all else leaves; 0: no
+     * limit. */
+    int64_t device_bytes, host_bytes;
+    int32_t is_alpha_only; /* the best single alpha, nothing else */
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes, 0: there is none; what a read or write
+     * takes beside its bytes, and their rates (0: no time). */
+    int64_t spill_bytes;
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
+} memo_swap_plan_desc;
+
+typedef struct memo_swap_plan {
+    /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
+    memo_swap_rows* rows;      /* (n_layers, n_tensors); NULL: by alpha */
+    double alpha;              /* the best single one; -1: none fits */
+    int32_t n_resident_layers; /* that goes with alpha */
+    int32_t n_host_layers;     /* places for layers in host memory; 0: for each that is moved */
+
+    double step_s;       /* predicted makespan of a micro-batch's layers and what is between */
+    double stall_s;      /* of it, the compute stream waits */
+    double recompute_s;  /* of it, recomputation */
+    double alpha_step_s; /* the same for the best single alpha */
+    double program_s; /* the program's value: no plan that gives every layer the same shares takes
+                             less, rounded to tiles or not; 0: not known */
+    int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
+    int32_t n_spilled_layers;                                     /* likewise */
+    memo_alpha_limit limit;                                       /* what binds */
+    char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
+} memo_swap_plan;
+
+MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
+/* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
+ * largest copy of the profile.  The file: its rates beside copies, where it was measured.  costs (n_tensors of desc->swap, may be NULL) get
+ * recompute_s_per_row by the names of the tensors.  Errors: INVALID_ARGUMENT (another number of
+ * rows; a tensor the profile does not have). */
+MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
+                                                const memo_profile* profile, memo_error* error);
+/* Without lp_solve: the best single alpha, improved tile by tile; program_s is 0.
+ * Errors: INVALID_ARGUMENT; INFEASIBLE (which memory, and how much the least demanding plan needs);
+ * OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
+                                    memo_error* error);
+MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
+/* Sets rows, alpha, n_resident_layers and n_host_layers of a desc with the same tensors, layers and
+ * rows; plan lives as long as desc is used. */
+MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
+
+/* ---- 5 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
  * How should these GPUs share this model?  Every legal layout with its memory, what it sends and
  * its step time, and in words why the others are not legal:
@@ -334,7 +535,7 @@ MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_para
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
-/* ---- tensor-parallel degrees --------------------------------------------------------------------
+/* ---- 6 tensor-parallel degrees ------------------------------------------------------------------
  *
  * A degree for every block (attention, MLP, ...) that costs the least time within a device's memory
  * (Oases paper, section 4; the overlapped schedule with fine-grained recomputation).  A small
@@ -482,186 +683,6 @@ MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const
                                         memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
-/* ---- swap: profile ------------------------------------------------------------------------------
- *
- * What the planner needs to know of a device and of a trainer on it: measured once, kept in a
- * file. */
-
-#define MEMO_PROFILE_TENSORS_MAX 64
-#define MEMO_PROFILE_COPIES_MAX  24
-
-typedef struct memo_profile_tensor {
-    char name[32];              /* no blanks */
-    double recompute_s_per_row; /* negative: cannot be recomputed, or not measured */
-} memo_profile_tensor;
-
-/* How long copies of a size take, in seconds. */
-typedef struct memo_profile_copy {
-    int64_t size_bytes;
-    double to_host_s, to_device_s; /* alone */
-    /* One each way at the same time, until both are done.  For people and for simulations
-     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once, nor
-     * do those of one micro-batch and the next.  The last forwards wait for all that leaves, nothing
-     * comes back before the first backward, and all is back before the last.  Reads and writes of a
-     * file are measured beside copies that go their way. */
-    double both_ways_s;
-} memo_profile_copy;
-
-/* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than it
- * can keep up (a cache of its own) looks better than it is. */
-typedef struct memo_profile_file {
-    int64_t size_bytes; /* 0: not measured */
-    double write_s, read_s;
-    double write_with_copies_s, read_with_copies_s; /* while rows move the same way: what counts */
-} memo_profile_file;
-
-typedef struct memo_profile {
-    int64_t n_rows;               /* of a micro-batch: what the times below are for */
-    double forward_s, backward_s; /* of a layer */
-    double between_s;             /* between the last forward and the first backward */
-    int32_t n_tensors, n_copies;
-    memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
-    memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
-    memo_profile_file file;
-} memo_profile;
-
-/* The trainer's part: each function enqueues its work on compute_stream; NULL: takes no time. */
-typedef struct memo_profile_desc {
-    const memo_device* device;
-    memo_stream compute_stream;
-    memo_status (*forward)(void* user, memo_error* error);
-    memo_status (*backward)(void* user, memo_error* error); /* without recomputation */
-    memo_status (*between)(void* user, memo_error* error);
-    /* All rows of one tensor; NULL: no tensor can be recomputed.  UNSUPPORTED: this one cannot. */
-    memo_status (*recompute)(void* user, int32_t tensor, memo_error* error);
-    void* user;
-    const memo_swap_tensor* tensors;
-    int32_t n_tensors; /* at most MEMO_PROFILE_TENSORS_MAX */
-    int64_t n_rows;
-    int64_t largest_copy_bytes; /* from 64 KiB on in steps of 8; device and host memory for two are
-                                   taken meanwhile; 0: 32 MiB */
-    int32_t n_repetitions;      /* each figure is the median of these, after one more to warm up;
-                                   0: 5 */
-    const char*
-        spill_directory;      /* measured by a file of largest_copy_bytes, as the swap engine makes
-                                    its own; NULL: not measured */
-    double spill_bytes_per_s; /* as in memo_swap_desc */
-} memo_profile_desc;
-
-MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Waits for the device again and again: not for the training path.  Errors: INVALID_ARGUMENT, the
- * device's, those of the functions; IO, UNSUPPORTED (spill_directory, as memo_swap_create). */
-MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
-                                          memo_error* error);
-
-/* Text: "memo profile 1", a line a figure, "end" with a checksum, as for traces.  Times are whole
- * femtoseconds, so that reading gives back what was written to within one; below 9000 s.
- *
- *   rows ROWS
- *   layer FORWARD BACKWARD BETWEEN
- *   tensor NAME FEMTOSECONDS_PER_ROW|-
- *   copy BYTES TO_HOST TO_DEVICE BOTH_WAYS
- *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
-MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
-MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
-                                        memo_error* error);
-MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
-                                        memo_profile* profile, memo_error* error);
-
-/* ---- swap: rows of every tensor -----------------------------------------------------------------
- *
- * For each skeletal tensor: how many of its rows are kept on the device, swapped and recomputed, so
- * that a step takes least.  A linear program over the three shares of each tensor and the start
- * time of every operation of the step; its value is the makespan that memo_schedule_simulate finds
- * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
- * compared by that makespan, with the best single alpha (MEMO paper) among them.
- *
- * Layers have the same times, so the program gives them the same shares, but for what is whole or not
- * at all in a layer: for each such tensor there are programs in which some layers swap it and others
- * recompute or keep it.  (Keeping rows of all layers or of some is the same to the program: both
- * shorten the step by the same time for each byte.)  What tiles leave over goes to single layers.
- *
- * Of plans that take as long, the one that recomputes least and then moves least.
- *
- * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of each
- * tensor that the program splits; of two, where into three shares.  That takes no memory, where the
- * tile can be recomputed.  A tensor that cannot be, split between device and host where both are
- * full, needs the room of a tile from other tensors: R is then also what the program's value rises
- * by with that much less of one of the memories, and has no bound where they have nothing to give.
- *
- * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
- * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
- * reads and writes are operations of the step like copies.  For given rows the most places that fit
- * are best. */
-
-/* What recomputing a tensor takes.  It is recomputed from tensors before it in the table; whether
- * these were kept, swapped or recomputed themselves, their rows are there by then, so each pays for
- * itself alone (a GELU for its few operations, its input for the product before). */
-typedef struct memo_swap_cost {
-    double recompute_s_per_row; /* negative: cannot be recomputed */
-    int32_t is_whole;           /* all rows or none (attention) */
-    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
-     * its LSE): both are split alike, and that one's time counts; 0: none. */
-    int32_t with;
-} memo_swap_cost;
-
-typedef struct memo_swap_plan_desc {
-    /* tensors, n_layers, n_rows and tile_rows count; modes say what alpha means (WHOLE and SPLIT)
-     * and which tensors are kept in any case (KEEP). */
-    const memo_swap_desc* swap;
-    const memo_swap_cost* costs;  /* n_tensors */
-    double forward_s, backward_s; /* of a layer */
-    double between_s;             /* after the last forward */
-    double copy_s;                /* of each copy, beside its bytes */
-    double to_host_bytes_per_s;   /* 0: no time, as the next */
-    double to_device_bytes_per_s; /* copies of a step never go both ways at once */
-    /* Capacities for memo_swap_sizes.device_bytes and host_bytes: what all else leaves; 0: no
-     * limit. */
-    int64_t device_bytes, host_bytes;
-    int32_t is_alpha_only; /* the best single alpha, nothing else */
-    /* The third tier: capacity for memo_swap_sizes.spill_bytes, 0: there is none; what a read or write
-     * takes beside its bytes, and their rates (0: no time). */
-    int64_t spill_bytes;
-    double file_s;
-    double to_file_bytes_per_s, from_file_bytes_per_s;
-} memo_swap_plan_desc;
-
-typedef struct memo_swap_plan {
-    /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
-    memo_swap_rows* rows;      /* (n_layers, n_tensors); NULL: by alpha */
-    double alpha;              /* the best single one; -1: none fits */
-    int32_t n_resident_layers; /* that goes with alpha */
-    int32_t n_host_layers;     /* places for layers in host memory; 0: for each that is moved */
-
-    double step_s;       /* predicted makespan of a micro-batch's layers and what is between */
-    double stall_s;      /* of it, the compute stream waits */
-    double recompute_s;  /* of it, recomputation */
-    double alpha_step_s; /* the same for the best single alpha */
-    double program_s; /* the program's value: no plan that gives every layer the same shares takes
-                             less, rounded to tiles or not; 0: not known */
-    int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
-    int32_t n_spilled_layers;                                     /* likewise */
-    memo_alpha_limit limit;                                       /* what binds */
-    char reason[160]; /* "host memory is the limit; 24 GiB more would save 6% of the step" */
-} memo_swap_plan;
-
-MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
-/* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, where it was measured.  costs (n_tensors of desc->swap, may be NULL) get
- * recompute_s_per_row by the names of the tensors.  Errors: INVALID_ARGUMENT (another number of
- * rows; a tensor the profile does not have). */
-MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
-                                                const memo_profile* profile, memo_error* error);
-/* Without lp_solve: the best single alpha, improved tile by tile; program_s is 0.
- * Errors: INVALID_ARGUMENT; INFEASIBLE (which memory, and how much the least demanding plan needs);
- * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
-                                    memo_error* error);
-MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha, n_resident_layers and n_host_layers of a desc with the same tensors, layers and
- * rows; plan lives as long as desc is used. */
-MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
-
 #ifdef __cplusplus
 }
 #endif
@@ -697,7 +718,7 @@ MEMOI double memoi_plan_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- the problem in units -----------------------------------------------------------------------
+/* ---- 1 offsets: the problem in units ------------------------------------------------------------
  * Knows: a memo_plan, as input.  Does not know how it is solved.
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
@@ -933,7 +954,7 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
 }
 
-/* ---- greedy -------------------------------------------------------------------------------------
+/* ---- 1 offsets: greedy --------------------------------------------------------------------------
  * Knows: the problem.  Does not look back.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
@@ -1403,7 +1424,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     return MEMO_STATUS_OK;
 }
 
-/* ---- exact search -------------------------------------------------------------------------------
+/* ---- 1 offsets: exact search --------------------------------------------------------------------
  * Knows: the problem and a capacity.  Does not know where the capacity comes from.
  *
  * Is there a plan within the capacity?  Among all plans take one whose offsets sum to least: in it
@@ -2012,7 +2033,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
     return verdict;
 }
 
-/* ---- search for the smallest peak ---------------------------------------------------------------
+/* ---- 1 offsets: search for the smallest peak ----------------------------------------------------
  * Knows: how to ask the exact search well: with restarts, capacity after capacity, part after part.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or not for ages.  So runs are
@@ -2494,7 +2515,7 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
     return status;
 }
 
-/* ---- mixed-integer program ----------------------------------------------------------------------
+/* ---- 1 offsets: mixed-integer program -----------------------------------------------------------
  * Knows: the problem and lp_solve.  Of its answer only the order of the items is believed; the
  * offsets are rebuilt from it in whole units.
  *
@@ -2805,7 +2826,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
 
 #endif /* MEMO_LP_SOLVE */
 
-/* ---- bi-level -----------------------------------------------------------------------------------
+/* ---- 1 offsets: bi-level ------------------------------------------------------------------------
  * Knows: a plan, the marks of its trace, how to pose and compose smaller plans.  Knows nothing of
  * how one is solved.
  *
@@ -3448,7 +3469,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     return status;
 }
 
-/* ---- memo_plan_solve ----------------------------------------------------------------------------
+/* ---- 1 offsets: memo_plan_solve -----------------------------------------------------------------
  * Knows: the engines, and which of them to ask.  Does not plan. */
 
 memo_plan_desc memo_plan_desc_default(void) {
@@ -3553,7 +3574,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     return status;
 }
 
-/* ---- memo_plan_alpha ----------------------------------------------------------------------------
+/* ---- 2 alpha ------------------------------------------------------------------------------------
  * Knows: the paper's linear program in one variable.  Knows nothing of plans. */
 
 memo_alpha_desc memo_alpha_desc_default(void) {
@@ -3709,1980 +3730,7 @@ memo_status memo_plan_alpha(const memo_alpha_desc* desc, memo_alpha* alpha, memo
     return MEMO_STATUS_OK;
 }
 
-/* ---- layouts: what may be -----------------------------------------------------------------------
- * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
-
-memo_parallel_desc memo_parallel_desc_default(void) {
-    memo_parallel_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
-
-const char* memo_parallel_kind_name(memo_parallel_kind kind) {
-    switch (kind) {
-    case MEMO_PARALLEL_TENSOR: return "tensor";
-    case MEMO_PARALLEL_ULYSSES: return "ulysses";
-    case MEMO_PARALLEL_RING: return "ring";
-    case MEMO_PARALLEL_GRADIENTS: return "gradients";
-    case MEMO_PARALLEL_PARAMETERS: return "parameters";
-    case MEMO_PARALLEL_PIPELINE: return "pipeline";
-    case MEMO_PARALLEL_HOST: return "host";
-    case MEMO_PARALLEL_N_KINDS: break;
-    }
-    return "unknown";
-}
-
-const char* memo_parallel_activations_name(memo_parallel_activations activations) {
-    switch (activations) {
-    case MEMO_PARALLEL_KEEP: return "keep";
-    case MEMO_PARALLEL_RECOMPUTE: return "recompute";
-    case MEMO_PARALLEL_SWAP: return "swap";
-    case MEMO_PARALLEL_N_ACTIVATIONS: break;
-    }
-    return "unknown";
-}
-
-MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
-    return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
-}
-
-MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
-    return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
-}
-
-double memo_parallel_layer_parameters(const memo_parallel_model* model) {
-    double head = memoi_parallel_head_size(model);
-    return 2.0 * model->hidden * head * model->n_q_heads +
-           2.0 * model->hidden * head * model->n_kv_heads + memoi_parallel_ffn_parameters(model);
-}
-
-double memo_parallel_parameters(const memo_parallel_model* model) {
-    double vocabulary = (double)model->vocabulary * model->hidden;
-    if (model->n_parameters > 0) return (double)model->n_parameters;
-    return model->n_layers * memo_parallel_layer_parameters(model) +
-           (model->is_tied ? vocabulary : 2 * vocabulary);
-}
-
-int64_t memo_parallel_rank(const memo_parallel_layout* l, int32_t t, int32_t u, int32_t r,
-                           int32_t d, int32_t p) {
-    int64_t outer = r + l->ring * (d + (int64_t)l->data * p);
-    return t + l->tensor * (u + l->ulysses * outer);
-}
-
-int64_t memo_parallel_zero_group(const memo_parallel_layout* l) {
-    return (int64_t)l->ulysses * l->ring * l->data;
-}
-
-int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
-    return (int64_t)l->ulysses * l->ring > 1;
-}
-
-#define MEMOI_PARALLEL_GPUS     (1 << 20)
-#define MEMOI_PARALLEL_SEQUENCE ((int64_t)1 << 40)
-
-typedef struct memoi_parallel_field {
-    const char* name;
-    double value, low, high;
-} memoi_parallel_field;
-
-MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
-    const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
-    const memoi_parallel_field fields[] = {
-        {"model.n_layers", (double)m->n_layers, 1, 1e6},
-        {"model.hidden", (double)m->hidden, 1, 1e8},
-        {"model.ffn", (double)m->ffn, 0, 1e9},
-        {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
-        {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
-        {"model.head_size", (double)m->head_size, 0, 1e6},
-        {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
-        {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
-        {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
-        {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
-        {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
-        {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
-        {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
-        {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
-        {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
-        {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
-        {"cluster.nic_bytes_per_s", c->nic_bytes_per_s, c->n_gpus > c->gpus_per_node ? 1.0 : 0.0,
-         1e18},
-        {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
-        {"cluster.collective_s", c->collective_s, 0, 1e6},
-        {"cluster.block_s", c->block_s, 0, 1e6},
-        {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
-        {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
-        {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
-        {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
-        {"global_batch", (double)desc->global_batch, 0, 1e12},
-        {"micro_batch", (double)desc->micro_batch, 0, 1e12},
-        {"element_bytes", desc->element_bytes, 0, 1e3},
-        {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
-        {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
-        {"logit_bytes", desc->logit_bytes, 0, 1e3},
-        {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
-        {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
-    size_t i;
-    for (i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s is %g; it must lie in %g to %g", fields[i].name,
-                                  fields[i].value, fields[i].low, fields[i].high);
-    if (m->n_q_heads % m->n_kv_heads)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "model.n_kv_heads: %d does not divide the %d query heads",
-                              (int)m->n_kv_heads, (int)m->n_q_heads);
-    if (!m->head_size && m->hidden % m->n_q_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "model.head_size is not given, and %d query heads do not divide the hidden size %d",
-            (int)m->n_q_heads, (int)m->hidden);
-    if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "model.n_ffn_matrices is %d; it must be 2 or 3, or 0 for 3",
-                              (int)m->n_ffn_matrices);
-    return MEMO_STATUS_OK;
-}
-
-/* desc with its defaults in place. */
-MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
-    memo_parallel_desc desc = *given;
-    memo_parallel_cluster* c = &desc.cluster;
-    if (desc.model.head_size == 0)
-        desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
-    if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
-    if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
-    if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
-    if (!(c->merge_bytes > 0)) c->merge_bytes = 30;
-    if (desc.global_batch == 0) desc.global_batch = 1;
-    if (desc.micro_batch == 0) desc.micro_batch = 1;
-    if (!(desc.element_bytes > 0)) desc.element_bytes = 2;
-    if (!(desc.gradient_bytes > 0)) desc.gradient_bytes = 4;
-    if (!(desc.optimizer_bytes > 0)) desc.optimizer_bytes = 12;
-    if (!(desc.logit_bytes > 0)) desc.logit_bytes = 6;
-    if (!(desc.kv_gradient_bytes > 0)) desc.kv_gradient_bytes = 4;
-    return desc;
-}
-
-/* Why the layout cannot be; desc is checked and settled. */
-MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l, memo_error* error) {
-    static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
-    const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
-    const memo_status no = MEMO_STATUS_INFEASIBLE;
-    double product = 1, pieces;
-    int32_t degrees[5];
-    int i;
-    degrees[0] = l->data;
-    degrees[1] = l->pipeline;
-    degrees[2] = l->tensor;
-    degrees[3] = l->ulysses;
-    degrees[4] = l->ring;
-    for (i = 0; i < 5; i++) {
-        if (degrees[i] < 1)
-            return memo_error_set(error, no, "%s degree %d: degrees are at least 1", names[i],
-                                  (int)degrees[i]);
-        product *= degrees[i];
-    }
-    if (product < c->n_gpus || product > c->n_gpus)
-        return memo_error_set(
-            error, no,
-            "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; there are %d GPUs",
-            (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring, product,
-            (int)c->n_gpus);
-    if (l->tensor > m->n_kv_heads)
-        return memo_error_set(error, no,
-                              "tensor degree %d is above the %d key/value heads, which it splits; "
-                              "ulysses and ring can take the rest",
-                              (int)l->tensor, (int)m->n_kv_heads);
-    if (m->n_kv_heads % l->tensor)
-        return memo_error_set(error, no, "tensor degree %d does not divide the %d key/value heads",
-                              (int)l->tensor, (int)m->n_kv_heads);
-    if (m->ffn % l->tensor)
-        return memo_error_set(error, no,
-                              "tensor degree %d does not divide the %d columns of the MLP",
-                              (int)l->tensor, (int)m->ffn);
-    if (l->ulysses > m->n_q_heads / l->tensor)
-        return memo_error_set(
-            error, no,
-            "ulysses degree %d is above the %d query heads of a tensor rank: %d ranks would have "
-            "none; a ring needs no heads",
-            (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
-            (int)(l->ulysses - m->n_q_heads / l->tensor));
-    if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
-        return memo_error_set(
-            error, no,
-            "tensor x ulysses = %d does not divide the %d key/value heads: would need %s, which "
-            "kv_heads_must_divide forbids",
-            (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
-            l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks" : "uneven heads");
-    pieces = 2.0 * l->tensor * l->ulysses * l->ring;
-    if ((double)desc->sequence < pieces)
-        return memo_error_set(
-            error, no,
-            "a sequence of %lld tokens is shorter than the 2 x tensor x ulysses x "
-            "ring = %.0f pieces that it is dealt in",
-            (long long)desc->sequence, pieces);
-    if (desc->global_batch % l->data)
-        return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
-                              (int)l->data, (long long)desc->global_batch);
-    if (desc->global_batch / l->data % desc->micro_batch)
-        return memo_error_set(
-            error, no, "micro-batches of %lld do not divide the %lld sequences of a replica",
-            (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
-    if (m->n_layers % l->pipeline)
-        return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
-                              (int)l->pipeline, (int)m->n_layers);
-    if (l->zero_stage < 0 || l->zero_stage > 3)
-        return memo_error_set(error, no, "ZeRO stage %d: there are 0, 1, 2 and 3",
-                              (int)l->zero_stage);
-    if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
-        return memo_error_set(error, no,
-                              "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
-                              (int)l->zero_stage);
-    if (l->activations == MEMO_PARALLEL_SWAP) {
-        if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
-            return memo_error_set(error, no,
-                                  "swapping needs host memory and its bandwidth, which are 0 here");
-        if (m->n_layers / l->pipeline <= 2)
-            return memo_error_set(error, no,
-                                  "swapping: a stage has %d layers, and the last two never travel",
-                                  (int)(m->n_layers / l->pipeline));
-    } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
-        return memo_error_set(error, no, "activations %d: they are kept, recomputed or swapped",
-                              (int)l->activations);
-    }
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_parallel_layout* layout,
-                                memo_error* error) {
-    memo_status status = memoi_parallel_check_desc(desc, error);
-    memo_parallel_desc settled;
-    if (status) return status;
-    settled = memoi_parallel_settle(desc);
-    return memoi_parallel_refuse(&settled, layout, error);
-}
-
-/* ---- layouts: bytes and seconds -----------------------------------------------------------------
- * Knows: one legal layout.  Knows nothing of the others. */
-
-MEMOI double memoi_parallel_max(double a, double b) { return a > b ? a : b; }
-
-/* One rank's share; bytes of one layer and micro-batch. */
-typedef struct memoi_parallel_share {
-    double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
-    double attention_rows; /* over the ring: those whose attention a rank computes, for its heads */
-    double n_layers;       /* of a stage */
-    double n_micro, n_held; /* micro-batches of a step; of them in a stage at once */
-    double group;           /* ZeRO's */
-    double parameters;      /* P_local */
-    int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
-    double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
-    double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
-    double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
-    double input_elements, attention_elements, layer_elements; /* saved, of a row of `rows` */
-} memoi_parallel_share;
-
-/* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
-MEMOI void memoi_parallel_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses, int32_t u,
-                                int32_t* n_q, int32_t* n_kv) {
-    int32_t group = n_q_heads / n_kv_heads;
-    int32_t begin = (int32_t)((int64_t)u * n_q_heads / ulysses);
-    int32_t end = (int32_t)(((int64_t)u + 1) * n_q_heads / ulysses);
-    *n_q = end - begin;
-    *n_kv = (end - 1) / group - begin / group + 1;
-}
-
-MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l,
-                                        memoi_parallel_share* share) {
-    int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
-    int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
-    /* A head of the rows that this rank has before the all-to-all. */
-    double head_bytes = desc->element_bytes * share->attention_rows / l->ulysses *
-                        memoi_parallel_head_size(&desc->model);
-    double n_kv_all = 0, d_kv_scale = 1;
-    int32_t u, n_q, n_kv;
-    for (u = 0; u < l->ulysses; u++) {
-        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        n_kv_all += n_kv;
-        if (n_q > share->n_q) share->n_q = n_q;
-        if (n_kv > share->n_kv) share->n_kv = n_kv;
-    }
-    /* Gradients of heads that several ranks have travel in fp32. */
-    if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
-    for (u = 0; u < l->ulysses; u++) {
-        double to_heads, to_rows, d_kv_to_rows;
-        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        to_heads = head_bytes * (n_q_heads - n_q);
-        to_rows = head_bytes * n_q * (l->ulysses - 1);
-        d_kv_to_rows = 2 * head_bytes * d_kv_scale * n_kv * (l->ulysses - 1);
-        share->backward_bytes =
-            memoi_parallel_max(share->backward_bytes, to_heads + to_rows + d_kv_to_rows);
-        to_heads += 2 * head_bytes * (n_kv_all - n_kv);
-        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + to_rows);
-        share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
-    }
-}
-
-MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
-                                                   const memo_parallel_layout* l) {
-    const memo_parallel_model* m = &desc->model;
-    double tokens = (double)desc->sequence * (double)desc->micro_batch;
-    double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
-    memoi_parallel_share share;
-    memset(&share, 0, sizeof share);
-    share.rows = tokens / (l->tensor * sequence_degree);
-    share.attention_rows = tokens / l->ring;
-    share.n_layers = (double)m->n_layers / l->pipeline;
-    share.n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
-    share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
-    share.group = (double)memo_parallel_zero_group(l);
-    share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
-    share.tensor_bytes =
-        desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
-    memoi_parallel_share_ulysses(desc, l, &share);
-    share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
-    share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
-    /* Input, two norms, residual: 4 h; q and attention's output, k and v: by the heads a rank has;
-     * the MLP's columns: 3 ffn with a gate, else 2. */
-    share.input_elements = m->hidden;
-    share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
-    share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
-                           2 * head * share.n_kv * l->ulysses * l->tensor +
-                           (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
-    return share;
-}
-
-/* --- links --- */
-
-/* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
-MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
-    int32_t here = (int32_t)memoi_parallel_max(1, extent);
-    return c->n_gpus > c->gpus_per_node && (here > c->gpus_per_node || c->gpus_per_node % here);
-}
-
-MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) {
-    return memoi_parallel_leaves(c, extent) ? c->nic_bytes_per_s : c->link_bytes_per_s;
-}
-
-/* A collective over a group with members `stride` ranks apart.  Where it has all GPUs of a node
- * each drives its own NIC; a group with some of them gets one NIC (found on the paper's Table
- * 6). */
-MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
-    if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
-    if (stride > 1) return c->nic_bytes_per_s;
-    return c->link_bytes_per_s < c->gpus_per_node * c->nic_bytes_per_s
-               ? c->link_bytes_per_s
-               : c->gpus_per_node * c->nic_bytes_per_s;
-}
-
-/* --- attention --- */
-
-MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
-                                                    const memo_parallel_layout* l,
-                                                    const memoi_parallel_share* share,
-                                                    int is_backward) {
-    const memo_parallel_cluster* c = &desc->cluster;
-    double head = memoi_parallel_head_size(&desc->model);
-    double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
-                                                      : c->attention_forward_efficiency);
-    /* Two products forward, five backward; the causal half of S x S scores. */
-    double step = (is_backward ? 5 : 2) * (double)desc->sequence * share->attention_rows *
-                  share->n_q * head / flops / l->ring;
-    double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
-    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
-    memo_parallel_attention a;
-    memset(&a, 0, sizeof a);
-    /* A balanced step costs half a block of scores, as does every rank's own; the last rank of
-     * contiguous pieces does whole blocks after its own.  The next K and V travel meanwhile. */
-    a.compute_s = step;
-    if (l->ring > 1) {
-        double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * share->n_q * head;
-        a.compute_s += (l->ring - 1) * later;
-        a.hops_s =
-            memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
-        /* dK and dV make one hop more, home. */
-        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
-        a.blocks_s = l->ring * c->block_s;
-        if (c->device_memory_bytes_per_s > 0)
-            a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
-    }
-    if (l->ulysses > 1) {
-        link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
-        if (c->is_shared_bus) link /= l->ulysses - 1;
-        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
-                         4 * c->collective_s; /* q, k, v, output, or their gradients */
-    }
-    return a;
-}
-
-/* --- memory without activations --- */
-
-MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
-                                                 const memo_parallel_layout* l,
-                                                 const memoi_parallel_share* share) {
-    memo_parallel_memory memory;
-    memset(&memory, 0, sizeof memory);
-    memory.parameters_bytes =
-        desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
-    memory.gradients_bytes =
-        desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
-    memory.optimizer_bytes =
-        desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
-    if (l->zero_stage >= 3)
-        memory.gathered_bytes =
-            2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
-    memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
-    memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
-                          memory.optimizer_bytes + memory.logits_bytes;
-    return memory;
-}
-
-/* --- swapping --- */
-
-/* A whole number of bytes above, so that no rounding passes a memory. */
-MEMOI int64_t memoi_parallel_above(double bytes) {
-    return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
-}
-
-/* The largest alpha that hides behind a layer's forward and meets both memories; 0 where none
- * does. */
-MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
-                                  double device_base, double whole, double others,
-                                  double host_bytes, double layer_forward_s) {
-    memo_alpha_desc alpha_desc = memo_alpha_desc_default();
-    memo_alpha alpha;
-    alpha_desc.whole_bytes = memoi_parallel_above(whole);
-    alpha_desc.others_bytes = memoi_parallel_above(others);
-    alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
-    alpha_desc.layer_forward_s = layer_forward_s;
-    /* The last two layers of each micro-batch that a stage holds stay: two more for memo_plan_alpha
-     * to leave out. */
-    alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
-    alpha_desc.host_bytes = (int64_t)host_bytes;
-    alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
-    alpha_desc.device_base_bytes = memoi_parallel_above(device_base);
-    alpha_desc.device_slope_bytes = alpha_desc.others_bytes;
-    alpha_desc.device_bytes = desc->cluster.device_bytes;
-    if (memo_plan_alpha(&alpha_desc, &alpha, NULL)) return 0;
-    return alpha.alpha;
-}
-
-/* --- a step --- */
-
-/* What runs a second time, of a micro-batch. */
-typedef struct memoi_parallel_again {
-    double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
-    double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
-} memoi_parallel_again;
-
-MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l,
-                                        memo_parallel_prediction* prediction) {
-    const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
-    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
-    const double layer_weights = memo_parallel_layer_parameters(m);
-    const double vocabulary = (double)m->vocabulary * m->hidden;
-    const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
-    const double layer_gemm_s = 2 * layer_weights * share.rows / gemm_flops; /* forward */
-    const double forward_attention_s = forward.compute_s + forward.hops_s + forward.blocks_s;
-    const double host_share =
-        (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
-    const double row_bytes = desc->element_bytes * share.rows;
-    double collective_s = 0, stay_bytes, n_passes, pass_bytes, forward_s, backward_s, scale, tokens;
-    memo_parallel_memory* memory = &prediction->memory;
-    memo_parallel_time* time = &prediction->time;
-    double* sent = prediction->sent_bytes;
-    memoi_parallel_again again;
-    memset(prediction, 0, sizeof *prediction);
-    memset(&again, 0, sizeof again);
-
-    prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
-        l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
-    prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
-        l->ulysses > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses);
-    prediction->leaves_node[MEMO_PARALLEL_RING] =
-        l->ring > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses * l->ring);
-    prediction->leaves_node[MEMO_PARALLEL_GRADIENTS] =
-        share.group > 1 && memoi_parallel_leaves(c, l->tensor * share.group);
-    prediction->leaves_node[MEMO_PARALLEL_PARAMETERS] =
-        l->zero_stage > 0 && prediction->leaves_node[MEMO_PARALLEL_GRADIENTS];
-    prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
-        l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
-
-    /* One micro-batch of a stage. */
-    time->gemm_s =
-        3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
-    time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
-    time->ring_s =
-        share.n_layers * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s);
-    time->ulysses_s = share.n_layers * (forward.all_to_all_s + backward.all_to_all_s);
-    if (l->tensor > 1)
-        collective_s = share.tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
-    time->tensor_s = share.n_layers * 8 * collective_s;
-    if (l->pipeline > 1) {
-        sent[MEMO_PARALLEL_PIPELINE] = 2 * row_bytes * m->hidden;
-        time->pipeline_s =
-            sent[MEMO_PARALLEL_PIPELINE] / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
-    }
-    forward_s = layer_gemm_s + forward_attention_s + forward.all_to_all_s + 4 * collective_s;
-    backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
-                 backward.all_to_all_s + 4 * collective_s;
-
-    *memory = memoi_parallel_states(desc, l, &share);
-    if (l->activations == MEMO_PARALLEL_KEEP) {
-        memory->activations_bytes =
-            row_bytes * share.layer_elements * share.n_layers * share.n_held;
-    } else if (l->activations == MEMO_PARALLEL_RECOMPUTE) {
-        memory->activations_bytes =
-            row_bytes *
-            (share.input_elements * share.n_layers * share.n_held + share.layer_elements);
-        again.n_layers = share.n_layers;
-        again.gemm_share = again.attention = 1;
-        again.n_collectives = 4;
-        again.ulysses_bytes = share.forward_bytes;
-        again.ulysses_s = forward.all_to_all_s;
-    } else {
-        double whole = row_bytes * (share.input_elements + share.attention_elements);
-        double others = row_bytes * share.layer_elements - whole, swapped, stall_s;
-        double n_swapped = share.n_layers - 2;
-        prediction->alpha =
-            memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
-                                 others, host_share, forward_s);
-        /* Two buffers of what travels, and a scratch for the rows that are computed again. */
-        memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
-        swapped = whole + prediction->alpha * others;
-        memory->host_bytes = share.n_held * n_swapped * swapped;
-        /* All but attention and the MLP's last matrix, and three of the four collectives; the last
-         * layer's rows are still there. */
-        again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
-        again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
-        again.n_collectives = 3;
-        again.ulysses_bytes = share.to_heads_bytes;
-        if (share.forward_bytes > 0)
-            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
-        sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
-        stall_s = swapped / c->host_bytes_per_s;
-        time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
-                                    memoi_parallel_max(0, stall_s - backward_s));
-    }
-    memory->device_bytes += memory->activations_bytes;
-
-    time->recompute_s =
-        again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
-                          again.ulysses_s + again.n_collectives * collective_s);
-    sent[MEMO_PARALLEL_TENSOR] =
-        share.tensor_bytes * (8 * share.n_layers + again.n_collectives * again.n_layers);
-    sent[MEMO_PARALLEL_ULYSSES] = share.n_layers * (share.forward_bytes + share.backward_bytes) +
-                                  again.n_layers * again.ulysses_bytes;
-    sent[MEMO_PARALLEL_RING] =
-        (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
-    if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
-
-    /* All of them, and the bubble of one pipeline. */
-    scale = share.n_micro;
-    time->bubble_s =
-        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
-    time->gemm_s *= scale;
-    time->attention_s *= scale;
-    time->recompute_s *= scale;
-    time->tensor_s *= scale;
-    time->ulysses_s *= scale;
-    time->ring_s *= scale;
-    time->pipeline_s *= scale;
-    time->host_s *= scale;
-    sent[MEMO_PARALLEL_TENSOR] *= scale;
-    sent[MEMO_PARALLEL_ULYSSES] *= scale;
-    sent[MEMO_PARALLEL_RING] *= scale;
-    sent[MEMO_PARALLEL_PIPELINE] *= scale;
-    sent[MEMO_PARALLEL_HOST] *= scale;
-
-    stay_bytes = share.parameters * (share.group - 1) / share.group;
-    n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
-    pass_bytes = desc->gradient_bytes * stay_bytes;
-    sent[MEMO_PARALLEL_GRADIENTS] = n_passes * pass_bytes;
-    n_passes = l->zero_stage == 0 ? 0 : l->zero_stage == 3 ? 2 * share.n_micro : 1;
-    pass_bytes = desc->element_bytes * stay_bytes;
-    sent[MEMO_PARALLEL_PARAMETERS] = n_passes * pass_bytes;
-    time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
-                   memoi_parallel_group_link(c, share.group, l->tensor);
-
-    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
-                   time->bubble_s;
-    tokens = (double)desc->sequence * (double)desc->global_batch;
-    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
-                                  6.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
-                                      memoi_parallel_head_size(m));
-    prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
-    prediction->fits =
-        memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
-}
-
-memo_status memo_parallel_predict(const memo_parallel_desc* desc,
-                                  const memo_parallel_layout* layout,
-                                  memo_parallel_prediction* prediction, memo_error* error) {
-    memo_status status = memo_parallel_check(desc, layout, error);
-    memo_parallel_desc settled;
-    memset(prediction, 0, sizeof *prediction);
-    if (status) return status;
-    settled = memoi_parallel_settle(desc);
-    memoi_parallel_predict_legal(&settled, layout, prediction);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
-                                            const memo_parallel_layout* layout, int32_t is_backward,
-                                            memo_parallel_attention* attention, memo_error* error) {
-    memo_status status = memo_parallel_check(desc, layout, error);
-    memo_parallel_desc settled;
-    memoi_parallel_share share;
-    memset(attention, 0, sizeof *attention);
-    if (status) return status;
-    settled = memoi_parallel_settle(desc);
-    share = memoi_parallel_share_of(&settled, layout);
-    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_parallel_longest(const memo_parallel_desc* desc,
-                                  const memo_parallel_layout* layout, int64_t step_tokens,
-                                  int64_t* sequence, memo_error* error) {
-    memo_parallel_desc trial = *desc;
-    memo_parallel_prediction prediction;
-    int64_t low = 0, high; /* low steps fit, high do not */
-    memo_status status;
-    *sequence = 0;
-    if (step_tokens < 1 || step_tokens > MEMOI_PARALLEL_SEQUENCE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "step_tokens is %lld; it must lie in 1 to 2^40",
-                              (long long)step_tokens);
-    high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
-    trial.sequence = (high - 1) * step_tokens;
-    status = memo_parallel_check(&trial, layout, error);
-    if (status) return status;
-    trial = memoi_parallel_settle(&trial);
-    /* Memory grows with the length; a length too short for its pieces has an answer too. */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        trial.sequence = middle * step_tokens;
-        memoi_parallel_predict_legal(&trial, layout, &prediction);
-        if (prediction.fits)
-            low = middle;
-        else
-            high = middle;
-    }
-    trial.sequence = low * step_tokens;
-    if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
-    return MEMO_STATUS_OK;
-}
-
-/* ---- layouts: all of them -----------------------------------------------------------------------
- * Knows: the list and its order.  Knows nothing of what a layout costs. */
-
-#define MEMOI_PARALLEL_ENTRIES 1000000
-
-MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
-    return entry->reason[0] ? 2 : !entry->prediction.fits;
-}
-
-/* Fitting, legal, refused; time, memory; the order in which they were made, for lists that are the
- * same each time. */
-MEMOI int memoi_parallel_compare(const void* left, const void* right) {
-    const memo_parallel_entry* a = (const memo_parallel_entry*)left;
-    const memo_parallel_entry* b = (const memo_parallel_entry*)right;
-    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
-    int32_t degrees[7][2];
-    int i;
-    if (memoi_parallel_class(a) != memoi_parallel_class(b))
-        return memoi_parallel_class(a) - memoi_parallel_class(b);
-    if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
-    if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
-    if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
-    if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
-    degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
-    degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
-    degrees[2][0] = x->ring, degrees[2][1] = y->ring;
-    degrees[3][0] = x->ulysses, degrees[3][1] = y->ulysses;
-    degrees[4][0] = x->data, degrees[4][1] = y->data;
-    degrees[5][0] = x->zero_stage, degrees[5][1] = y->zero_stage;
-    degrees[6][0] = (int32_t)x->activations, degrees[6][1] = (int32_t)y->activations;
-    for (i = 0; i < 7; i++)
-        if (degrees[i][0] != degrees[i][1]) return degrees[i][0] < degrees[i][1] ? -1 : 1;
-    return 0;
-}
-
-/* Calls visit for every layout that is asked for; entries NULL: only counts. */
-MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
-                                       memo_parallel_entry* entries) {
-    int32_t n = desc->cluster.n_gpus, zero, activations;
-    int64_t count = 0;
-    memo_parallel_layout l;
-    for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
-        int32_t data = n / l.pipeline;
-        if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
-        for (l.data = 1; l.data <= data; l.data++) {
-            int32_t tensor = data / l.data;
-            if (data % l.data) continue;
-            for (l.tensor = 1; l.tensor <= tensor; l.tensor++) {
-                int32_t ulysses = tensor / l.tensor;
-                if (tensor % l.tensor) continue;
-                for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
-                    if (ulysses % l.ulysses) continue;
-                    l.ring = ulysses / l.ulysses;
-                    for (zero = 0; zero < 4; zero++)
-                        for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
-                             activations++) {
-                            if (desc->zero_stages && !(desc->zero_stages >> zero & 1)) continue;
-                            if (desc->activations && !(desc->activations >> activations & 1))
-                                continue;
-                            l.zero_stage = zero;
-                            l.activations = (memo_parallel_activations)activations;
-                            if (entries) entries[count].layout = l;
-                            count++;
-                        }
-                }
-            }
-        }
-    }
-    return count;
-}
-
-memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
-                              memo_error* error) {
-    memo_status status = memoi_parallel_check_desc(desc, error);
-    memo_parallel_desc settled;
-    memo_parallel_list* made;
-    int64_t n, i;
-    *list = NULL;
-    if (status) return status;
-    settled = memoi_parallel_settle(desc);
-    n = memoi_parallel_enumerate(&settled, NULL);
-    if (n > MEMOI_PARALLEL_ENTRIES)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
-                              "fewer ZeRO stages, activations or pipeline degrees",
-                              (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
-    made = (memo_parallel_list*)memoi_calloc(1, sizeof *made);
-    if (made)
-        made->entries = (memo_parallel_entry*)memoi_calloc(n > 0 ? n : 1, sizeof *made->entries);
-    if (!made || !made->entries) {
-        MEMO_FREE(made);
-        return memoi_no_memory(error, "the list of layouts");
-    }
-    made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
-    for (i = 0; i < n; i++) {
-        memo_parallel_entry* entry = &made->entries[i];
-        memo_error why;
-        if (memoi_parallel_refuse(&settled, &entry->layout, &why)) {
-            (void)snprintf(entry->reason, sizeof entry->reason, "%.*s",
-                           (int)sizeof entry->reason - 1, why.message);
-            continue;
-        }
-        memoi_parallel_predict_legal(&settled, &entry->layout, &entry->prediction);
-        made->n_legal++;
-        made->n_fitting += entry->prediction.fits;
-    }
-    qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
-    *list = made;
-    return MEMO_STATUS_OK;
-}
-
-void memo_parallel_list_destroy(memo_parallel_list* list) {
-    if (!list) return;
-    MEMO_FREE(list->entries);
-    MEMO_FREE(list);
-}
-
-/* ---- degrees: the problem -----------------------------------------------------------------------
- * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
-
-MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
-                                          int32_t degree) {
-    return &problem->costs[(int64_t)block * problem->n_degrees + degree];
-}
-
-/* Index of a degree, or -1. */
-MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
-    int32_t k;
-    for (k = 0; k < problem->n_degrees; k++)
-        if (problem->degrees[k] == degree) return k;
-    return -1;
-}
-
-MEMOI int memoi_is_degree(int64_t degree) {
-    return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
-}
-
-#define MEMOI_DEGREES_BLOCKS 100000
-
-memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
-                                        memo_degrees_problem** problem, memo_error* error) {
-    memo_degrees_problem* made;
-    int32_t k;
-    *problem = NULL;
-    if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d blocks; there may be 1 to %d", (int)n_blocks,
-                              MEMOI_DEGREES_BLOCKS);
-    if (n_degrees < 1 || n_degrees > MEMO_DEGREES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
-    for (k = 0; k < n_degrees; k++)
-        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "degree %d: degrees are powers of two and ascend",
-                                  (int)degrees[k]);
-    made = (memo_degrees_problem*)memoi_calloc(1, sizeof *made);
-    if (made)
-        made->costs =
-            (memo_degree_cost*)memoi_calloc((int64_t)n_blocks * n_degrees, sizeof *made->costs);
-    if (!made || !made->costs) {
-        MEMO_FREE(made);
-        return memoi_no_memory(error, "a problem of degrees");
-    }
-    made->n_blocks = n_blocks;
-    made->n_degrees = n_degrees;
-    for (k = 0; k < n_degrees; k++) made->degrees[k] = degrees[k];
-    *problem = made;
-    return MEMO_STATUS_OK;
-}
-
-void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
-    if (!problem) return;
-    MEMO_FREE(problem->costs);
-    MEMO_FREE(problem);
-}
-
-#define MEMOI_DEGREES_SECONDS 1e9 /* no cost is larger, so that sums keep their digits */
-
-MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
-    int32_t i, p, q;
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
-            int64_t bytes_max = MEMOI_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
-            double s[5], sum = 0;
-            int k, is_good = 1;
-            s[0] = c->forward_s;
-            s[1] = c->forward_collective_s;
-            s[2] = c->backward_s;
-            s[3] = c->backward_collective_s;
-            s[4] = c->gradient_s;
-            for (k = 0; k < 5; k++) {
-                is_good &= s[k] >= 0;
-                sum += s[k];
-            }
-            if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "block %d at degree %d: a time is below 0 or beyond 1e9 s",
-                                      (int)i, (int)problem->degrees[p]);
-            if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
-                c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
-                c->runtime_bytes > bytes_max)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "block %d at degree %d: bytes are below 0 or sum up to more "
-                                      "than 2^62",
-                                      (int)i, (int)problem->degrees[p]);
-        }
-    for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++)
-            if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "the gather from degree %d to %d is below 0 or beyond 1e9 s",
-                                      (int)problem->degrees[p], (int)problem->degrees[q]);
-    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the boundary's degree %d is none of the degrees",
-                              (int)problem->boundary_degree);
-    if (problem->memory_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the memory is below 0");
-    return MEMO_STATUS_OK;
-}
-
-/* --- costs --- */
-
-MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
-    return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
-}
-
-MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
-
-MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
-    int32_t boundary =
-        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
-    double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
-                    memoi_degrees_max(c->backward_s, c->backward_collective_s);
-    if (block == 0)
-        cost_s +=
-            c->forward_s + c->backward_collective_s + memoi_degrees_gather_s(problem, boundary, p);
-    if (block == problem->n_blocks - 1)
-        cost_s +=
-            c->forward_collective_s + c->backward_s + memoi_degrees_gather_s(problem, boundary, p);
-    return cost_s + (problem->has_gradients ? c->gradient_s : 0);
-}
-
-/* From block at p to the one behind it at q. */
-MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
-                                  int32_t q) {
-    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
-    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
-    double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
-    if (q <= p)
-        forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
-    else
-        forward_s = from->forward_collective_s + gather_s + to->forward_s;
-    if (q >= p)
-        backward_s = memoi_degrees_max(from->backward_s, to->backward_collective_s);
-    else
-        backward_s = to->backward_collective_s + gather_s + from->backward_s;
-    return forward_s + backward_s;
-}
-
-MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
-    return c->state_bytes + c->saved_bytes;
-}
-
-MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* indices,
-                             double* step_s, int64_t* memory_bytes) {
-    int64_t kept = 0, runtime = 0;
-    int32_t i;
-    *step_s = 0;
-    for (i = 0; i < problem->n_blocks; i++) {
-        *step_s += memoi_degrees_node_s(problem, i, indices[i]);
-        if (i + 1 < problem->n_blocks)
-            *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
-        kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memoi_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
-    }
-    *memory_bytes = kept + runtime;
-}
-
-memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
-                                  double* step_s, int64_t* memory_bytes, memo_error* error) {
-    int32_t* indices;
-    int32_t i;
-    memo_status status = memoi_degrees_check(problem, error);
-    if (status) return status;
-    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    if (!indices) return memoi_no_memory(error, "degrees");
-    for (i = 0; i < problem->n_blocks && !status; i++) {
-        indices[i] = memoi_degree_index(problem, block_degrees[i]);
-        if (indices[i] < 0)
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "block %d has degree %d, which the profile does not know",
-                                    (int)i, (int)block_degrees[i]);
-    }
-    if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
-    MEMO_FREE(indices);
-    return status;
-}
-
-/* --- from constants --- */
-
-memo_degrees_model memo_degrees_model_default(void) {
-    memo_degrees_model model;
-    memset(&model, 0, sizeof model);
-    return model;
-}
-
-MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, memo_error* error) {
-    int32_t k;
-    const char* wrong = model->n_layers < 1 || model->n_layers > MEMOI_DEGREES_BLOCKS / 2
-                            ? "n_layers"
-                        : model->hidden < 1                                           ? "hidden"
-                        : model->sequence < 1 || model->sequence > 1LL << 40          ? "sequence"
-                        : model->batch < 1 || model->batch > 1LL << 40                ? "batch"
-                        : model->n_gpus < 1                                           ? "n_gpus"
-                        : model->n_degrees < 1 || model->n_degrees > MEMO_DEGREES_MAX ? "n_degrees"
-                        : !(model->data_bandwidth_bytes_per_s >= 0) ? "data_bandwidth_bytes_per_s"
-                        : !(model->latency_s >= 0)                  ? "latency_s"
-                        : !(model->flops_per_s > 0)                 ? "flops_per_s"
-                                                                    : NULL;
-    if (wrong)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s of a model of degrees is out of range", wrong);
-    for (k = 0; k < model->n_degrees; k++)
-        if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
-            model->n_gpus % model->degrees[k])
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "degree %d: it must divide the %d devices and have a bandwidth "
-                                  "above 0",
-                                  (int)model->degrees[k], (int)model->n_gpus);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
-                                            memo_degrees_problem** problem, memo_error* error) {
-    double h = model->hidden, s = (double)model->sequence;
-    int32_t i, p, q;
-    memo_status status = memoi_degrees_model_check(model, error);
-    *problem = NULL;
-    if (!status)
-        status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
-                                             problem, error);
-    if (status) return status;
-    for (p = 0; p < model->n_degrees; p++) {
-        double d = model->degrees[p], replicas = model->n_gpus / d;
-        double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
-        double message_bytes = tokens * h * 2;
-        double reduce_s = 2 * (d - 1) / d * message_bytes / model->bandwidth_bytes_per_s[p] +
-                          2 * (d - 1) * model->latency_s;
-        for (q = 0; q < p; q++) {
-            double ratio = d / model->degrees[q];
-            (*problem)->gather_s[q][p] =
-                (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
-                (ratio - 1) * model->latency_s;
-        }
-        for (i = 0; i < 2 * model->n_layers; i++) {
-            int is_mlp = i % 2;
-            double parameters = (is_mlp ? 8 : 4) * h * h;
-            double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
-            double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
-            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
-            c->forward_s = flops / d / model->flops_per_s;
-            c->forward_collective_s = c->backward_collective_s = reduce_s;
-            c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
-            if (model->data_bandwidth_bytes_per_s > 0)
-                c->gradient_s = 2 * (replicas - 1) / replicas * parameters / d * 2 /
-                                model->data_bandwidth_bytes_per_s;
-            c->state_bytes = (int64_t)(16 * parameters / d);
-            c->saved_bytes = (int64_t)(2 * message_bytes);
-            c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
-        }
-    }
-    (*problem)->memory_bytes = model->memory_bytes;
-    (*problem)->boundary_degree = model->boundary_degree;
-    (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
-    status = memoi_degrees_check(*problem, error);
-    if (status) {
-        memo_degrees_problem_destroy(*problem);
-        *problem = NULL;
-    }
-    return status;
-}
-
-/* --- text --- */
-
-/* Opens the frame where there is one and leaves the reader at the first line of content. */
-MEMOI memo_status memoi_degrees_open(memoi_reader* reader, const char* text, const char* kind,
-                                     const char** word, int64_t* length, int64_t* count,
-                                     memoi_reader* last_line, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    *count = -1;
-    if (!memoi_next_content(reader, word, length))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
-                                kind);
-    if (!memoi_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
-    status = memoi_frame_open(reader, kind, error);
-    if (!status) status = memoi_frame_close(reader, text, count, last_line, error);
-    if (!status && !memoi_next_content(reader, word, length))
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
-    return status;
-}
-
-MEMOI memo_status memoi_degrees_count(const memoi_reader* last_line, int64_t stated, int64_t found,
-                                      memo_error* error) {
-    if (stated < 0 || stated == found) return MEMO_STATUS_OK;
-    return memoi_line_error(last_line, error, MEMO_STATUS_FORMAT,
-                            "wrong count: %lld stated, %lld lines above", (long long)stated,
-                            (long long)found);
-}
-
-/* A number in [least, most]. */
-MEMOI memo_status memoi_degrees_number(memoi_reader* reader, const char* what, int64_t least,
-                                       int64_t most, int64_t* value, memo_error* error) {
-    memo_status status = memoi_expect_number(reader, what, value, error);
-    if (!status && (*value < least || *value > most))
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                  "the %s %lld is outside [%lld, %lld]", what, (long long)*value,
-                                  (long long)least, (long long)most);
-    return status;
-}
-
-/* A profile being read. */
-typedef struct memoi_degrees_profile {
-    int64_t n_blocks, memory_bytes, boundary, has_gradients;
-    int32_t degrees[MEMO_DEGREES_MAX];
-    int32_t n_degrees;
-    int32_t has_memory, has_boundary, has_gradients_line;
-    memo_degrees_problem* problem; /* from the first line on that needs it */
-    int32_t* has_block;            /* (n_blocks, n_degrees) */
-    int32_t has_gather[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
-} memoi_degrees_profile;
-
-#define MEMOI_DEGREES_NS 1000000000000000000 /* 1e9 s */
-
-MEMOI memo_status memoi_degrees_twice(const memoi_reader* reader, const char* what,
-                                      memo_error* error) {
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s for the second time", what);
-}
-
-MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memoi_reader* reader,
-                                      memo_error* error) {
-    memo_error reason;
-    memo_status status;
-    if (profile->problem) return MEMO_STATUS_OK;
-    if (!profile->n_blocks || !profile->n_degrees)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`blocks` and `degrees` must come before");
-    status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
-                                         profile->n_degrees, &profile->problem, &reason);
-    if (!status) {
-        profile->has_block =
-            (int32_t*)memoi_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
-        if (!profile->has_block) return memoi_no_memory(error, "a profile");
-    }
-    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memoi_no_memory(error, "a profile")
-           : status ? memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
-                    : MEMO_STATUS_OK;
-}
-
-/* A degree of the profile, as an index. */
-MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, memoi_reader* reader,
-                                       int32_t* index, memo_error* error) {
-    int64_t degree = 0;
-    memo_status status = memoi_expect_number(reader, "degree", &degree, error);
-    if (status) return status;
-    *index = memoi_degree_index(profile->problem, degree);
-    if (*index >= 0) return MEMO_STATUS_OK;
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
-                            (long long)degree);
-}
-
-MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memoi_reader* reader,
-                                              memo_error* error) {
-    memoi_reader ahead = *reader;
-    const char* word;
-    int64_t length, degree = 0;
-    while (memoi_next_word(&ahead, &word, &length)) {
-        memo_status status = memoi_expect_number(reader, "degree", &degree, error);
-        if (status) return status;
-        if (profile->n_degrees == MEMO_DEGREES_MAX)
-            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
-                                    MEMO_DEGREES_MAX);
-        if (!memoi_is_degree(degree) ||
-            (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
-            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                    "degree %lld: degrees are powers of two and ascend",
-                                    (long long)degree);
-        profile->degrees[profile->n_degrees++] = (int32_t)degree;
-    }
-    if (profile->n_degrees) return MEMO_STATUS_OK;
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
-}
-
-MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memoi_reader* reader,
-                                             memo_error* error) {
-    int32_t p = 0, q = 0;
-    int64_t ns = 0;
-    memo_status status = memoi_degrees_begin(profile, reader, error);
-    if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
-    if (!status) status = memoi_degrees_expect(profile, reader, &q, error);
-    if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
-    if (status) return status;
-    if (p >= q)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a gather goes from a smaller degree to a larger one");
-    if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
-    profile->has_gather[p][q] = 1;
-    profile->problem->gather_s[p][q] = 1e-9 * (double)ns;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memoi_reader* reader,
-                                            memo_error* error) {
-    static const char* const names[] = {"F",         "C",     "X",     "CB",
-                                        "GRADIENTS", "STATE", "SAVED", "RUNTIME"};
-    int64_t block = 0, n[8];
-    int32_t p = 0, k;
-    memo_degree_cost* cost;
-    memo_status status = memoi_degrees_begin(profile, reader, error);
-    memset(n, 0, sizeof n);
-    if (!status)
-        status = memoi_degrees_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
-    if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
-    for (k = 0; k < 8 && !status; k++)
-        status = memoi_degrees_number(reader, names[k], 0,
-                                      k < 5 ? MEMOI_DEGREES_NS / 5
-                                            : MEMOI_BYTES_MAX / (2 * profile->n_blocks + 1),
-                                      &n[k], error);
-    if (status) return status;
-    if (profile->has_block[block * profile->n_degrees + p]++)
-        return memoi_degrees_twice(reader, "this block and degree", error);
-    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
-    cost->forward_s = 1e-9 * (double)n[0];
-    cost->forward_collective_s = 1e-9 * (double)n[1];
-    cost->backward_s = 1e-9 * (double)n[2];
-    cost->backward_collective_s = 1e-9 * (double)n[3];
-    cost->gradient_s = 1e-9 * (double)n[4];
-    cost->state_bytes = n[5];
-    cost->saved_bytes = n[6];
-    cost->runtime_bytes = n[7];
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memoi_reader* reader,
-                                           const char* word, int64_t length, memo_error* error) {
-    memo_status status;
-    char shown[40];
-    if (memoi_word_is(word, length, "blocks")) {
-        if (profile->n_blocks) return memoi_degrees_twice(reader, "`blocks`", error);
-        status = memoi_degrees_number(reader, "number of blocks", 1, MEMOI_DEGREES_BLOCKS,
-                                      &profile->n_blocks, error);
-    } else if (memoi_word_is(word, length, "degrees")) {
-        if (profile->n_degrees) return memoi_degrees_twice(reader, "`degrees`", error);
-        status = memoi_degrees_parse_degrees(profile, reader, error);
-    } else if (memoi_word_is(word, length, "memory")) {
-        if (profile->has_memory++) return memoi_degrees_twice(reader, "`memory`", error);
-        status = memoi_degrees_number(reader, "memory", 0, MEMOI_BYTES_MAX, &profile->memory_bytes,
-                                      error);
-    } else if (memoi_word_is(word, length, "boundary")) {
-        if (profile->has_boundary++) return memoi_degrees_twice(reader, "`boundary`", error);
-        status = memoi_degrees_number(reader, "boundary", 0, 1 << 20, &profile->boundary, error);
-    } else if (memoi_word_is(word, length, "gradients")) {
-        if (profile->has_gradients_line++) return memoi_degrees_twice(reader, "`gradients`", error);
-        status = memoi_degrees_number(reader, "gradients", 0, 1, &profile->has_gradients, error);
-    } else if (memoi_word_is(word, length, "gather")) {
-        status = memoi_degrees_parse_gather(profile, reader, error);
-    } else if (memoi_word_is(word, length, "block")) {
-        status = memoi_degrees_parse_block(profile, reader, error);
-    } else {
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
-                                "or block",
-                                memoi_shown(shown, word, length));
-    }
-    return status ? status : memoi_expect_line_end(reader, error);
-}
-
-/* Is everything there that has no default? */
-MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memoi_reader* reader,
-                                         memo_error* error) {
-    int64_t i;
-    int32_t p, q;
-    memo_error reason;
-    memo_status status = memoi_degrees_begin(profile, reader, error);
-    if (status) return status;
-    for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
-        if (!profile->has_block[i])
-            return memoi_line_error(
-                reader, error, MEMO_STATUS_FORMAT, "block %lld at degree %d is missing",
-                (long long)(i / profile->n_degrees), (int)profile->degrees[i % profile->n_degrees]);
-    for (p = 0; p < profile->n_degrees; p++)
-        for (q = p + 1; q < profile->n_degrees; q++)
-            if (!profile->has_gather[p][q])
-                return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                        "the gather from degree %d to %d is missing",
-                                        (int)profile->degrees[p], (int)profile->degrees[q]);
-    profile->problem->memory_bytes = profile->memory_bytes;
-    profile->problem->boundary_degree = (int32_t)profile->boundary;
-    profile->problem->has_gradients = (int32_t)profile->has_gradients;
-    if (memoi_degrees_check(profile->problem, &reason))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
-                                       memo_degrees_problem** problem, memo_error* error) {
-    memoi_degrees_profile profile;
-    memoi_reader reader, last_line;
-    const char* word = NULL;
-    int64_t length = 0, stated, n_lines = 0;
-    int more = 1;
-    memo_status status;
-    *problem = NULL;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
-    memset(&profile, 0, sizeof profile);
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
-                                &last_line, error);
-    for (; !status && more; n_lines++) {
-        status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
-        more = !status && memoi_next_content(&reader, &word, &length);
-    }
-    if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
-    if (!status) status = memoi_degrees_complete(&profile, &reader, error);
-    MEMO_FREE(profile.has_block);
-    if (status)
-        memo_degrees_problem_destroy(profile.problem);
-    else
-        *problem = profile.problem;
-    return status;
-}
-
-memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
-                                      memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
-    *problem = NULL;
-    if (status) return status;
-    status = memo_degrees_problem_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                        problem, error);
-    MEMO_FREE(text);
-    return status;
-}
-
-MEMOI long long memoi_degrees_ns(double time_s) { return (long long)floor(time_s * 1e9 + 0.5); }
-
-memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
-                                       memo_error* error) {
-    memoi_text text;
-    int32_t i, p, q;
-    int64_t n_lines = 5;
-    memo_status status = memoi_degrees_check(problem, error);
-    if (status) return status;
-    memset(&text, 0, sizeof text);
-    memoi_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
-    for (p = 0; p < problem->n_degrees; p++) memoi_put(&text, " %d", (int)problem->degrees[p]);
-    memoi_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n", (long long)problem->memory_bytes,
-              (int)problem->boundary_degree, problem->has_gradients != 0);
-    for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++, n_lines++)
-            memoi_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
-                      (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++, n_lines++) {
-            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
-            memoi_put(&text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
-                      (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
-                      memoi_degrees_ns(c->forward_collective_s), memoi_degrees_ns(c->backward_s),
-                      memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
-                      (long long)c->state_bytes, (long long)c->saved_bytes,
-                      (long long)c->runtime_bytes);
-        }
-    memoi_frame_finish(&text, n_lines);
-    return memoi_text_write(&text, path, error);
-}
-
-memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
-                               memo_error* error) {
-    memoi_text text;
-    int32_t i;
-    for (i = 0; i < n_blocks; i++)
-        if (!memoi_is_degree(block_degrees[i]))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "block %d: the degree %d is no power of two", (int)i,
-                                  (int)block_degrees[i]);
-    memset(&text, 0, sizeof text);
-    memoi_put(&text, "memo degrees 1\n");
-    for (i = 0; i < n_blocks; i++) memoi_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
-    memoi_frame_finish(&text, n_blocks);
-    return memoi_text_write(&text, path, error);
-}
-
-memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
-                               int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
-    memoi_reader reader, last_line;
-    const char* word = NULL;
-    void* degrees = NULL;
-    int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
-    int more = 1;
-    memo_status status;
-    *block_degrees = NULL;
-    *n_blocks = 0;
-    if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
-    status =
-        memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
-    while (!status && more) {
-        char shown[40];
-        if (!memoi_word_is(word, length, "block"))
-            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
-                                      memoi_shown(shown, word, length));
-        /* In order, so that none is missing. */
-        if (!status && n == MEMOI_DEGREES_BLOCKS)
-            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
-                                      MEMOI_DEGREES_BLOCKS);
-        if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
-        if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
-        if (!status && !memoi_is_degree(degree))
-            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
-                                      "the degree %lld is no power of two", (long long)degree);
-        if (!status) status = memoi_expect_line_end(&reader, error);
-        if (!status && !memoi_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
-            status = memoi_no_memory(error, "degrees");
-        if (status) break;
-        ((int32_t*)degrees)[n++] = (int32_t)degree;
-        more = memoi_next_content(&reader, &word, &length);
-    }
-    if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
-    if (status) {
-        MEMO_FREE(degrees);
-        return status;
-    }
-    *block_degrees = (int32_t*)degrees;
-    *n_blocks = (int32_t)n;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
-                              memo_error* error) {
-    char* text = NULL;
-    int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
-    *block_degrees = NULL;
-    *n_blocks = 0;
-    if (status) return status;
-    status = memo_degrees_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
-                                block_degrees, n_blocks, error);
-    MEMO_FREE(text);
-    return status;
-}
-
-void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }
-
-/* ---- degrees: the plan of least memory ----------------------------------------------------------
- * Knows: what blocks hold.  Knows nothing of time. */
-
-typedef struct memoi_degrees_cell {
-    int64_t runtime_bytes;
-    int32_t block, degree;
-} memoi_degrees_cell;
-
-MEMOI int memoi_degrees_cell_compare(const void* left, const void* right) {
-    const memoi_degrees_cell* a = (const memoi_degrees_cell*)left;
-    const memoi_degrees_cell* b = (const memoi_degrees_cell*)right;
-    return (a->runtime_bytes > b->runtime_bytes) - (a->runtime_bytes < b->runtime_bytes);
-}
-
-/* Degree of a block that keeps least while no more than that runs; -1: none. */
-MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
-                                     int64_t runtime_bytes) {
-    int32_t p, smallest = -1;
-    for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
-            (smallest < 0 ||
-             memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
-            smallest = p;
-    return smallest;
-}
-
-/* The largest runtime is each of its values in turn, the smallest first; what the blocks keep
- * becomes less with each. */
-MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
-                                      int64_t* least_bytes, memo_error* error) {
-    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
-    memoi_degrees_cell* cells = (memoi_degrees_cell*)memoi_calloc(n, sizeof *cells);
-    int32_t i, n_open = problem->n_blocks;
-    *least_bytes = INT64_MAX;
-    if (!cells) return memoi_no_memory(error, "the plan of degrees");
-    for (k = 0; k < n; k++) {
-        cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
-        cells[k].block = (int32_t)(k / problem->n_degrees);
-        cells[k].degree = (int32_t)(k % problem->n_degrees);
-    }
-    qsort(cells, (size_t)n, sizeof *cells, memoi_degrees_cell_compare);
-    for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
-    for (k = 0; k < n; k++) {
-        int32_t* index = &indices[cells[k].block];
-        int64_t bytes = memoi_degrees_kept(problem, cells[k].block, cells[k].degree);
-        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, cells[k].block, *index);
-        if (*index >= 0 && bytes >= before) continue;
-        n_open -= *index < 0;
-        *index = cells[k].degree;
-        kept += bytes - before;
-        if (n_open == 0 && kept + cells[k].runtime_bytes < *least_bytes) {
-            *least_bytes = kept + cells[k].runtime_bytes;
-            runtime = cells[k].runtime_bytes;
-        }
-    }
-    for (i = 0; i < problem->n_blocks; i++)
-        indices[i] = memoi_degrees_smallest(problem, i, runtime);
-    MEMO_FREE(cells);
-    return MEMO_STATUS_OK;
-}
-
-/* ---- degrees: the dynamic program ---------------------------------------------------------------
- * Knows: costs of blocks and of their neighbours.  Exact as long as labels are kept all.
- *
- * A label is a partial plan up to some block and degree; one that another beats in time and memory
- * is dropped, and so is one that the blocks to come cannot complete.  The largest runtime is no
- * sum: see memoi_labels_search. */
-
-typedef struct memoi_label {
-    double cost_s;
-    int64_t kept_bytes;
-    int64_t previous; /* index in the pool; -1: first block */
-    int32_t degree;
-} memoi_label;
-
-typedef struct memoi_labels {
-    const memo_degrees_problem* problem;
-    memoi_label* pool;
-    int64_t n, capacity;
-    int64_t* ends;       /* (n_blocks, n_degrees): where the labels of each end */
-    int64_t* rest_bytes; /* (n_blocks + 1): the least that is kept from each block on */
-    memoi_label* fresh;
-    int64_t n_fresh, fresh_capacity;
-    int64_t* limits; /* the values of runtime_bytes, ascending */
-    int32_t* found;  /* indices of the last run's plan */
-    int is_cut;      /* labels were dropped that nothing beats */
-    double deadline;
-} memoi_labels;
-
-#define MEMOI_LABELS_MAX 50000 /* of a block and degree */
-
-MEMOI int memoi_label_compare(const void* left, const void* right) {
-    const memoi_label* a = (const memoi_label*)left;
-    const memoi_label* b = (const memoi_label*)right;
-    if (a->cost_s != b->cost_s) return a->cost_s < b->cost_s ? -1 : 1;
-    if (a->kept_bytes != b->kept_bytes) return a->kept_bytes < b->kept_bytes ? -1 : 1;
-    return (a->previous > b->previous) - (a->previous < b->previous);
-}
-
-/* Labels of block i at degree q from those of the block before; 0 where there is no memory. */
-MEMOI int memoi_labels_extend(memoi_labels* labels, int32_t i, int32_t q, int64_t room_bytes) {
-    const memo_degrees_problem* problem = labels->problem;
-    double node_s = memoi_degrees_node_s(problem, i, q);
-    int64_t kept = memoi_degrees_kept(problem, i, q), k, least = INT64_MAX, n_kept = 0;
-    int32_t p, n_before = i > 0 ? problem->n_degrees : 1;
-    labels->n_fresh = 0;
-    for (p = 0; p < n_before; p++) {
-        int64_t at = (int64_t)(i - 1) * problem->n_degrees + p;
-        int64_t end = i > 0 ? labels->ends[at] : 1, begin = at > 0 ? labels->ends[at - 1] : 0;
-        double edge_s = i > 0 ? memoi_degrees_edge_s(problem, i - 1, p, q) : 0;
-        void* fresh = labels->fresh;
-        if (!memoi_reserve(&fresh, &labels->fresh_capacity, labels->n_fresh + end - begin,
-                           sizeof(memoi_label)))
-            return 0;
-        labels->fresh = (memoi_label*)fresh;
-        for (k = begin; k < end; k++) {
-            memoi_label* label = &labels->fresh[labels->n_fresh];
-            label->previous = i > 0 ? k : -1;
-            label->degree = q;
-            label->cost_s = node_s + edge_s + (i > 0 ? labels->pool[k].cost_s : 0);
-            label->kept_bytes = kept + (i > 0 ? labels->pool[k].kept_bytes : 0);
-            if (label->kept_bytes <= room_bytes - labels->rest_bytes[i + 1]) labels->n_fresh++;
-        }
-    }
-    if (labels->n_fresh)
-        qsort(labels->fresh, (size_t)labels->n_fresh, sizeof(memoi_label), memoi_label_compare);
-    for (k = 0; k < labels->n_fresh; k++) {
-        void* pool = labels->pool;
-        if (labels->fresh[k].kept_bytes >= least) continue;
-        if (n_kept++ == MEMOI_LABELS_MAX) {
-            labels->is_cut = 1;
-            break;
-        }
-        if (!memoi_reserve(&pool, &labels->capacity, labels->n + 1, sizeof(memoi_label))) return 0;
-        labels->pool = (memoi_label*)pool;
-        labels->pool[labels->n++] = labels->fresh[k];
-        least = labels->fresh[k].kept_bytes;
-    }
-    labels->ends[(int64_t)i * problem->n_degrees + q] = labels->n;
-    return 1;
-}
-
-/* The best plan of blocks that run in runtime_bytes and keep no more than room_bytes; *cost_s is
- * INFINITY where there is none, or no time. */
-MEMOI memo_status memoi_labels_run(memoi_labels* labels, int64_t runtime_bytes, int64_t room_bytes,
-                                   double* cost_s, memo_error* error) {
-    const memo_degrees_problem* problem = labels->problem;
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
-    int64_t k;
-    *cost_s = INFINITY;
-    labels->rest_bytes[n] = 0;
-    for (i = n - 1; i >= 0; i--) {
-        q = memoi_degrees_smallest(problem, i, runtime_bytes);
-        if (q < 0) return MEMO_STATUS_OK;
-        labels->rest_bytes[i] = labels->rest_bytes[i + 1] + memoi_degrees_kept(problem, i, q);
-    }
-    if (labels->rest_bytes[0] > room_bytes) return MEMO_STATUS_OK;
-    labels->n = 0;
-    for (i = 0; i < n; i++)
-        for (q = 0; q < d; q++) {
-            labels->ends[(int64_t)i * d + q] = labels->n;
-            if (memoi_degree_cost(problem, i, q)->runtime_bytes > runtime_bytes) continue;
-            if (memoi_plan_clock() > labels->deadline) {
-                labels->is_cut = 1;
-                return MEMO_STATUS_OK;
-            }
-            if (!memoi_labels_extend(labels, i, q, room_bytes))
-                return memoi_no_memory(error, "the plan of degrees");
-        }
-    for (k = n > 1 ? labels->ends[(int64_t)(n - 1) * d - 1] : 0; k < labels->n; k++) {
-        int64_t at = k;
-        if (labels->pool[k].cost_s >= *cost_s) continue;
-        *cost_s = labels->pool[k].cost_s;
-        for (i = n - 1; i >= 0; i--, at = labels->pool[at].previous)
-            labels->found[i] = labels->pool[at].degree;
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* Plans whose largest runtime is one of limits[low .. high].  With the room that the smallest
- * leaves, and blocks that the largest allows, there are these plans and more: where the best of
- * those is no better than what is known, or fits, it answers for all; else the limits are halved.
- */
-MEMOI memo_status memoi_labels_search(memoi_labels* labels, int64_t low, int64_t high,
-                                      int32_t* indices, double* step_s, memo_error* error) {
-    const memo_degrees_problem* problem = labels->problem;
-    int64_t middle = low + (high - low) / 2, memory_bytes;
-    double cost_s;
-    memo_status status = memoi_labels_run(
-        labels, labels->limits[high],
-        problem->memory_bytes ? problem->memory_bytes - labels->limits[low] : INT64_MAX, &cost_s,
-        error);
-    if (status || cost_s >= *step_s) return status;
-    memoi_degrees_sum(problem, labels->found, &cost_s, &memory_bytes);
-    if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
-        if (cost_s >= *step_s) return MEMO_STATUS_OK;
-        *step_s = cost_s;
-        memcpy(indices, labels->found, (size_t)problem->n_blocks * sizeof *indices);
-        return MEMO_STATUS_OK;
-    }
-    if (low == high) return MEMO_STATUS_OK;
-    status = memoi_labels_search(labels, middle + 1, high, indices, step_s, error);
-    return status ? status : memoi_labels_search(labels, low, middle, indices, step_s, error);
-}
-
-MEMOI int memoi_int64_compare(const void* left, const void* right) {
-    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
-    return (a > b) - (a < b);
-}
-
-/* Betters the plan in indices, of *step_s. */
-MEMOI memo_status memoi_labels_solve(const memo_degrees_problem* problem, double deadline,
-                                     int32_t* indices, double* step_s, int* is_optimal,
-                                     memo_error* error) {
-    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, n_limits = 0, k;
-    memoi_labels labels;
-    memo_status status;
-    memset(&labels, 0, sizeof labels);
-    labels.problem = problem;
-    labels.deadline = deadline;
-    labels.limits = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    labels.ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    labels.rest_bytes = (int64_t*)memoi_calloc((int64_t)problem->n_blocks + 1, sizeof(int64_t));
-    labels.found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    if (labels.limits && labels.ends && labels.rest_bytes && labels.found) {
-        for (k = 0; k < n; k++) labels.limits[k] = problem->costs[k].runtime_bytes;
-        qsort(labels.limits, (size_t)n, sizeof(int64_t), memoi_int64_compare);
-        for (k = 0; k < n; k++)
-            if (k == 0 || labels.limits[k] != labels.limits[k - 1])
-                labels.limits[n_limits++] = labels.limits[k];
-        status = memoi_labels_search(&labels, 0, n_limits - 1, indices, step_s, error);
-    } else {
-        status = memoi_no_memory(error, "the plan of degrees");
-    }
-    *is_optimal = !labels.is_cut;
-    MEMO_FREE(labels.limits);
-    MEMO_FREE(labels.ends);
-    MEMO_FREE(labels.rest_bytes);
-    MEMO_FREE(labels.found);
-    MEMO_FREE(labels.pool);
-    MEMO_FREE(labels.fresh);
-    return status;
-}
-
-/* ---- degrees: the integer program ---------------------------------------------------------------
- * Knows: the paper's variables, and lp_solve.
- *
- * s_ip (binary): block i has degree p.  e_ipq >= 0: so has i, and i+1 has degree q; the rows make
- * it whole where s is. rho: the largest runtime.  Time counts in the plan's own unit, memory in
- * shares of the device. */
-
-#ifdef MEMO_LP_SOLVE
-
-typedef struct memoi_degrees_mip {
-    const memo_degrees_problem* problem;
-    lprec* lp;
-    double unit_s;
-    int first_count, n_counts; /* columns behind rho */
-    int* column;               /* of a row being built */
-    double* value;
-    int n;
-} memoi_degrees_mip;
-
-MEMOI int memoi_degrees_s(const memo_degrees_problem* problem, int32_t i, int32_t p) {
-    return i * problem->n_degrees + p + 1;
-}
-MEMOI int memoi_degrees_e(const memo_degrees_problem* problem, int32_t i, int32_t p, int32_t q) {
-    return (problem->n_blocks + i * problem->n_degrees + p) * problem->n_degrees + q + 1;
-}
-
-MEMOI void memoi_degrees_put(memoi_degrees_mip* mip, int column, double value) {
-    mip->column[mip->n] = column;
-    mip->value[mip->n++] = value;
-}
-MEMOI int memoi_degrees_row(memoi_degrees_mip* mip, int kind, double right) {
-    int ok = add_constraintex(mip->lp, mip->n, mip->value, mip->column, kind, right);
-    mip->n = 0;
-    return ok;
-}
-
-/* Do two blocks hold the same, whatever the degree? */
-MEMOI int memoi_degrees_alike(const memo_degrees_problem* problem, int32_t i, int32_t j) {
-    int32_t p;
-    for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degrees_kept(problem, i, p) != memoi_degrees_kept(problem, j, p)) return 0;
-    return 1;
-}
-
-/* Blocks that hold the same are interchangeable in the memory row, and branching on one after the
- * other tries all ways to choose among them.  How many of them have a degree decides the memory,
- * and is branched on first. */
-MEMOI int memoi_degrees_count_rows(memoi_degrees_mip* mip) {
-    const memo_degrees_problem* problem = mip->problem;
-    int32_t i, j, p;
-    int ok = 1, count = mip->first_count;
-    for (i = 0; i < problem->n_blocks; i++) {
-        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
-        }
-        if (j < i) continue; /* counted with j */
-        for (p = 0; p < problem->n_degrees; p++) {
-            for (j = i; j < problem->n_blocks; j++)
-                if (memoi_degrees_alike(problem, i, j))
-                    memoi_degrees_put(mip, memoi_degrees_s(problem, j, p), 1);
-            memoi_degrees_put(mip, count++, -1);
-            ok &= memoi_degrees_row(mip, EQ, 0);
-        }
-    }
-    return ok;
-}
-
-/* Columns for that: degrees times kinds of blocks; none where there are too many kinds to help. */
-MEMOI int memoi_degrees_count_columns(const memo_degrees_problem* problem) {
-    int32_t i, j, n_kinds = 0;
-    if (!problem->memory_bytes) return 0;
-    for (i = 0; i < problem->n_blocks; i++) {
-        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
-        }
-        n_kinds += j == i;
-        if (n_kinds > 8) return 0;
-    }
-    return n_kinds * problem->n_degrees;
-}
-
-MEMOI int memoi_degrees_build(memoi_degrees_mip* mip, int n_columns) {
-    const memo_degrees_problem* problem = mip->problem;
-    lprec* lp = mip->lp;
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
-    int ok = 1, k;
-    set_verbose(lp, 0);
-    set_minim(lp);
-    for (i = 0; i < n; i++)
-        for (p = 0; p < d; p++) {
-            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
-                              memoi_degrees_node_s(problem, i, p) / mip->unit_s);
-            for (q = 0; q < d && i + 1 < n; q++)
-                memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q),
-                                  memoi_degrees_edge_s(problem, i, p, q) / mip->unit_s);
-        }
-    ok &= set_obj_fnex(lp, mip->n, mip->value, mip->column);
-    mip->n = 0;
-    set_add_rowmode(lp, TRUE);
-    for (i = 0; i < n; i++) {
-        for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), 1);
-        ok &= memoi_degrees_row(mip, EQ, 1);
-        if (i + 1 == n) break;
-        for (p = 0; p < d; p++) {
-            for (q = 0; q < d; q++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
-            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), -1);
-            ok &= memoi_degrees_row(mip, EQ, 0);
-        }
-        for (q = 0; q < d; q++) {
-            for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
-            memoi_degrees_put(mip, memoi_degrees_s(problem, i + 1, q), -1);
-            ok &= memoi_degrees_row(mip, EQ, 0);
-        }
-    }
-    if (problem->memory_bytes) {
-        double memory = (double)problem->memory_bytes;
-        for (i = 0; i < n; i++)
-            for (p = 0; p < d; p++)
-                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
-                                  (double)memoi_degrees_kept(problem, i, p) / memory);
-        memoi_degrees_put(mip, n_columns, 1);
-        ok &= memoi_degrees_row(mip, LE, 1);
-        for (i = 0; i < n; i++) {
-            for (p = 0; p < d; p++)
-                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
-                                  -(double)memoi_degree_cost(problem, i, p)->runtime_bytes /
-                                      memory);
-            memoi_degrees_put(mip, n_columns, 1);
-            ok &= memoi_degrees_row(mip, GE, 0);
-        }
-        if (mip->n_counts) ok &= memoi_degrees_count_rows(mip);
-    }
-    set_add_rowmode(lp, FALSE);
-    for (i = 0; i < n; i++)
-        for (p = 0; p < d; p++) ok &= set_binary(lp, memoi_degrees_s(problem, i, p), TRUE);
-    for (k = 0; k < mip->n_counts; k++) ok &= set_int(lp, mip->first_count + k, TRUE);
-    if (mip->n_counts) {
-        int n_all = mip->first_count + mip->n_counts - 1;
-        for (k = 0; k < n_all; k++) mip->value[k] = k + 1 >= mip->first_count ? 1 : 2 + k;
-        ok &= set_var_weights(lp, mip->value);
-        set_bb_rule(lp, NODE_FIRSTSELECT);
-        set_bb_floorfirst(lp, BRANCH_CEILING);
-    }
-    return ok;
-}
-
-/* Betters the plan in indices, of *step_s, which bounds the search: where nodes of the tree differ
- * by little, nearly all time goes into those that a good bound never opens.  is_optimal: it is known
- * that none is better; the search ends with the first as good.  *is_solved: lp_solve has a plan as
- * good as that in indices, and none is better. */
-MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, double time_limit_s,
-                                          int is_optimal, int32_t* indices, double* step_s,
-                                          int* is_solved, memo_error* error) {
-    int n_columns = memoi_degrees_e(problem, problem->n_blocks - 1, 0, 0), n_all, result;
-    int32_t i, p;
-    int64_t memory_bytes;
-    double found_s;
-    memo_status status = MEMO_STATUS_OK;
-    double* columns;
-    int32_t* found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    memoi_degrees_mip mip;
-    memset(&mip, 0, sizeof mip);
-    mip.problem = problem;
-    mip.first_count = n_columns + 1;
-    mip.n_counts = memoi_degrees_count_columns(problem);
-    n_all = n_columns + mip.n_counts;
-    mip.lp = make_lp(0, n_all);
-    mip.column = (int*)memoi_calloc(n_all + 1, sizeof(int));
-    mip.value = (double*)memoi_calloc(n_all + 1, sizeof(double));
-    columns = (double*)memoi_calloc(n_all, sizeof(double));
-    mip.unit_s = *step_s > 0 ? *step_s / 1000 : 1;
-    *is_solved = 0;
-    if (!mip.lp || !mip.column || !mip.value || !columns || !found ||
-        !memoi_degrees_build(&mip, n_columns)) {
-        status = memoi_no_memory(error, "lp_solve");
-    } else {
-        set_timeout(mip.lp, (long)ceil(time_limit_s));
-        set_mip_gap(mip.lp, TRUE, 0);
-        set_mip_gap(mip.lp, FALSE, 0);
-        /* 1e-7 of it apart, beyond the tolerances: the plan itself must be found too. */
-        set_obj_bound(mip.lp, *step_s / mip.unit_s + 1e-4);
-        if (is_optimal) set_break_at_value(mip.lp, *step_s / mip.unit_s + 1e-6);
-        result = solve(mip.lp);
-        if ((result == OPTIMAL || result == PRESOLVED || result == SUBOPTIMAL) &&
-            get_variables(mip.lp, columns)) {
-            for (i = 0; i < problem->n_blocks; i++)
-                for (found[i] = 0, p = 1; p < problem->n_degrees; p++)
-                    if (columns[memoi_degrees_s(problem, i, p) - 1] >
-                        columns[memoi_degrees_s(problem, i, found[i]) - 1])
-                        found[i] = p;
-            memoi_degrees_sum(problem, found, &found_s, &memory_bytes);
-            /* Numbers that only just fit the limit: lp_solve's tolerances are wider than a byte. */
-            if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
-                *is_solved =
-                    (is_optimal || result != SUBOPTIMAL) && found_s <= *step_s * (1 + 1e-9);
-                if (found_s < *step_s) {
-                    *step_s = found_s;
-                    memcpy(indices, found, (size_t)problem->n_blocks * sizeof *found);
-                }
-            }
-        }
-    }
-    MEMO_FREE(mip.column);
-    MEMO_FREE(mip.value);
-    MEMO_FREE(columns);
-    MEMO_FREE(found);
-    if (mip.lp) delete_lp(mip.lp);
-    return status;
-}
-
-#endif
-
-/* ---- degrees: solve -----------------------------------------------------------------------------
- * Knows: the two engines.  Does not plan. */
-
-/* Each step betters the plan of the one before: least memory, labels, the integer program. */
-MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, memo_degrees_engine engine,
-                                    double time_limit_s, memo_degrees_plan* plan, int32_t* indices,
-                                    memo_error* error) {
-    double begin_s = memoi_plan_clock();
-    int64_t least;
-    int is_optimal = 0, may_go_on = 0;
-    int32_t i;
-    memo_status status = memoi_degrees_least(problem, indices, &least, error);
-    if (status) return status;
-    if (problem->memory_bytes && least > problem->memory_bytes)
-        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                              "no plan fits %lld bytes: the smallest needs %lld",
-                              (long long)problem->memory_bytes, (long long)least);
-    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
-    snprintf(plan->engine, sizeof plan->engine, "labels");
-#ifdef MEMO_LP_SOLVE
-    may_go_on = engine != MEMO_DEGREES_ENGINE_LABELS;
-#else
-    if (engine == MEMO_DEGREES_ENGINE_MIP)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "built without lp_solve: define MEMO_LP_SOLVE and link "
-                              "-llpsolve55, or use labels");
-#endif
-    status = memoi_labels_solve(problem, begin_s + time_limit_s / (may_go_on ? 2 : 1), indices,
-                                &plan->step_s, &is_optimal, error);
-#ifdef MEMO_LP_SOLVE
-    if (!status && may_go_on && (engine == MEMO_DEGREES_ENGINE_MIP || !is_optimal)) {
-        double left_s = begin_s + time_limit_s - memoi_plan_clock(), labels_s = plan->step_s;
-        int is_solved;
-        status = memoi_degrees_mip_solve(problem, left_s > 0 ? left_s : 1, is_optimal, indices,
-                                         &plan->step_s, &is_solved, error);
-        if (is_solved || plan->step_s < labels_s)
-            snprintf(plan->engine, sizeof plan->engine, "mip");
-        is_optimal |= is_solved;
-    }
-#endif
-    plan->solve_s = memoi_plan_clock() - begin_s;
-    plan->proof = is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
-    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
-    for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
-    return status;
-}
-
-memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees_engine engine,
-                               double time_limit_s, memo_degrees_plan** plan, memo_error* error) {
-    memo_degrees_plan* made;
-    int32_t* indices;
-    memo_status status = memoi_degrees_check(problem, error);
-    *plan = NULL;
-    if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a time limit of %g s; 0 to 1e6 would work", time_limit_s);
-    if (status) return status;
-    made = (memo_degrees_plan*)memoi_calloc(1, sizeof *made);
-    if (made) made->degrees = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    if (!made || !made->degrees) {
-        MEMO_FREE(made);
-        return memoi_no_memory(error, "the plan of degrees");
-    }
-    made->n_blocks = problem->n_blocks;
-    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    status = indices ? memoi_degrees_run(problem, engine, time_limit_s > 0 ? time_limit_s : 10,
-                                         made, indices, error)
-                     : memoi_no_memory(error, "the plan of degrees");
-    MEMO_FREE(indices);
-    if (status) {
-        memo_degrees_plan_destroy(made);
-        return status;
-    }
-    *plan = made;
-    return MEMO_STATUS_OK;
-}
-
-void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
-    if (!plan) return;
-    MEMO_FREE(plan->degrees);
-    MEMO_FREE(plan);
-}
-
-/* ---- profile ------------------------------------------------------------------------------------
+/* ---- 3 profile ----------------------------------------------------------------------------------
  * Knows: a device's clock, copies, the profile's file.  Knows nothing of plans. */
 
 memo_profile_desc memo_profile_desc_default(void) {
@@ -6181,7 +4229,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
     return status;
 }
 
-/* ---- memo_plan_swap -----------------------------------------------------------------------------
+/* ---- 4 rows of every tensor ---------------------------------------------------------------------
  * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
  *
  * A *share* is the part of a tensor's rows that is kept, swapped or recomputed; tensors that are
@@ -7740,6 +5788,1979 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
         *plan = NULL;
     }
     return status;
+}
+
+/* ---- 5 layouts: what may be ---------------------------------------------------------------------
+ * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
+
+memo_parallel_desc memo_parallel_desc_default(void) {
+    memo_parallel_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+const char* memo_parallel_kind_name(memo_parallel_kind kind) {
+    switch (kind) {
+    case MEMO_PARALLEL_TENSOR: return "tensor";
+    case MEMO_PARALLEL_ULYSSES: return "ulysses";
+    case MEMO_PARALLEL_RING: return "ring";
+    case MEMO_PARALLEL_GRADIENTS: return "gradients";
+    case MEMO_PARALLEL_PARAMETERS: return "parameters";
+    case MEMO_PARALLEL_PIPELINE: return "pipeline";
+    case MEMO_PARALLEL_HOST: return "host";
+    case MEMO_PARALLEL_N_KINDS: break;
+    }
+    return "unknown";
+}
+
+const char* memo_parallel_activations_name(memo_parallel_activations activations) {
+    switch (activations) {
+    case MEMO_PARALLEL_KEEP: return "keep";
+    case MEMO_PARALLEL_RECOMPUTE: return "recompute";
+    case MEMO_PARALLEL_SWAP: return "swap";
+    case MEMO_PARALLEL_N_ACTIVATIONS: break;
+    }
+    return "unknown";
+}
+
+MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
+    return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
+}
+
+MEMOI double memoi_parallel_ffn_parameters(const memo_parallel_model* model) {
+    return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->hidden * model->ffn;
+}
+
+double memo_parallel_layer_parameters(const memo_parallel_model* model) {
+    double head = memoi_parallel_head_size(model);
+    return 2.0 * model->hidden * head * model->n_q_heads +
+           2.0 * model->hidden * head * model->n_kv_heads + memoi_parallel_ffn_parameters(model);
+}
+
+double memo_parallel_parameters(const memo_parallel_model* model) {
+    double vocabulary = (double)model->vocabulary * model->hidden;
+    if (model->n_parameters > 0) return (double)model->n_parameters;
+    return model->n_layers * memo_parallel_layer_parameters(model) +
+           (model->is_tied ? vocabulary : 2 * vocabulary);
+}
+
+int64_t memo_parallel_rank(const memo_parallel_layout* l, int32_t t, int32_t u, int32_t r,
+                           int32_t d, int32_t p) {
+    int64_t outer = r + l->ring * (d + (int64_t)l->data * p);
+    return t + l->tensor * (u + l->ulysses * outer);
+}
+
+int64_t memo_parallel_zero_group(const memo_parallel_layout* l) {
+    return (int64_t)l->ulysses * l->ring * l->data;
+}
+
+int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
+    return (int64_t)l->ulysses * l->ring > 1;
+}
+
+#define MEMOI_PARALLEL_GPUS     (1 << 20)
+#define MEMOI_PARALLEL_SEQUENCE ((int64_t)1 << 40)
+
+typedef struct memoi_parallel_field {
+    const char* name;
+    double value, low, high;
+} memoi_parallel_field;
+
+MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memoi_parallel_field fields[] = {
+        {"model.n_layers", (double)m->n_layers, 1, 1e6},
+        {"model.hidden", (double)m->hidden, 1, 1e8},
+        {"model.ffn", (double)m->ffn, 0, 1e9},
+        {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
+        {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
+        {"model.head_size", (double)m->head_size, 0, 1e6},
+        {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
+        {"model.n_parameters", (double)m->n_parameters, 0, 1e18},
+        {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
+        {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
+        {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
+        {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
+        {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
+        {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
+        {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
+        {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
+        {"cluster.nic_bytes_per_s", c->nic_bytes_per_s, c->n_gpus > c->gpus_per_node ? 1.0 : 0.0,
+         1e18},
+        {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
+        {"cluster.collective_s", c->collective_s, 0, 1e6},
+        {"cluster.block_s", c->block_s, 0, 1e6},
+        {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
+        {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
+        {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
+        {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
+        {"global_batch", (double)desc->global_batch, 0, 1e12},
+        {"micro_batch", (double)desc->micro_batch, 0, 1e12},
+        {"element_bytes", desc->element_bytes, 0, 1e3},
+        {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
+        {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
+        {"logit_bytes", desc->logit_bytes, 0, 1e3},
+        {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
+    size_t i;
+    for (i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "%s is %g; it must lie in %g to %g", fields[i].name,
+                                  fields[i].value, fields[i].low, fields[i].high);
+    if (m->n_q_heads % m->n_kv_heads)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "model.n_kv_heads: %d does not divide the %d query heads",
+                              (int)m->n_kv_heads, (int)m->n_q_heads);
+    if (!m->head_size && m->hidden % m->n_q_heads)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "model.head_size is not given, and %d query heads do not divide the hidden size %d",
+            (int)m->n_q_heads, (int)m->hidden);
+    if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "model.n_ffn_matrices is %d; it must be 2 or 3, or 0 for 3",
+                              (int)m->n_ffn_matrices);
+    return MEMO_STATUS_OK;
+}
+
+/* desc with its defaults in place. */
+MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
+    memo_parallel_desc desc = *given;
+    memo_parallel_cluster* c = &desc.cluster;
+    if (desc.model.head_size == 0)
+        desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
+    if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
+    if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
+    if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
+    if (!(c->merge_bytes > 0)) c->merge_bytes = 30;
+    if (desc.global_batch == 0) desc.global_batch = 1;
+    if (desc.micro_batch == 0) desc.micro_batch = 1;
+    if (!(desc.element_bytes > 0)) desc.element_bytes = 2;
+    if (!(desc.gradient_bytes > 0)) desc.gradient_bytes = 4;
+    if (!(desc.optimizer_bytes > 0)) desc.optimizer_bytes = 12;
+    if (!(desc.logit_bytes > 0)) desc.logit_bytes = 6;
+    if (!(desc.kv_gradient_bytes > 0)) desc.kv_gradient_bytes = 4;
+    return desc;
+}
+
+/* Why the layout cannot be; desc is checked and settled. */
+MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l, memo_error* error) {
+    static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_status no = MEMO_STATUS_INFEASIBLE;
+    double product = 1, pieces;
+    int32_t degrees[5];
+    int i;
+    degrees[0] = l->data;
+    degrees[1] = l->pipeline;
+    degrees[2] = l->tensor;
+    degrees[3] = l->ulysses;
+    degrees[4] = l->ring;
+    for (i = 0; i < 5; i++) {
+        if (degrees[i] < 1)
+            return memo_error_set(error, no, "%s degree %d: degrees are at least 1", names[i],
+                                  (int)degrees[i]);
+        product *= degrees[i];
+    }
+    if (product < c->n_gpus || product > c->n_gpus)
+        return memo_error_set(
+            error, no,
+            "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; there are %d GPUs",
+            (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses, (int)l->ring, product,
+            (int)c->n_gpus);
+    if (l->tensor > m->n_kv_heads)
+        return memo_error_set(error, no,
+                              "tensor degree %d is above the %d key/value heads, which it splits; "
+                              "ulysses and ring can take the rest",
+                              (int)l->tensor, (int)m->n_kv_heads);
+    if (m->n_kv_heads % l->tensor)
+        return memo_error_set(error, no, "tensor degree %d does not divide the %d key/value heads",
+                              (int)l->tensor, (int)m->n_kv_heads);
+    if (m->ffn % l->tensor)
+        return memo_error_set(error, no,
+                              "tensor degree %d does not divide the %d columns of the MLP",
+                              (int)l->tensor, (int)m->ffn);
+    if (l->ulysses > m->n_q_heads / l->tensor)
+        return memo_error_set(
+            error, no,
+            "ulysses degree %d is above the %d query heads of a tensor rank: %d ranks would have "
+            "none; a ring needs no heads",
+            (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
+            (int)(l->ulysses - m->n_q_heads / l->tensor));
+    if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
+        return memo_error_set(
+            error, no,
+            "tensor x ulysses = %d does not divide the %d key/value heads: would need %s, which "
+            "kv_heads_must_divide forbids",
+            (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
+            l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks" : "uneven heads");
+    pieces = 2.0 * l->tensor * l->ulysses * l->ring;
+    if ((double)desc->sequence < pieces)
+        return memo_error_set(
+            error, no,
+            "a sequence of %lld tokens is shorter than the 2 x tensor x ulysses x "
+            "ring = %.0f pieces that it is dealt in",
+            (long long)desc->sequence, pieces);
+    if (desc->global_batch % l->data)
+        return memo_error_set(error, no, "data degree %d does not divide the batch of %lld",
+                              (int)l->data, (long long)desc->global_batch);
+    if (desc->global_batch / l->data % desc->micro_batch)
+        return memo_error_set(
+            error, no, "micro-batches of %lld do not divide the %lld sequences of a replica",
+            (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
+    if (m->n_layers % l->pipeline)
+        return memo_error_set(error, no, "pipeline degree %d does not divide the %d layers",
+                              (int)l->pipeline, (int)m->n_layers);
+    if (l->zero_stage < 0 || l->zero_stage > 3)
+        return memo_error_set(error, no, "ZeRO stage %d: there are 0, 1, 2 and 3",
+                              (int)l->zero_stage);
+    if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
+        return memo_error_set(error, no,
+                              "ZeRO stage %d has nothing to shard: data x ulysses x ring is 1",
+                              (int)l->zero_stage);
+    if (l->activations == MEMO_PARALLEL_SWAP) {
+        if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
+            return memo_error_set(error, no,
+                                  "swapping needs host memory and its bandwidth, which are 0 here");
+        if (m->n_layers / l->pipeline <= 2)
+            return memo_error_set(error, no,
+                                  "swapping: a stage has %d layers, and the last two never travel",
+                                  (int)(m->n_layers / l->pipeline));
+    } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
+        return memo_error_set(error, no, "activations %d: they are kept, recomputed or swapped",
+                              (int)l->activations);
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_parallel_layout* layout,
+                                memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    memo_parallel_desc settled;
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    return memoi_parallel_refuse(&settled, layout, error);
+}
+
+/* ---- 5 layouts: bytes and seconds ---------------------------------------------------------------
+ * Knows: one legal layout.  Knows nothing of the others. */
+
+MEMOI double memoi_parallel_max(double a, double b) { return a > b ? a : b; }
+
+/* One rank's share; bytes of one layer and micro-batch. */
+typedef struct memoi_parallel_share {
+    double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
+    double attention_rows; /* over the ring: those whose attention a rank computes, for its heads */
+    double n_layers;       /* of a stage */
+    double n_micro, n_held; /* micro-batches of a step; of them in a stage at once */
+    double group;           /* ZeRO's */
+    double parameters;      /* P_local */
+    int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
+    double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
+    double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
+    double input_elements, attention_elements, layer_elements; /* saved, of a row of `rows` */
+} memoi_parallel_share;
+
+/* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
+MEMOI void memoi_parallel_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses, int32_t u,
+                                int32_t* n_q, int32_t* n_kv) {
+    int32_t group = n_q_heads / n_kv_heads;
+    int32_t begin = (int32_t)((int64_t)u * n_q_heads / ulysses);
+    int32_t end = (int32_t)(((int64_t)u + 1) * n_q_heads / ulysses);
+    *n_q = end - begin;
+    *n_kv = (end - 1) / group - begin / group + 1;
+}
+
+MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memoi_parallel_share* share) {
+    int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
+    int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+    /* A head of the rows that this rank has before the all-to-all. */
+    double head_bytes = desc->element_bytes * share->attention_rows / l->ulysses *
+                        memoi_parallel_head_size(&desc->model);
+    double n_kv_all = 0, d_kv_scale = 1;
+    int32_t u, n_q, n_kv;
+    for (u = 0; u < l->ulysses; u++) {
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        n_kv_all += n_kv;
+        if (n_q > share->n_q) share->n_q = n_q;
+        if (n_kv > share->n_kv) share->n_kv = n_kv;
+    }
+    /* Gradients of heads that several ranks have travel in fp32. */
+    if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
+    for (u = 0; u < l->ulysses; u++) {
+        double to_heads, to_rows, d_kv_to_rows;
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        to_heads = head_bytes * (n_q_heads - n_q);
+        to_rows = head_bytes * n_q * (l->ulysses - 1);
+        d_kv_to_rows = 2 * head_bytes * d_kv_scale * n_kv * (l->ulysses - 1);
+        share->backward_bytes =
+            memoi_parallel_max(share->backward_bytes, to_heads + to_rows + d_kv_to_rows);
+        to_heads += 2 * head_bytes * (n_kv_all - n_kv);
+        share->forward_bytes = memoi_parallel_max(share->forward_bytes, to_heads + to_rows);
+        share->to_heads_bytes = memoi_parallel_max(share->to_heads_bytes, to_heads);
+    }
+}
+
+MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
+                                                   const memo_parallel_layout* l) {
+    const memo_parallel_model* m = &desc->model;
+    double tokens = (double)desc->sequence * (double)desc->micro_batch;
+    double sequence_degree = (double)l->ulysses * l->ring, head = memoi_parallel_head_size(m);
+    memoi_parallel_share share;
+    memset(&share, 0, sizeof share);
+    share.rows = tokens / (l->tensor * sequence_degree);
+    share.attention_rows = tokens / l->ring;
+    share.n_layers = (double)m->n_layers / l->pipeline;
+    share.n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
+    share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
+    share.group = (double)memo_parallel_zero_group(l);
+    share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
+    share.tensor_bytes =
+        desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
+    memoi_parallel_share_ulysses(desc, l, &share);
+    share.kv_bytes = 2 * desc->element_bytes * share.attention_rows * share.n_kv * head;
+    share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
+    /* Input, two norms, residual: 4 h; q and attention's output, k and v: by the heads a rank has;
+     * the MLP's columns: 3 ffn with a gate, else 2. */
+    share.input_elements = m->hidden;
+    share.attention_elements = head * share.n_q * l->ulysses * l->tensor;
+    share.layer_elements = 4.0 * m->hidden + 2 * share.attention_elements +
+                           2 * head * share.n_kv * l->ulysses * l->tensor +
+                           (m->n_ffn_matrices == 2 ? 2.0 : 3.0) * m->ffn;
+    return share;
+}
+
+/* --- links --- */
+
+/* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
+MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
+    int32_t here = (int32_t)memoi_parallel_max(1, extent);
+    return c->n_gpus > c->gpus_per_node && (here > c->gpus_per_node || c->gpus_per_node % here);
+}
+
+MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) {
+    return memoi_parallel_leaves(c, extent) ? c->nic_bytes_per_s : c->link_bytes_per_s;
+}
+
+/* A collective over a group with members `stride` ranks apart.  Where it has all GPUs of a node
+ * each drives its own NIC; a group with some of them gets one NIC (found on the paper's Table
+ * 6). */
+MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
+    if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
+    if (stride > 1) return c->nic_bytes_per_s;
+    return c->link_bytes_per_s < c->gpus_per_node * c->nic_bytes_per_s
+               ? c->link_bytes_per_s
+               : c->gpus_per_node * c->nic_bytes_per_s;
+}
+
+/* --- attention --- */
+
+MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
+                                                    const memo_parallel_layout* l,
+                                                    const memoi_parallel_share* share,
+                                                    int is_backward) {
+    const memo_parallel_cluster* c = &desc->cluster;
+    double head = memoi_parallel_head_size(&desc->model);
+    double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
+                                                      : c->attention_forward_efficiency);
+    /* Two products forward, five backward; the causal half of S x S scores. */
+    double step = (is_backward ? 5 : 2) * (double)desc->sequence * share->attention_rows *
+                  share->n_q * head / flops / l->ring;
+    double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
+    double hop = (share->kv_bytes + (is_backward ? share->d_kv_bytes : 0)) / link + c->collective_s;
+    memo_parallel_attention a;
+    memset(&a, 0, sizeof a);
+    /* A balanced step costs half a block of scores, as does every rank's own; the last rank of
+     * contiguous pieces does whole blocks after its own.  The next K and V travel meanwhile. */
+    a.compute_s = step;
+    if (l->ring > 1) {
+        double later = desc->is_contiguous ? 2 * step : step;
+        double elements = share->attention_rows * share->n_q * head;
+        a.compute_s += (l->ring - 1) * later;
+        a.hops_s =
+            memoi_parallel_max(0, hop - step) + (l->ring - 2) * memoi_parallel_max(0, hop - later);
+        /* dK and dV make one hop more, home. */
+        if (is_backward) a.hops_s += share->d_kv_bytes / link + c->collective_s;
+        a.blocks_s = l->ring * c->block_s;
+        if (c->device_memory_bytes_per_s > 0)
+            a.blocks_s += l->ring * c->merge_bytes * elements / c->device_memory_bytes_per_s;
+    }
+    if (l->ulysses > 1) {
+        link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
+        if (c->is_shared_bus) link /= l->ulysses - 1;
+        a.all_to_all_s = (is_backward ? share->backward_bytes : share->forward_bytes) / link +
+                         4 * c->collective_s; /* q, k, v, output, or their gradients */
+    }
+    return a;
+}
+
+/* --- memory without activations --- */
+
+MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
+                                                 const memo_parallel_layout* l,
+                                                 const memoi_parallel_share* share) {
+    memo_parallel_memory memory;
+    memset(&memory, 0, sizeof memory);
+    memory.parameters_bytes =
+        desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
+    memory.gradients_bytes =
+        desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
+    memory.optimizer_bytes =
+        desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
+    if (l->zero_stage >= 3)
+        memory.gathered_bytes =
+            2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
+    memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
+    memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
+                          memory.optimizer_bytes + memory.logits_bytes;
+    return memory;
+}
+
+/* --- swapping --- */
+
+/* A whole number of bytes above, so that no rounding passes a memory. */
+MEMOI int64_t memoi_parallel_above(double bytes) {
+    return bytes < 4e18 ? (int64_t)bytes + 1 : (int64_t)4e18;
+}
+
+/* The largest alpha that hides behind a layer's forward and meets both memories; 0 where none
+ * does. */
+MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
+                                  double device_base, double whole, double others,
+                                  double host_bytes, double layer_forward_s) {
+    memo_alpha_desc alpha_desc = memo_alpha_desc_default();
+    memo_alpha alpha;
+    alpha_desc.whole_bytes = memoi_parallel_above(whole);
+    alpha_desc.others_bytes = memoi_parallel_above(others);
+    alpha_desc.bandwidth_bytes_per_s = desc->cluster.host_bytes_per_s;
+    alpha_desc.layer_forward_s = layer_forward_s;
+    /* The last two layers of each micro-batch that a stage holds stay: two more for memo_plan_alpha
+     * to leave out. */
+    alpha_desc.n_layers = (int32_t)(share->n_held * (share->n_layers - 2) + 2);
+    alpha_desc.host_bytes = (int64_t)host_bytes;
+    alpha_desc.n_rows = (int64_t)ceil(share->rows < 1e15 ? share->rows : 1e15);
+    alpha_desc.device_base_bytes = memoi_parallel_above(device_base);
+    alpha_desc.device_slope_bytes = alpha_desc.others_bytes;
+    alpha_desc.device_bytes = desc->cluster.device_bytes;
+    if (memo_plan_alpha(&alpha_desc, &alpha, NULL)) return 0;
+    return alpha.alpha;
+}
+
+/* --- a step --- */
+
+/* What runs a second time, of a micro-batch. */
+typedef struct memoi_parallel_again {
+    double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
+    double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
+} memoi_parallel_again;
+
+MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memo_parallel_prediction* prediction) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, 1);
+    const double layer_weights = memo_parallel_layer_parameters(m);
+    const double vocabulary = (double)m->vocabulary * m->hidden;
+    const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
+    const double layer_gemm_s = 2 * layer_weights * share.rows / gemm_flops; /* forward */
+    const double forward_attention_s = forward.compute_s + forward.hops_s + forward.blocks_s;
+    const double host_share =
+        (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
+    const double row_bytes = desc->element_bytes * share.rows;
+    double collective_s = 0, stay_bytes, n_passes, pass_bytes, forward_s, backward_s, scale, tokens;
+    memo_parallel_memory* memory = &prediction->memory;
+    memo_parallel_time* time = &prediction->time;
+    double* sent = prediction->sent_bytes;
+    memoi_parallel_again again;
+    memset(prediction, 0, sizeof *prediction);
+    memset(&again, 0, sizeof again);
+
+    prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
+        l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
+    prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
+        l->ulysses > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses);
+    prediction->leaves_node[MEMO_PARALLEL_RING] =
+        l->ring > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses * l->ring);
+    prediction->leaves_node[MEMO_PARALLEL_GRADIENTS] =
+        share.group > 1 && memoi_parallel_leaves(c, l->tensor * share.group);
+    prediction->leaves_node[MEMO_PARALLEL_PARAMETERS] =
+        l->zero_stage > 0 && prediction->leaves_node[MEMO_PARALLEL_GRADIENTS];
+    prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
+        l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
+
+    /* One micro-batch of a stage. */
+    time->gemm_s =
+        3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
+    time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
+    time->ring_s =
+        share.n_layers * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s);
+    time->ulysses_s = share.n_layers * (forward.all_to_all_s + backward.all_to_all_s);
+    if (l->tensor > 1)
+        collective_s = share.tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
+    time->tensor_s = share.n_layers * 8 * collective_s;
+    if (l->pipeline > 1) {
+        sent[MEMO_PARALLEL_PIPELINE] = 2 * row_bytes * m->hidden;
+        time->pipeline_s =
+            sent[MEMO_PARALLEL_PIPELINE] / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
+    }
+    forward_s = layer_gemm_s + forward_attention_s + forward.all_to_all_s + 4 * collective_s;
+    backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
+                 backward.all_to_all_s + 4 * collective_s;
+
+    *memory = memoi_parallel_states(desc, l, &share);
+    if (l->activations == MEMO_PARALLEL_KEEP) {
+        memory->activations_bytes =
+            row_bytes * share.layer_elements * share.n_layers * share.n_held;
+    } else if (l->activations == MEMO_PARALLEL_RECOMPUTE) {
+        memory->activations_bytes =
+            row_bytes *
+            (share.input_elements * share.n_layers * share.n_held + share.layer_elements);
+        again.n_layers = share.n_layers;
+        again.gemm_share = again.attention = 1;
+        again.n_collectives = 4;
+        again.ulysses_bytes = share.forward_bytes;
+        again.ulysses_s = forward.all_to_all_s;
+    } else {
+        double whole = row_bytes * (share.input_elements + share.attention_elements);
+        double others = row_bytes * share.layer_elements - whole, swapped, stall_s;
+        double n_swapped = share.n_layers - 2;
+        prediction->alpha =
+            memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
+                                 others, host_share, forward_s);
+        /* Two buffers of what travels, and a scratch for the rows that are computed again. */
+        memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
+        swapped = whole + prediction->alpha * others;
+        memory->host_bytes = share.n_held * n_swapped * swapped;
+        /* All but attention and the MLP's last matrix, and three of the four collectives; the last
+         * layer's rows are still there. */
+        again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
+        again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
+        again.n_collectives = 3;
+        again.ulysses_bytes = share.to_heads_bytes;
+        if (share.forward_bytes > 0)
+            again.ulysses_s = forward.all_to_all_s * share.to_heads_bytes / share.forward_bytes;
+        sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
+        stall_s = swapped / c->host_bytes_per_s;
+        time->host_s = n_swapped * (memoi_parallel_max(0, stall_s - forward_s) +
+                                    memoi_parallel_max(0, stall_s - backward_s));
+    }
+    memory->device_bytes += memory->activations_bytes;
+
+    time->recompute_s =
+        again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
+                          again.ulysses_s + again.n_collectives * collective_s);
+    sent[MEMO_PARALLEL_TENSOR] =
+        share.tensor_bytes * (8 * share.n_layers + again.n_collectives * again.n_layers);
+    sent[MEMO_PARALLEL_ULYSSES] = share.n_layers * (share.forward_bytes + share.backward_bytes) +
+                                  again.n_layers * again.ulysses_bytes;
+    sent[MEMO_PARALLEL_RING] =
+        (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
+    if (l->ring > 1) sent[MEMO_PARALLEL_RING] += l->ring * share.d_kv_bytes * share.n_layers;
+
+    /* All of them, and the bubble of one pipeline. */
+    scale = share.n_micro;
+    time->bubble_s =
+        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
+    time->gemm_s *= scale;
+    time->attention_s *= scale;
+    time->recompute_s *= scale;
+    time->tensor_s *= scale;
+    time->ulysses_s *= scale;
+    time->ring_s *= scale;
+    time->pipeline_s *= scale;
+    time->host_s *= scale;
+    sent[MEMO_PARALLEL_TENSOR] *= scale;
+    sent[MEMO_PARALLEL_ULYSSES] *= scale;
+    sent[MEMO_PARALLEL_RING] *= scale;
+    sent[MEMO_PARALLEL_PIPELINE] *= scale;
+    sent[MEMO_PARALLEL_HOST] *= scale;
+
+    stay_bytes = share.parameters * (share.group - 1) / share.group;
+    n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
+    pass_bytes = desc->gradient_bytes * stay_bytes;
+    sent[MEMO_PARALLEL_GRADIENTS] = n_passes * pass_bytes;
+    n_passes = l->zero_stage == 0 ? 0 : l->zero_stage == 3 ? 2 * share.n_micro : 1;
+    pass_bytes = desc->element_bytes * stay_bytes;
+    sent[MEMO_PARALLEL_PARAMETERS] = n_passes * pass_bytes;
+    time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
+                   memoi_parallel_group_link(c, share.group, l->tensor);
+
+    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
+                   time->bubble_s;
+    tokens = (double)desc->sequence * (double)desc->global_batch;
+    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
+                                  6.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      memoi_parallel_head_size(m));
+    prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
+    prediction->fits =
+        memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
+}
+
+memo_status memo_parallel_predict(const memo_parallel_desc* desc,
+                                  const memo_parallel_layout* layout,
+                                  memo_parallel_prediction* prediction, memo_error* error) {
+    memo_status status = memo_parallel_check(desc, layout, error);
+    memo_parallel_desc settled;
+    memset(prediction, 0, sizeof *prediction);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    memoi_parallel_predict_legal(&settled, layout, prediction);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
+                                            const memo_parallel_layout* layout, int32_t is_backward,
+                                            memo_parallel_attention* attention, memo_error* error) {
+    memo_status status = memo_parallel_check(desc, layout, error);
+    memo_parallel_desc settled;
+    memoi_parallel_share share;
+    memset(attention, 0, sizeof *attention);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    share = memoi_parallel_share_of(&settled, layout);
+    *attention = memoi_parallel_attend(&settled, layout, &share, is_backward);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_longest(const memo_parallel_desc* desc,
+                                  const memo_parallel_layout* layout, int64_t step_tokens,
+                                  int64_t* sequence, memo_error* error) {
+    memo_parallel_desc trial = *desc;
+    memo_parallel_prediction prediction;
+    int64_t low = 0, high; /* low steps fit, high do not */
+    memo_status status;
+    *sequence = 0;
+    if (step_tokens < 1 || step_tokens > MEMOI_PARALLEL_SEQUENCE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "step_tokens is %lld; it must lie in 1 to 2^40",
+                              (long long)step_tokens);
+    high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
+    trial.sequence = (high - 1) * step_tokens;
+    status = memo_parallel_check(&trial, layout, error);
+    if (status) return status;
+    trial = memoi_parallel_settle(&trial);
+    /* Memory grows with the length; a length too short for its pieces has an answer too. */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        trial.sequence = middle * step_tokens;
+        memoi_parallel_predict_legal(&trial, layout, &prediction);
+        if (prediction.fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    trial.sequence = low * step_tokens;
+    if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- 5 layouts: all of them ---------------------------------------------------------------------
+ * Knows: the list and its order.  Knows nothing of what a layout costs. */
+
+#define MEMOI_PARALLEL_ENTRIES 1000000
+
+MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
+    return entry->reason[0] ? 2 : !entry->prediction.fits;
+}
+
+/* Fitting, legal, refused; time, memory; the order in which they were made, for lists that are the
+ * same each time. */
+MEMOI int memoi_parallel_compare(const void* left, const void* right) {
+    const memo_parallel_entry* a = (const memo_parallel_entry*)left;
+    const memo_parallel_entry* b = (const memo_parallel_entry*)right;
+    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
+    int32_t degrees[7][2];
+    int i;
+    if (memoi_parallel_class(a) != memoi_parallel_class(b))
+        return memoi_parallel_class(a) - memoi_parallel_class(b);
+    if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
+    if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
+    if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
+    if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
+    degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
+    degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
+    degrees[2][0] = x->ring, degrees[2][1] = y->ring;
+    degrees[3][0] = x->ulysses, degrees[3][1] = y->ulysses;
+    degrees[4][0] = x->data, degrees[4][1] = y->data;
+    degrees[5][0] = x->zero_stage, degrees[5][1] = y->zero_stage;
+    degrees[6][0] = (int32_t)x->activations, degrees[6][1] = (int32_t)y->activations;
+    for (i = 0; i < 7; i++)
+        if (degrees[i][0] != degrees[i][1]) return degrees[i][0] < degrees[i][1] ? -1 : 1;
+    return 0;
+}
+
+/* Calls visit for every layout that is asked for; entries NULL: only counts. */
+MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
+                                       memo_parallel_entry* entries) {
+    int32_t n = desc->cluster.n_gpus, zero, activations;
+    int64_t count = 0;
+    memo_parallel_layout l;
+    for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
+        int32_t data = n / l.pipeline;
+        if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
+        for (l.data = 1; l.data <= data; l.data++) {
+            int32_t tensor = data / l.data;
+            if (data % l.data) continue;
+            for (l.tensor = 1; l.tensor <= tensor; l.tensor++) {
+                int32_t ulysses = tensor / l.tensor;
+                if (tensor % l.tensor) continue;
+                for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
+                    if (ulysses % l.ulysses) continue;
+                    l.ring = ulysses / l.ulysses;
+                    for (zero = 0; zero < 4; zero++)
+                        for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
+                             activations++) {
+                            if (desc->zero_stages && !(desc->zero_stages >> zero & 1)) continue;
+                            if (desc->activations && !(desc->activations >> activations & 1))
+                                continue;
+                            l.zero_stage = zero;
+                            l.activations = (memo_parallel_activations)activations;
+                            if (entries) entries[count].layout = l;
+                            count++;
+                        }
+                }
+            }
+        }
+    }
+    return count;
+}
+
+memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
+                              memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    memo_parallel_desc settled;
+    memo_parallel_list* made;
+    int64_t n, i;
+    *list = NULL;
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    n = memoi_parallel_enumerate(&settled, NULL);
+    if (n > MEMOI_PARALLEL_ENTRIES)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
+                              "fewer ZeRO stages, activations or pipeline degrees",
+                              (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+    made = (memo_parallel_list*)memoi_calloc(1, sizeof *made);
+    if (made)
+        made->entries = (memo_parallel_entry*)memoi_calloc(n > 0 ? n : 1, sizeof *made->entries);
+    if (!made || !made->entries) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "the list of layouts");
+    }
+    made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
+    for (i = 0; i < n; i++) {
+        memo_parallel_entry* entry = &made->entries[i];
+        memo_error why;
+        if (memoi_parallel_refuse(&settled, &entry->layout, &why)) {
+            (void)snprintf(entry->reason, sizeof entry->reason, "%.*s",
+                           (int)sizeof entry->reason - 1, why.message);
+            continue;
+        }
+        memoi_parallel_predict_legal(&settled, &entry->layout, &entry->prediction);
+        made->n_legal++;
+        made->n_fitting += entry->prediction.fits;
+    }
+    qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
+    *list = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_parallel_list_destroy(memo_parallel_list* list) {
+    if (!list) return;
+    MEMO_FREE(list->entries);
+    MEMO_FREE(list);
+}
+
+/* ---- 6 degrees: the problem ---------------------------------------------------------------------
+ * Knows: costs of blocks, and their text.  Knows nothing of how a plan is found. */
+
+MEMOI memo_degree_cost* memoi_degree_cost(const memo_degrees_problem* problem, int32_t block,
+                                          int32_t degree) {
+    return &problem->costs[(int64_t)block * problem->n_degrees + degree];
+}
+
+/* Index of a degree, or -1. */
+MEMOI int32_t memoi_degree_index(const memo_degrees_problem* problem, int64_t degree) {
+    int32_t k;
+    for (k = 0; k < problem->n_degrees; k++)
+        if (problem->degrees[k] == degree) return k;
+    return -1;
+}
+
+MEMOI int memoi_is_degree(int64_t degree) {
+    return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
+}
+
+#define MEMOI_DEGREES_BLOCKS 100000
+
+memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
+                                        memo_degrees_problem** problem, memo_error* error) {
+    memo_degrees_problem* made;
+    int32_t k;
+    *problem = NULL;
+    if (n_blocks < 1 || n_blocks > MEMOI_DEGREES_BLOCKS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d blocks; there may be 1 to %d", (int)n_blocks,
+                              MEMOI_DEGREES_BLOCKS);
+    if (n_degrees < 1 || n_degrees > MEMO_DEGREES_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d degrees; there may be 1 to %d", (int)n_degrees, MEMO_DEGREES_MAX);
+    for (k = 0; k < n_degrees; k++)
+        if (!memoi_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "degree %d: degrees are powers of two and ascend",
+                                  (int)degrees[k]);
+    made = (memo_degrees_problem*)memoi_calloc(1, sizeof *made);
+    if (made)
+        made->costs =
+            (memo_degree_cost*)memoi_calloc((int64_t)n_blocks * n_degrees, sizeof *made->costs);
+    if (!made || !made->costs) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "a problem of degrees");
+    }
+    made->n_blocks = n_blocks;
+    made->n_degrees = n_degrees;
+    for (k = 0; k < n_degrees; k++) made->degrees[k] = degrees[k];
+    *problem = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
+    if (!problem) return;
+    MEMO_FREE(problem->costs);
+    MEMO_FREE(problem);
+}
+
+#define MEMOI_DEGREES_SECONDS 1e9 /* no cost is larger, so that sums keep their digits */
+
+MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_error* error) {
+    int32_t i, p, q;
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++) {
+            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            int64_t bytes_max = MEMOI_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
+            double s[5], sum = 0;
+            int k, is_good = 1;
+            s[0] = c->forward_s;
+            s[1] = c->forward_collective_s;
+            s[2] = c->backward_s;
+            s[3] = c->backward_collective_s;
+            s[4] = c->gradient_s;
+            for (k = 0; k < 5; k++) {
+                is_good &= s[k] >= 0;
+                sum += s[k];
+            }
+            if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "block %d at degree %d: a time is below 0 or beyond 1e9 s",
+                                      (int)i, (int)problem->degrees[p]);
+            if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
+                c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
+                c->runtime_bytes > bytes_max)
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "block %d at degree %d: bytes are below 0 or sum up to more "
+                                      "than 2^62",
+                                      (int)i, (int)problem->degrees[p]);
+        }
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++)
+            if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "the gather from degree %d to %d is below 0 or beyond 1e9 s",
+                                      (int)problem->degrees[p], (int)problem->degrees[q]);
+    if (problem->boundary_degree && memoi_degree_index(problem, problem->boundary_degree) < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "the boundary's degree %d is none of the degrees",
+                              (int)problem->boundary_degree);
+    if (problem->memory_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the memory is below 0");
+    return MEMO_STATUS_OK;
+}
+
+/* --- costs --- */
+
+MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
+    return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
+}
+
+MEMOI double memoi_degrees_max(double a, double b) { return a > b ? a : b; }
+
+MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
+    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    int32_t boundary =
+        problem->boundary_degree ? memoi_degree_index(problem, problem->boundary_degree) : p;
+    double cost_s = memoi_degrees_max(c->forward_s, c->forward_collective_s) +
+                    memoi_degrees_max(c->backward_s, c->backward_collective_s);
+    if (block == 0)
+        cost_s +=
+            c->forward_s + c->backward_collective_s + memoi_degrees_gather_s(problem, boundary, p);
+    if (block == problem->n_blocks - 1)
+        cost_s +=
+            c->forward_collective_s + c->backward_s + memoi_degrees_gather_s(problem, boundary, p);
+    return cost_s + (problem->has_gradients ? c->gradient_s : 0);
+}
+
+/* From block at p to the one behind it at q. */
+MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
+                                  int32_t q) {
+    const memo_degree_cost* from = memoi_degree_cost(problem, block, p);
+    const memo_degree_cost* to = memoi_degree_cost(problem, block + 1, q);
+    double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
+    if (q <= p)
+        forward_s = memoi_degrees_max(to->forward_s, from->forward_collective_s);
+    else
+        forward_s = from->forward_collective_s + gather_s + to->forward_s;
+    if (q >= p)
+        backward_s = memoi_degrees_max(from->backward_s, to->backward_collective_s);
+    else
+        backward_s = to->backward_collective_s + gather_s + from->backward_s;
+    return forward_s + backward_s;
+}
+
+MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
+    const memo_degree_cost* c = memoi_degree_cost(problem, block, p);
+    return c->state_bytes + c->saved_bytes;
+}
+
+MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* indices,
+                             double* step_s, int64_t* memory_bytes) {
+    int64_t kept = 0, runtime = 0;
+    int32_t i;
+    *step_s = 0;
+    for (i = 0; i < problem->n_blocks; i++) {
+        *step_s += memoi_degrees_node_s(problem, i, indices[i]);
+        if (i + 1 < problem->n_blocks)
+            *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
+        kept += memoi_degrees_kept(problem, i, indices[i]);
+        runtime = memoi_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+    }
+    *memory_bytes = kept + runtime;
+}
+
+memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
+                                  double* step_s, int64_t* memory_bytes, memo_error* error) {
+    int32_t* indices;
+    int32_t i;
+    memo_status status = memoi_degrees_check(problem, error);
+    if (status) return status;
+    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    if (!indices) return memoi_no_memory(error, "degrees");
+    for (i = 0; i < problem->n_blocks && !status; i++) {
+        indices[i] = memoi_degree_index(problem, block_degrees[i]);
+        if (indices[i] < 0)
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "block %d has degree %d, which the profile does not know",
+                                    (int)i, (int)block_degrees[i]);
+    }
+    if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
+    MEMO_FREE(indices);
+    return status;
+}
+
+/* --- from constants --- */
+
+memo_degrees_model memo_degrees_model_default(void) {
+    memo_degrees_model model;
+    memset(&model, 0, sizeof model);
+    return model;
+}
+
+MEMOI memo_status memoi_degrees_model_check(const memo_degrees_model* model, memo_error* error) {
+    int32_t k;
+    const char* wrong = model->n_layers < 1 || model->n_layers > MEMOI_DEGREES_BLOCKS / 2
+                            ? "n_layers"
+                        : model->hidden < 1                                           ? "hidden"
+                        : model->sequence < 1 || model->sequence > 1LL << 40          ? "sequence"
+                        : model->batch < 1 || model->batch > 1LL << 40                ? "batch"
+                        : model->n_gpus < 1                                           ? "n_gpus"
+                        : model->n_degrees < 1 || model->n_degrees > MEMO_DEGREES_MAX ? "n_degrees"
+                        : !(model->data_bandwidth_bytes_per_s >= 0) ? "data_bandwidth_bytes_per_s"
+                        : !(model->latency_s >= 0)                  ? "latency_s"
+                        : !(model->flops_per_s > 0)                 ? "flops_per_s"
+                                                                    : NULL;
+    if (wrong)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s of a model of degrees is out of range", wrong);
+    for (k = 0; k < model->n_degrees; k++)
+        if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
+            model->n_gpus % model->degrees[k])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "degree %d: it must divide the %d devices and have a bandwidth "
+                                  "above 0",
+                                  (int)model->degrees[k], (int)model->n_gpus);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
+                                            memo_degrees_problem** problem, memo_error* error) {
+    double h = model->hidden, s = (double)model->sequence;
+    int32_t i, p, q;
+    memo_status status = memoi_degrees_model_check(model, error);
+    *problem = NULL;
+    if (!status)
+        status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
+                                             problem, error);
+    if (status) return status;
+    for (p = 0; p < model->n_degrees; p++) {
+        double d = model->degrees[p], replicas = model->n_gpus / d;
+        double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
+        double message_bytes = tokens * h * 2;
+        double reduce_s = 2 * (d - 1) / d * message_bytes / model->bandwidth_bytes_per_s[p] +
+                          2 * (d - 1) * model->latency_s;
+        for (q = 0; q < p; q++) {
+            double ratio = d / model->degrees[q];
+            (*problem)->gather_s[q][p] =
+                (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
+                (ratio - 1) * model->latency_s;
+        }
+        for (i = 0; i < 2 * model->n_layers; i++) {
+            int is_mlp = i % 2;
+            double parameters = (is_mlp ? 8 : 4) * h * h;
+            double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
+            double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
+            memo_degree_cost* c = memoi_degree_cost(*problem, i, p);
+            c->forward_s = flops / d / model->flops_per_s;
+            c->forward_collective_s = c->backward_collective_s = reduce_s;
+            c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
+            if (model->data_bandwidth_bytes_per_s > 0)
+                c->gradient_s = 2 * (replicas - 1) / replicas * parameters / d * 2 /
+                                model->data_bandwidth_bytes_per_s;
+            c->state_bytes = (int64_t)(16 * parameters / d);
+            c->saved_bytes = (int64_t)(2 * message_bytes);
+            c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
+        }
+    }
+    (*problem)->memory_bytes = model->memory_bytes;
+    (*problem)->boundary_degree = model->boundary_degree;
+    (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
+    status = memoi_degrees_check(*problem, error);
+    if (status) {
+        memo_degrees_problem_destroy(*problem);
+        *problem = NULL;
+    }
+    return status;
+}
+
+/* --- text --- */
+
+/* Opens the frame where there is one and leaves the reader at the first line of content. */
+MEMOI memo_status memoi_degrees_open(memoi_reader* reader, const char* text, const char* kind,
+                                     const char** word, int64_t* length, int64_t* count,
+                                     memoi_reader* last_line, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    *count = -1;
+    if (!memoi_next_content(reader, word, length))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
+                                kind);
+    if (!memoi_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
+    status = memoi_frame_open(reader, kind, error);
+    if (!status) status = memoi_frame_close(reader, text, count, last_line, error);
+    if (!status && !memoi_next_content(reader, word, length))
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
+    return status;
+}
+
+MEMOI memo_status memoi_degrees_count(const memoi_reader* last_line, int64_t stated, int64_t found,
+                                      memo_error* error) {
+    if (stated < 0 || stated == found) return MEMO_STATUS_OK;
+    return memoi_line_error(last_line, error, MEMO_STATUS_FORMAT,
+                            "wrong count: %lld stated, %lld lines above", (long long)stated,
+                            (long long)found);
+}
+
+/* A number in [least, most]. */
+MEMOI memo_status memoi_degrees_number(memoi_reader* reader, const char* what, int64_t least,
+                                       int64_t most, int64_t* value, memo_error* error) {
+    memo_status status = memoi_expect_number(reader, what, value, error);
+    if (!status && (*value < least || *value > most))
+        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                  "the %s %lld is outside [%lld, %lld]", what, (long long)*value,
+                                  (long long)least, (long long)most);
+    return status;
+}
+
+/* A profile being read. */
+typedef struct memoi_degrees_profile {
+    int64_t n_blocks, memory_bytes, boundary, has_gradients;
+    int32_t degrees[MEMO_DEGREES_MAX];
+    int32_t n_degrees;
+    int32_t has_memory, has_boundary, has_gradients_line;
+    memo_degrees_problem* problem; /* from the first line on that needs it */
+    int32_t* has_block;            /* (n_blocks, n_degrees) */
+    int32_t has_gather[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
+} memoi_degrees_profile;
+
+#define MEMOI_DEGREES_NS 1000000000000000000 /* 1e9 s */
+
+MEMOI memo_status memoi_degrees_twice(const memoi_reader* reader, const char* what,
+                                      memo_error* error) {
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s for the second time", what);
+}
+
+MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memoi_reader* reader,
+                                      memo_error* error) {
+    memo_error reason;
+    memo_status status;
+    if (profile->problem) return MEMO_STATUS_OK;
+    if (!profile->n_blocks || !profile->n_degrees)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "`blocks` and `degrees` must come before");
+    status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
+                                         profile->n_degrees, &profile->problem, &reason);
+    if (!status) {
+        profile->has_block =
+            (int32_t*)memoi_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
+        if (!profile->has_block) return memoi_no_memory(error, "a profile");
+    }
+    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memoi_no_memory(error, "a profile")
+           : status ? memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
+                    : MEMO_STATUS_OK;
+}
+
+/* A degree of the profile, as an index. */
+MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, memoi_reader* reader,
+                                       int32_t* index, memo_error* error) {
+    int64_t degree = 0;
+    memo_status status = memoi_expect_number(reader, "degree", &degree, error);
+    if (status) return status;
+    *index = memoi_degree_index(profile->problem, degree);
+    if (*index >= 0) return MEMO_STATUS_OK;
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
+                            (long long)degree);
+}
+
+MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memoi_reader* reader,
+                                              memo_error* error) {
+    memoi_reader ahead = *reader;
+    const char* word;
+    int64_t length, degree = 0;
+    while (memoi_next_word(&ahead, &word, &length)) {
+        memo_status status = memoi_expect_number(reader, "degree", &degree, error);
+        if (status) return status;
+        if (profile->n_degrees == MEMO_DEGREES_MAX)
+            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
+                                    MEMO_DEGREES_MAX);
+        if (!memoi_is_degree(degree) ||
+            (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
+            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                    "degree %lld: degrees are powers of two and ascend",
+                                    (long long)degree);
+        profile->degrees[profile->n_degrees++] = (int32_t)degree;
+    }
+    if (profile->n_degrees) return MEMO_STATUS_OK;
+    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
+}
+
+MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memoi_reader* reader,
+                                             memo_error* error) {
+    int32_t p = 0, q = 0;
+    int64_t ns = 0;
+    memo_status status = memoi_degrees_begin(profile, reader, error);
+    if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
+    if (!status) status = memoi_degrees_expect(profile, reader, &q, error);
+    if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
+    if (status) return status;
+    if (p >= q)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "a gather goes from a smaller degree to a larger one");
+    if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
+    profile->has_gather[p][q] = 1;
+    profile->problem->gather_s[p][q] = 1e-9 * (double)ns;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memoi_reader* reader,
+                                            memo_error* error) {
+    static const char* const names[] = {"F",         "C",     "X",     "CB",
+                                        "GRADIENTS", "STATE", "SAVED", "RUNTIME"};
+    int64_t block = 0, n[8];
+    int32_t p = 0, k;
+    memo_degree_cost* cost;
+    memo_status status = memoi_degrees_begin(profile, reader, error);
+    memset(n, 0, sizeof n);
+    if (!status)
+        status = memoi_degrees_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
+    if (!status) status = memoi_degrees_expect(profile, reader, &p, error);
+    for (k = 0; k < 8 && !status; k++)
+        status = memoi_degrees_number(reader, names[k], 0,
+                                      k < 5 ? MEMOI_DEGREES_NS / 5
+                                            : MEMOI_BYTES_MAX / (2 * profile->n_blocks + 1),
+                                      &n[k], error);
+    if (status) return status;
+    if (profile->has_block[block * profile->n_degrees + p]++)
+        return memoi_degrees_twice(reader, "this block and degree", error);
+    cost = memoi_degree_cost(profile->problem, (int32_t)block, p);
+    cost->forward_s = 1e-9 * (double)n[0];
+    cost->forward_collective_s = 1e-9 * (double)n[1];
+    cost->backward_s = 1e-9 * (double)n[2];
+    cost->backward_collective_s = 1e-9 * (double)n[3];
+    cost->gradient_s = 1e-9 * (double)n[4];
+    cost->state_bytes = n[5];
+    cost->saved_bytes = n[6];
+    cost->runtime_bytes = n[7];
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memoi_reader* reader,
+                                           const char* word, int64_t length, memo_error* error) {
+    memo_status status;
+    char shown[40];
+    if (memoi_word_is(word, length, "blocks")) {
+        if (profile->n_blocks) return memoi_degrees_twice(reader, "`blocks`", error);
+        status = memoi_degrees_number(reader, "number of blocks", 1, MEMOI_DEGREES_BLOCKS,
+                                      &profile->n_blocks, error);
+    } else if (memoi_word_is(word, length, "degrees")) {
+        if (profile->n_degrees) return memoi_degrees_twice(reader, "`degrees`", error);
+        status = memoi_degrees_parse_degrees(profile, reader, error);
+    } else if (memoi_word_is(word, length, "memory")) {
+        if (profile->has_memory++) return memoi_degrees_twice(reader, "`memory`", error);
+        status = memoi_degrees_number(reader, "memory", 0, MEMOI_BYTES_MAX, &profile->memory_bytes,
+                                      error);
+    } else if (memoi_word_is(word, length, "boundary")) {
+        if (profile->has_boundary++) return memoi_degrees_twice(reader, "`boundary`", error);
+        status = memoi_degrees_number(reader, "boundary", 0, 1 << 20, &profile->boundary, error);
+    } else if (memoi_word_is(word, length, "gradients")) {
+        if (profile->has_gradients_line++) return memoi_degrees_twice(reader, "`gradients`", error);
+        status = memoi_degrees_number(reader, "gradients", 0, 1, &profile->has_gradients, error);
+    } else if (memoi_word_is(word, length, "gather")) {
+        status = memoi_degrees_parse_gather(profile, reader, error);
+    } else if (memoi_word_is(word, length, "block")) {
+        status = memoi_degrees_parse_block(profile, reader, error);
+    } else {
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
+                                "or block",
+                                memoi_shown(shown, word, length));
+    }
+    return status ? status : memoi_expect_line_end(reader, error);
+}
+
+/* Is everything there that has no default? */
+MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memoi_reader* reader,
+                                         memo_error* error) {
+    int64_t i;
+    int32_t p, q;
+    memo_error reason;
+    memo_status status = memoi_degrees_begin(profile, reader, error);
+    if (status) return status;
+    for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
+        if (!profile->has_block[i])
+            return memoi_line_error(
+                reader, error, MEMO_STATUS_FORMAT, "block %lld at degree %d is missing",
+                (long long)(i / profile->n_degrees), (int)profile->degrees[i % profile->n_degrees]);
+    for (p = 0; p < profile->n_degrees; p++)
+        for (q = p + 1; q < profile->n_degrees; q++)
+            if (!profile->has_gather[p][q])
+                return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                        "the gather from degree %d to %d is missing",
+                                        (int)profile->degrees[p], (int)profile->degrees[q]);
+    profile->problem->memory_bytes = profile->memory_bytes;
+    profile->problem->boundary_degree = (int32_t)profile->boundary;
+    profile->problem->has_gradients = (int32_t)profile->has_gradients;
+    if (memoi_degrees_check(profile->problem, &reason))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
+                                       memo_degrees_problem** problem, memo_error* error) {
+    memoi_degrees_profile profile;
+    memoi_reader reader, last_line;
+    const char* word = NULL;
+    int64_t length = 0, stated, n_lines = 0;
+    int more = 1;
+    memo_status status;
+    *problem = NULL;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memset(&profile, 0, sizeof profile);
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
+                                &last_line, error);
+    for (; !status && more; n_lines++) {
+        status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
+        more = !status && memoi_next_content(&reader, &word, &length);
+    }
+    if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
+    if (!status) status = memoi_degrees_complete(&profile, &reader, error);
+    MEMO_FREE(profile.has_block);
+    if (status)
+        memo_degrees_problem_destroy(profile.problem);
+    else
+        *problem = profile.problem;
+    return status;
+}
+
+memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
+                                      memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *problem = NULL;
+    if (status) return status;
+    status = memo_degrees_problem_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
+                                        problem, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+MEMOI long long memoi_degrees_ns(double time_s) { return (long long)floor(time_s * 1e9 + 0.5); }
+
+memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
+                                       memo_error* error) {
+    memoi_text text;
+    int32_t i, p, q;
+    int64_t n_lines = 5;
+    memo_status status = memoi_degrees_check(problem, error);
+    if (status) return status;
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
+    for (p = 0; p < problem->n_degrees; p++) memoi_put(&text, " %d", (int)problem->degrees[p]);
+    memoi_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n", (long long)problem->memory_bytes,
+              (int)problem->boundary_degree, problem->has_gradients != 0);
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++, n_lines++)
+            memoi_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
+                      (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++, n_lines++) {
+            const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
+            memoi_put(&text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
+                      (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
+                      memoi_degrees_ns(c->forward_collective_s), memoi_degrees_ns(c->backward_s),
+                      memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
+                      (long long)c->state_bytes, (long long)c->saved_bytes,
+                      (long long)c->runtime_bytes);
+        }
+    memoi_frame_finish(&text, n_lines);
+    return memoi_text_write(&text, path, error);
+}
+
+memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
+                               memo_error* error) {
+    memoi_text text;
+    int32_t i;
+    for (i = 0; i < n_blocks; i++)
+        if (!memoi_is_degree(block_degrees[i]))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "block %d: the degree %d is no power of two", (int)i,
+                                  (int)block_degrees[i]);
+    memset(&text, 0, sizeof text);
+    memoi_put(&text, "memo degrees 1\n");
+    for (i = 0; i < n_blocks; i++) memoi_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
+    memoi_frame_finish(&text, n_blocks);
+    return memoi_text_write(&text, path, error);
+}
+
+memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
+                               int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
+    memoi_reader reader, last_line;
+    const char* word = NULL;
+    void* degrees = NULL;
+    int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
+    int more = 1;
+    memo_status status;
+    *block_degrees = NULL;
+    *n_blocks = 0;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    status =
+        memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
+    while (!status && more) {
+        char shown[40];
+        if (!memoi_word_is(word, length, "block"))
+            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
+                                      memoi_shown(shown, word, length));
+        /* In order, so that none is missing. */
+        if (!status && n == MEMOI_DEGREES_BLOCKS)
+            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
+                                      MEMOI_DEGREES_BLOCKS);
+        if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
+        if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
+        if (!status && !memoi_is_degree(degree))
+            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                                      "the degree %lld is no power of two", (long long)degree);
+        if (!status) status = memoi_expect_line_end(&reader, error);
+        if (!status && !memoi_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
+            status = memoi_no_memory(error, "degrees");
+        if (status) break;
+        ((int32_t*)degrees)[n++] = (int32_t)degree;
+        more = memoi_next_content(&reader, &word, &length);
+    }
+    if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
+    if (status) {
+        MEMO_FREE(degrees);
+        return status;
+    }
+    *block_degrees = (int32_t*)degrees;
+    *n_blocks = (int32_t)n;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+                              memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *block_degrees = NULL;
+    *n_blocks = 0;
+    if (status) return status;
+    status = memo_degrees_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
+                                block_degrees, n_blocks, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }
+
+/* ---- 6 degrees: the plan of least memory --------------------------------------------------------
+ * Knows: what blocks hold.  Knows nothing of time. */
+
+typedef struct memoi_degrees_cell {
+    int64_t runtime_bytes;
+    int32_t block, degree;
+} memoi_degrees_cell;
+
+MEMOI int memoi_degrees_cell_compare(const void* left, const void* right) {
+    const memoi_degrees_cell* a = (const memoi_degrees_cell*)left;
+    const memoi_degrees_cell* b = (const memoi_degrees_cell*)right;
+    return (a->runtime_bytes > b->runtime_bytes) - (a->runtime_bytes < b->runtime_bytes);
+}
+
+/* Degree of a block that keeps least while no more than that runs; -1: none. */
+MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
+                                     int64_t runtime_bytes) {
+    int32_t p, smallest = -1;
+    for (p = 0; p < problem->n_degrees; p++)
+        if (memoi_degree_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+            (smallest < 0 ||
+             memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
+            smallest = p;
+    return smallest;
+}
+
+/* The largest runtime is each of its values in turn, the smallest first; what the blocks keep
+ * becomes less with each. */
+MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
+                                      int64_t* least_bytes, memo_error* error) {
+    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
+    memoi_degrees_cell* cells = (memoi_degrees_cell*)memoi_calloc(n, sizeof *cells);
+    int32_t i, n_open = problem->n_blocks;
+    *least_bytes = INT64_MAX;
+    if (!cells) return memoi_no_memory(error, "the plan of degrees");
+    for (k = 0; k < n; k++) {
+        cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
+        cells[k].block = (int32_t)(k / problem->n_degrees);
+        cells[k].degree = (int32_t)(k % problem->n_degrees);
+    }
+    qsort(cells, (size_t)n, sizeof *cells, memoi_degrees_cell_compare);
+    for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
+    for (k = 0; k < n; k++) {
+        int32_t* index = &indices[cells[k].block];
+        int64_t bytes = memoi_degrees_kept(problem, cells[k].block, cells[k].degree);
+        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, cells[k].block, *index);
+        if (*index >= 0 && bytes >= before) continue;
+        n_open -= *index < 0;
+        *index = cells[k].degree;
+        kept += bytes - before;
+        if (n_open == 0 && kept + cells[k].runtime_bytes < *least_bytes) {
+            *least_bytes = kept + cells[k].runtime_bytes;
+            runtime = cells[k].runtime_bytes;
+        }
+    }
+    for (i = 0; i < problem->n_blocks; i++)
+        indices[i] = memoi_degrees_smallest(problem, i, runtime);
+    MEMO_FREE(cells);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- 6 degrees: the dynamic program -------------------------------------------------------------
+ * Knows: costs of blocks and of their neighbours.  Exact as long as labels are kept all.
+ *
+ * A label is a partial plan up to some block and degree; one that another beats in time and memory
+ * is dropped, and so is one that the blocks to come cannot complete.  The largest runtime is no
+ * sum: see memoi_labels_search. */
+
+typedef struct memoi_label {
+    double cost_s;
+    int64_t kept_bytes;
+    int64_t previous; /* index in the pool; -1: first block */
+    int32_t degree;
+} memoi_label;
+
+typedef struct memoi_labels {
+    const memo_degrees_problem* problem;
+    memoi_label* pool;
+    int64_t n, capacity;
+    int64_t* ends;       /* (n_blocks, n_degrees): where the labels of each end */
+    int64_t* rest_bytes; /* (n_blocks + 1): the least that is kept from each block on */
+    memoi_label* fresh;
+    int64_t n_fresh, fresh_capacity;
+    int64_t* limits; /* the values of runtime_bytes, ascending */
+    int32_t* found;  /* indices of the last run's plan */
+    int is_cut;      /* labels were dropped that nothing beats */
+    double deadline;
+} memoi_labels;
+
+#define MEMOI_LABELS_MAX 50000 /* of a block and degree */
+
+MEMOI int memoi_label_compare(const void* left, const void* right) {
+    const memoi_label* a = (const memoi_label*)left;
+    const memoi_label* b = (const memoi_label*)right;
+    if (a->cost_s != b->cost_s) return a->cost_s < b->cost_s ? -1 : 1;
+    if (a->kept_bytes != b->kept_bytes) return a->kept_bytes < b->kept_bytes ? -1 : 1;
+    return (a->previous > b->previous) - (a->previous < b->previous);
+}
+
+/* Labels of block i at degree q from those of the block before; 0 where there is no memory. */
+MEMOI int memoi_labels_extend(memoi_labels* labels, int32_t i, int32_t q, int64_t room_bytes) {
+    const memo_degrees_problem* problem = labels->problem;
+    double node_s = memoi_degrees_node_s(problem, i, q);
+    int64_t kept = memoi_degrees_kept(problem, i, q), k, least = INT64_MAX, n_kept = 0;
+    int32_t p, n_before = i > 0 ? problem->n_degrees : 1;
+    labels->n_fresh = 0;
+    for (p = 0; p < n_before; p++) {
+        int64_t at = (int64_t)(i - 1) * problem->n_degrees + p;
+        int64_t end = i > 0 ? labels->ends[at] : 1, begin = at > 0 ? labels->ends[at - 1] : 0;
+        double edge_s = i > 0 ? memoi_degrees_edge_s(problem, i - 1, p, q) : 0;
+        void* fresh = labels->fresh;
+        if (!memoi_reserve(&fresh, &labels->fresh_capacity, labels->n_fresh + end - begin,
+                           sizeof(memoi_label)))
+            return 0;
+        labels->fresh = (memoi_label*)fresh;
+        for (k = begin; k < end; k++) {
+            memoi_label* label = &labels->fresh[labels->n_fresh];
+            label->previous = i > 0 ? k : -1;
+            label->degree = q;
+            label->cost_s = node_s + edge_s + (i > 0 ? labels->pool[k].cost_s : 0);
+            label->kept_bytes = kept + (i > 0 ? labels->pool[k].kept_bytes : 0);
+            if (label->kept_bytes <= room_bytes - labels->rest_bytes[i + 1]) labels->n_fresh++;
+        }
+    }
+    if (labels->n_fresh)
+        qsort(labels->fresh, (size_t)labels->n_fresh, sizeof(memoi_label), memoi_label_compare);
+    for (k = 0; k < labels->n_fresh; k++) {
+        void* pool = labels->pool;
+        if (labels->fresh[k].kept_bytes >= least) continue;
+        if (n_kept++ == MEMOI_LABELS_MAX) {
+            labels->is_cut = 1;
+            break;
+        }
+        if (!memoi_reserve(&pool, &labels->capacity, labels->n + 1, sizeof(memoi_label))) return 0;
+        labels->pool = (memoi_label*)pool;
+        labels->pool[labels->n++] = labels->fresh[k];
+        least = labels->fresh[k].kept_bytes;
+    }
+    labels->ends[(int64_t)i * problem->n_degrees + q] = labels->n;
+    return 1;
+}
+
+/* The best plan of blocks that run in runtime_bytes and keep no more than room_bytes; *cost_s is
+ * INFINITY where there is none, or no time. */
+MEMOI memo_status memoi_labels_run(memoi_labels* labels, int64_t runtime_bytes, int64_t room_bytes,
+                                   double* cost_s, memo_error* error) {
+    const memo_degrees_problem* problem = labels->problem;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
+    int64_t k;
+    *cost_s = INFINITY;
+    labels->rest_bytes[n] = 0;
+    for (i = n - 1; i >= 0; i--) {
+        q = memoi_degrees_smallest(problem, i, runtime_bytes);
+        if (q < 0) return MEMO_STATUS_OK;
+        labels->rest_bytes[i] = labels->rest_bytes[i + 1] + memoi_degrees_kept(problem, i, q);
+    }
+    if (labels->rest_bytes[0] > room_bytes) return MEMO_STATUS_OK;
+    labels->n = 0;
+    for (i = 0; i < n; i++)
+        for (q = 0; q < d; q++) {
+            labels->ends[(int64_t)i * d + q] = labels->n;
+            if (memoi_degree_cost(problem, i, q)->runtime_bytes > runtime_bytes) continue;
+            if (memoi_plan_clock() > labels->deadline) {
+                labels->is_cut = 1;
+                return MEMO_STATUS_OK;
+            }
+            if (!memoi_labels_extend(labels, i, q, room_bytes))
+                return memoi_no_memory(error, "the plan of degrees");
+        }
+    for (k = n > 1 ? labels->ends[(int64_t)(n - 1) * d - 1] : 0; k < labels->n; k++) {
+        int64_t at = k;
+        if (labels->pool[k].cost_s >= *cost_s) continue;
+        *cost_s = labels->pool[k].cost_s;
+        for (i = n - 1; i >= 0; i--, at = labels->pool[at].previous)
+            labels->found[i] = labels->pool[at].degree;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Plans whose largest runtime is one of limits[low .. high].  With the room that the smallest
+ * leaves, and blocks that the largest allows, there are these plans and more: where the best of
+ * those is no better than what is known, or fits, it answers for all; else the limits are halved.
+ */
+MEMOI memo_status memoi_labels_search(memoi_labels* labels, int64_t low, int64_t high,
+                                      int32_t* indices, double* step_s, memo_error* error) {
+    const memo_degrees_problem* problem = labels->problem;
+    int64_t middle = low + (high - low) / 2, memory_bytes;
+    double cost_s;
+    memo_status status = memoi_labels_run(
+        labels, labels->limits[high],
+        problem->memory_bytes ? problem->memory_bytes - labels->limits[low] : INT64_MAX, &cost_s,
+        error);
+    if (status || cost_s >= *step_s) return status;
+    memoi_degrees_sum(problem, labels->found, &cost_s, &memory_bytes);
+    if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
+        if (cost_s >= *step_s) return MEMO_STATUS_OK;
+        *step_s = cost_s;
+        memcpy(indices, labels->found, (size_t)problem->n_blocks * sizeof *indices);
+        return MEMO_STATUS_OK;
+    }
+    if (low == high) return MEMO_STATUS_OK;
+    status = memoi_labels_search(labels, middle + 1, high, indices, step_s, error);
+    return status ? status : memoi_labels_search(labels, low, middle, indices, step_s, error);
+}
+
+MEMOI int memoi_int64_compare(const void* left, const void* right) {
+    int64_t a = *(const int64_t*)left, b = *(const int64_t*)right;
+    return (a > b) - (a < b);
+}
+
+/* Betters the plan in indices, of *step_s. */
+MEMOI memo_status memoi_labels_solve(const memo_degrees_problem* problem, double deadline,
+                                     int32_t* indices, double* step_s, int* is_optimal,
+                                     memo_error* error) {
+    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, n_limits = 0, k;
+    memoi_labels labels;
+    memo_status status;
+    memset(&labels, 0, sizeof labels);
+    labels.problem = problem;
+    labels.deadline = deadline;
+    labels.limits = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    labels.ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    labels.rest_bytes = (int64_t*)memoi_calloc((int64_t)problem->n_blocks + 1, sizeof(int64_t));
+    labels.found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    if (labels.limits && labels.ends && labels.rest_bytes && labels.found) {
+        for (k = 0; k < n; k++) labels.limits[k] = problem->costs[k].runtime_bytes;
+        qsort(labels.limits, (size_t)n, sizeof(int64_t), memoi_int64_compare);
+        for (k = 0; k < n; k++)
+            if (k == 0 || labels.limits[k] != labels.limits[k - 1])
+                labels.limits[n_limits++] = labels.limits[k];
+        status = memoi_labels_search(&labels, 0, n_limits - 1, indices, step_s, error);
+    } else {
+        status = memoi_no_memory(error, "the plan of degrees");
+    }
+    *is_optimal = !labels.is_cut;
+    MEMO_FREE(labels.limits);
+    MEMO_FREE(labels.ends);
+    MEMO_FREE(labels.rest_bytes);
+    MEMO_FREE(labels.found);
+    MEMO_FREE(labels.pool);
+    MEMO_FREE(labels.fresh);
+    return status;
+}
+
+/* ---- 6 degrees: the integer program -------------------------------------------------------------
+ * Knows: the paper's variables, and lp_solve.
+ *
+ * s_ip (binary): block i has degree p.  e_ipq >= 0: so has i, and i+1 has degree q; the rows make
+ * it whole where s is. rho: the largest runtime.  Time counts in the plan's own unit, memory in
+ * shares of the device. */
+
+#ifdef MEMO_LP_SOLVE
+
+typedef struct memoi_degrees_mip {
+    const memo_degrees_problem* problem;
+    lprec* lp;
+    double unit_s;
+    int first_count, n_counts; /* columns behind rho */
+    int* column;               /* of a row being built */
+    double* value;
+    int n;
+} memoi_degrees_mip;
+
+MEMOI int memoi_degrees_s(const memo_degrees_problem* problem, int32_t i, int32_t p) {
+    return i * problem->n_degrees + p + 1;
+}
+MEMOI int memoi_degrees_e(const memo_degrees_problem* problem, int32_t i, int32_t p, int32_t q) {
+    return (problem->n_blocks + i * problem->n_degrees + p) * problem->n_degrees + q + 1;
+}
+
+MEMOI void memoi_degrees_put(memoi_degrees_mip* mip, int column, double value) {
+    mip->column[mip->n] = column;
+    mip->value[mip->n++] = value;
+}
+MEMOI int memoi_degrees_row(memoi_degrees_mip* mip, int kind, double right) {
+    int ok = add_constraintex(mip->lp, mip->n, mip->value, mip->column, kind, right);
+    mip->n = 0;
+    return ok;
+}
+
+/* Do two blocks hold the same, whatever the degree? */
+MEMOI int memoi_degrees_alike(const memo_degrees_problem* problem, int32_t i, int32_t j) {
+    int32_t p;
+    for (p = 0; p < problem->n_degrees; p++)
+        if (memoi_degrees_kept(problem, i, p) != memoi_degrees_kept(problem, j, p)) return 0;
+    return 1;
+}
+
+/* Blocks that hold the same are interchangeable in the memory row, and branching on one after the
+ * other tries all ways to choose among them.  How many of them have a degree decides the memory,
+ * and is branched on first. */
+MEMOI int memoi_degrees_count_rows(memoi_degrees_mip* mip) {
+    const memo_degrees_problem* problem = mip->problem;
+    int32_t i, j, p;
+    int ok = 1, count = mip->first_count;
+    for (i = 0; i < problem->n_blocks; i++) {
+        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
+        }
+        if (j < i) continue; /* counted with j */
+        for (p = 0; p < problem->n_degrees; p++) {
+            for (j = i; j < problem->n_blocks; j++)
+                if (memoi_degrees_alike(problem, i, j))
+                    memoi_degrees_put(mip, memoi_degrees_s(problem, j, p), 1);
+            memoi_degrees_put(mip, count++, -1);
+            ok &= memoi_degrees_row(mip, EQ, 0);
+        }
+    }
+    return ok;
+}
+
+/* Columns for that: degrees times kinds of blocks; none where there are too many kinds to help. */
+MEMOI int memoi_degrees_count_columns(const memo_degrees_problem* problem) {
+    int32_t i, j, n_kinds = 0;
+    if (!problem->memory_bytes) return 0;
+    for (i = 0; i < problem->n_blocks; i++) {
+        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
+        }
+        n_kinds += j == i;
+        if (n_kinds > 8) return 0;
+    }
+    return n_kinds * problem->n_degrees;
+}
+
+MEMOI int memoi_degrees_build(memoi_degrees_mip* mip, int n_columns) {
+    const memo_degrees_problem* problem = mip->problem;
+    lprec* lp = mip->lp;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
+    int ok = 1, k;
+    set_verbose(lp, 0);
+    set_minim(lp);
+    for (i = 0; i < n; i++)
+        for (p = 0; p < d; p++) {
+            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
+                              memoi_degrees_node_s(problem, i, p) / mip->unit_s);
+            for (q = 0; q < d && i + 1 < n; q++)
+                memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q),
+                                  memoi_degrees_edge_s(problem, i, p, q) / mip->unit_s);
+        }
+    ok &= set_obj_fnex(lp, mip->n, mip->value, mip->column);
+    mip->n = 0;
+    set_add_rowmode(lp, TRUE);
+    for (i = 0; i < n; i++) {
+        for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), 1);
+        ok &= memoi_degrees_row(mip, EQ, 1);
+        if (i + 1 == n) break;
+        for (p = 0; p < d; p++) {
+            for (q = 0; q < d; q++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
+            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), -1);
+            ok &= memoi_degrees_row(mip, EQ, 0);
+        }
+        for (q = 0; q < d; q++) {
+            for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
+            memoi_degrees_put(mip, memoi_degrees_s(problem, i + 1, q), -1);
+            ok &= memoi_degrees_row(mip, EQ, 0);
+        }
+    }
+    if (problem->memory_bytes) {
+        double memory = (double)problem->memory_bytes;
+        for (i = 0; i < n; i++)
+            for (p = 0; p < d; p++)
+                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
+                                  (double)memoi_degrees_kept(problem, i, p) / memory);
+        memoi_degrees_put(mip, n_columns, 1);
+        ok &= memoi_degrees_row(mip, LE, 1);
+        for (i = 0; i < n; i++) {
+            for (p = 0; p < d; p++)
+                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
+                                  -(double)memoi_degree_cost(problem, i, p)->runtime_bytes /
+                                      memory);
+            memoi_degrees_put(mip, n_columns, 1);
+            ok &= memoi_degrees_row(mip, GE, 0);
+        }
+        if (mip->n_counts) ok &= memoi_degrees_count_rows(mip);
+    }
+    set_add_rowmode(lp, FALSE);
+    for (i = 0; i < n; i++)
+        for (p = 0; p < d; p++) ok &= set_binary(lp, memoi_degrees_s(problem, i, p), TRUE);
+    for (k = 0; k < mip->n_counts; k++) ok &= set_int(lp, mip->first_count + k, TRUE);
+    if (mip->n_counts) {
+        int n_all = mip->first_count + mip->n_counts - 1;
+        for (k = 0; k < n_all; k++) mip->value[k] = k + 1 >= mip->first_count ? 1 : 2 + k;
+        ok &= set_var_weights(lp, mip->value);
+        set_bb_rule(lp, NODE_FIRSTSELECT);
+        set_bb_floorfirst(lp, BRANCH_CEILING);
+    }
+    return ok;
+}
+
+/* Betters the plan in indices, of *step_s, which bounds the search: where nodes of the tree differ
+ * by little, nearly all time goes into those that a good bound never opens.  is_optimal: it is known
+ * that none is better; the search ends with the first as good.  *is_solved: lp_solve has a plan as
+ * good as that in indices, and none is better. */
+MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, double time_limit_s,
+                                          int is_optimal, int32_t* indices, double* step_s,
+                                          int* is_solved, memo_error* error) {
+    int n_columns = memoi_degrees_e(problem, problem->n_blocks - 1, 0, 0), n_all, result;
+    int32_t i, p;
+    int64_t memory_bytes;
+    double found_s;
+    memo_status status = MEMO_STATUS_OK;
+    double* columns;
+    int32_t* found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    memoi_degrees_mip mip;
+    memset(&mip, 0, sizeof mip);
+    mip.problem = problem;
+    mip.first_count = n_columns + 1;
+    mip.n_counts = memoi_degrees_count_columns(problem);
+    n_all = n_columns + mip.n_counts;
+    mip.lp = make_lp(0, n_all);
+    mip.column = (int*)memoi_calloc(n_all + 1, sizeof(int));
+    mip.value = (double*)memoi_calloc(n_all + 1, sizeof(double));
+    columns = (double*)memoi_calloc(n_all, sizeof(double));
+    mip.unit_s = *step_s > 0 ? *step_s / 1000 : 1;
+    *is_solved = 0;
+    if (!mip.lp || !mip.column || !mip.value || !columns || !found ||
+        !memoi_degrees_build(&mip, n_columns)) {
+        status = memoi_no_memory(error, "lp_solve");
+    } else {
+        set_timeout(mip.lp, (long)ceil(time_limit_s));
+        set_mip_gap(mip.lp, TRUE, 0);
+        set_mip_gap(mip.lp, FALSE, 0);
+        /* 1e-7 of it apart, beyond the tolerances: the plan itself must be found too. */
+        set_obj_bound(mip.lp, *step_s / mip.unit_s + 1e-4);
+        if (is_optimal) set_break_at_value(mip.lp, *step_s / mip.unit_s + 1e-6);
+        result = solve(mip.lp);
+        if ((result == OPTIMAL || result == PRESOLVED || result == SUBOPTIMAL) &&
+            get_variables(mip.lp, columns)) {
+            for (i = 0; i < problem->n_blocks; i++)
+                for (found[i] = 0, p = 1; p < problem->n_degrees; p++)
+                    if (columns[memoi_degrees_s(problem, i, p) - 1] >
+                        columns[memoi_degrees_s(problem, i, found[i]) - 1])
+                        found[i] = p;
+            memoi_degrees_sum(problem, found, &found_s, &memory_bytes);
+            /* Numbers that only just fit the limit: lp_solve's tolerances are wider than a byte. */
+            if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
+                *is_solved =
+                    (is_optimal || result != SUBOPTIMAL) && found_s <= *step_s * (1 + 1e-9);
+                if (found_s < *step_s) {
+                    *step_s = found_s;
+                    memcpy(indices, found, (size_t)problem->n_blocks * sizeof *found);
+                }
+            }
+        }
+    }
+    MEMO_FREE(mip.column);
+    MEMO_FREE(mip.value);
+    MEMO_FREE(columns);
+    MEMO_FREE(found);
+    if (mip.lp) delete_lp(mip.lp);
+    return status;
+}
+
+#endif
+
+/* ---- 6 degrees: solve ---------------------------------------------------------------------------
+ * Knows: the two engines.  Does not plan. */
+
+/* Each step betters the plan of the one before: least memory, labels, the integer program. */
+MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, memo_degrees_engine engine,
+                                    double time_limit_s, memo_degrees_plan* plan, int32_t* indices,
+                                    memo_error* error) {
+    double begin_s = memoi_plan_clock();
+    int64_t least;
+    int is_optimal = 0, may_go_on = 0;
+    int32_t i;
+    memo_status status = memoi_degrees_least(problem, indices, &least, error);
+    if (status) return status;
+    if (problem->memory_bytes && least > problem->memory_bytes)
+        return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                              "no plan fits %lld bytes: the smallest needs %lld",
+                              (long long)problem->memory_bytes, (long long)least);
+    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
+    snprintf(plan->engine, sizeof plan->engine, "labels");
+#ifdef MEMO_LP_SOLVE
+    may_go_on = engine != MEMO_DEGREES_ENGINE_LABELS;
+#else
+    if (engine == MEMO_DEGREES_ENGINE_MIP)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "built without lp_solve: define MEMO_LP_SOLVE and link "
+                              "-llpsolve55, or use labels");
+#endif
+    status = memoi_labels_solve(problem, begin_s + time_limit_s / (may_go_on ? 2 : 1), indices,
+                                &plan->step_s, &is_optimal, error);
+#ifdef MEMO_LP_SOLVE
+    if (!status && may_go_on && (engine == MEMO_DEGREES_ENGINE_MIP || !is_optimal)) {
+        double left_s = begin_s + time_limit_s - memoi_plan_clock(), labels_s = plan->step_s;
+        int is_solved;
+        status = memoi_degrees_mip_solve(problem, left_s > 0 ? left_s : 1, is_optimal, indices,
+                                         &plan->step_s, &is_solved, error);
+        if (is_solved || plan->step_s < labels_s)
+            snprintf(plan->engine, sizeof plan->engine, "mip");
+        is_optimal |= is_solved;
+    }
+#endif
+    plan->solve_s = memoi_plan_clock() - begin_s;
+    plan->proof = is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
+    for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
+    return status;
+}
+
+memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees_engine engine,
+                               double time_limit_s, memo_degrees_plan** plan, memo_error* error) {
+    memo_degrees_plan* made;
+    int32_t* indices;
+    memo_status status = memoi_degrees_check(problem, error);
+    *plan = NULL;
+    if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "a time limit of %g s; 0 to 1e6 would work", time_limit_s);
+    if (status) return status;
+    made = (memo_degrees_plan*)memoi_calloc(1, sizeof *made);
+    if (made) made->degrees = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    if (!made || !made->degrees) {
+        MEMO_FREE(made);
+        return memoi_no_memory(error, "the plan of degrees");
+    }
+    made->n_blocks = problem->n_blocks;
+    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    status = indices ? memoi_degrees_run(problem, engine, time_limit_s > 0 ? time_limit_s : 10,
+                                         made, indices, error)
+                     : memoi_no_memory(error, "the plan of degrees");
+    MEMO_FREE(indices);
+    if (status) {
+        memo_degrees_plan_destroy(made);
+        return status;
+    }
+    *plan = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
+    if (!plan) return;
+    MEMO_FREE(plan->degrees);
+    MEMO_FREE(plan);
 }
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -11,6 +11,37 @@
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
+ * EXAMPLE: causal attention of one sequence over the ranks of a mesh; each holds some of the tokens,
+ * (local_tokens, heads, 64) of q, k, v and out (examples/10_ulysses_threads.c).
+ *
+ *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
+ *                        memo_sp_attention_tensors* t, memo_error* error) {
+ *         memo_host_attention local = {device, 0};         // what a rank computes: on the host
+ *         memo_layout_desc layout = memo_layout_desc_default();
+ *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+ *         memo_sp_attention* attention = NULL;
+ *         memo_mask causal = memo_mask_default();
+ *         memo_status status;
+ *         layout.ring = mesh->degrees.ring;
+ *         layout.ulysses = mesh->degrees.ulysses;
+ *         layout.n_tokens = 1000;                          // any number: padded where need be
+ *         status = memo_layout_make(&layout, &desc.layout, error);   // says which tokens are whose
+ *         desc.device = device;
+ *         desc.stream = stream;
+ *         desc.ring = mesh->ring;
+ *         desc.ulysses = mesh->ulysses;
+ *         desc.n_q_heads = 8;
+ *         desc.n_kv_heads = 2;
+ *         desc.head_size = 64;
+ *         desc.attention = memo_host_attention_functions(&local);
+ *         desc.sends_again = 1;                            // without: t->saved, for the backward
+ *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
+ *         if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
+ *         if (!status) status = device->stream_synchronize(device->context, stream, error);
+ *         memo_sp_attention_destroy(attention);
+ *         return status;
+ *     }
+ *
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks
  *

@@ -46,6 +46,19 @@ standards() { # COMPILER LANGUAGE STANDARD...
 
 # ---- what is tested ----
 
+# What the head of a header shows compiles as it stands there, alone.
+head_example() { # COMPILER HEADER
+    {
+        [ "$2" = memo.h ] || echo "#define MEMO_IMPLEMENTATION"
+        [ "$2" != memo_plan.h ] || echo "#define MEMO_PLAN_IMPLEMENTATION"
+        [ "$2" != memo_sp.h ] || echo "#define MEMO_SP_IMPLEMENTATION"
+        [ "$2" = memo.h ] || echo "#include \"$2\""
+        awk '/^ \* EXAMPLE/ { inside = 1 } /^ \* (RULES|CHAPTERS)/ { exit } inside && sub(/^ \*     /, "")' "$2"
+    } >"$folder/head.c"
+    grep -q memo_status "$folder/head.c" || { echo "there is no example"; return 1; }
+    run $1 -std=c99 -Wall -Wextra -Werror -I. -c "$folder/head.c" -o "$folder/head.o"
+}
+
 # With the implementation and without, in each standard; memo_plan.h with lp_solve too where that is here.
 alone() { # HEADER COMPILER LANGUAGE STANDARDS
     for standard in $4; do
@@ -198,6 +211,9 @@ test_is "only memo_ is exported" exports $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "public types begin with memo_" types
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+for header in memo.h memo_plan.h memo_sp.h; do
+    test_is "the example in the head of $header" head_example $first_c $header
+done
 if echo '#include <stdio.h>
 __GLIBC__' | $first_c -E - 2>/dev/null | grep -qx __GLIBC__; then
     skip "a system header too early is named" "this C library shows POSIX whether asked or not"
