@@ -161,6 +161,24 @@ typedef struct memo_log {
     void* user;
 } memo_log;
 
+/* Text that grows in memory and reaches its file whole or not at all; starts as zeros.  What memo's
+ * files and pictures are written with, for those a trainer writes beside them. */
+typedef struct memo_text {
+    char* data; /* n_bytes, and a zero */
+    int64_t n_bytes, capacity;
+    int32_t failed; /* there was no memory: memo_text_write says so */
+} memo_text;
+
+/* Appends as printf does. */
+MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
+/* Appends the inside of a JSON string: quotes escaped, control characters dropped. */
+MEMO_API void memo_text_put_json(memo_text* text, const char* string);
+/* Frees text, on failure too.  A regular or new file is replaced by rename, so that no reader ever
+ * sees half of it; a link stays, and what it leads to is replaced.  "-" is standard output, as is
+ * any name of it: /dev/stdout, the file it goes to.  Errors: IO, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
+MEMO_API void memo_text_free(memo_text* text);
+
 /* ---- 2 trace: what was requested ----------------------------------------------------------------
  *
  * The memory requests of one step in the order the trainer made them.  Time is counted in mallocs
@@ -1801,20 +1819,14 @@ MEMOI int memoi_map_put(memoi_map* map, int64_t key, int64_t value) {
     return 1;
 }
 
-/* --- text being written: grows in memory, reaches the file at once or not at all --- */
-typedef struct memoi_text {
-    char* data;
-    int64_t n_bytes, capacity;
-    int failed; /* no memory at some point; checked once, at the end */
-} memoi_text;
+/* --- text being written --- */
 
-MEMOI void memoi_text_free(memoi_text* text) {
+void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);
     memset(text, 0, sizeof *text);
 }
 
-MEMOI void memoi_put(memoi_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
-MEMOI void memoi_put(memoi_text* text, const char* format, ...) {
+void memo_text_put(memo_text* text, const char* format, ...) {
     va_list arguments;
     int length;
     void* data = text->data;
@@ -1834,77 +1846,77 @@ MEMOI void memoi_put(memoi_text* text, const char* format, ...) {
 }
 
 /* A number with a point whatever the locale says. */
-MEMOI void memoi_put_number(memoi_text* text, double value, int decimals) {
+MEMOI void memoi_put_number(memo_text* text, double value, int decimals) {
     char digits[352];
     char* p;
     if (!(value - value == 0)) { /* nan, infinity */
-        memoi_put(text, "0");
+        memo_text_put(text, "0");
         return;
     }
     snprintf(digits, sizeof digits, "%.*f", decimals, value);
     for (p = digits; *p; p++)
         if (*p == ',') *p = '.';
-    memoi_put(text, "%s", digits);
+    memo_text_put(text, "%s", digits);
 }
 
 /* Text inside XML elements, attributes and JSON strings: markup escaped, control characters
  * dropped. */
-MEMOI void memoi_put_xml(memoi_text* text, const char* s) {
+MEMOI void memoi_put_xml(memo_text* text, const char* s) {
     for (; *s; s++) {
         switch (*s) {
-        case '&': memoi_put(text, "&amp;"); break;
-        case '<': memoi_put(text, "&lt;"); break;
-        case '>': memoi_put(text, "&gt;"); break;
-        case '"': memoi_put(text, "&quot;"); break;
+        case '&': memo_text_put(text, "&amp;"); break;
+        case '<': memo_text_put(text, "&lt;"); break;
+        case '>': memo_text_put(text, "&gt;"); break;
+        case '"': memo_text_put(text, "&quot;"); break;
         default:
-            if ((unsigned char)*s >= 32) memoi_put(text, "%c", *s);
+            if ((unsigned char)*s >= 32) memo_text_put(text, "%c", *s);
         }
     }
 }
-MEMOI void memoi_put_json(memoi_text* text, const char* s) {
+void memo_text_put_json(memo_text* text, const char* s) {
     for (; *s; s++) {
         if (*s == '"' || *s == '\\')
-            memoi_put(text, "\\%c", *s);
+            memo_text_put(text, "\\%c", *s);
         else if ((unsigned char)*s >= 32)
-            memoi_put(text, "%c", *s);
+            memo_text_put(text, "%c", *s);
     }
 }
 
 /* --- pieces of SVG pictures; attributes begin with a blank, or are empty --- */
 
 /* ` name="value"` */
-MEMOI void memoi_put_attribute(memoi_text* text, const char* name, double value) {
-    memoi_put(text, " %s=\"", name);
+MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) {
+    memo_text_put(text, " %s=\"", name);
     memoi_put_number(text, value, 2);
-    memoi_put(text, "\"");
+    memo_text_put(text, "\"");
 }
 
 /* Without its closing mark, so that a title can follow. */
-MEMOI void memoi_put_rect(memoi_text* text, const char* attributes, double x, double y,
-                          double width, double height) {
-    memoi_put(text, "<rect%s", attributes);
+MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
+                          double height) {
+    memo_text_put(text, "<rect%s", attributes);
     memoi_put_attribute(text, "x", x);
     memoi_put_attribute(text, "y", y);
     memoi_put_attribute(text, "width", width);
     memoi_put_attribute(text, "height", height);
 }
 
-MEMOI void memoi_put_line(memoi_text* text, const char* attributes, double x1, double y1, double x2,
+MEMOI void memoi_put_line(memo_text* text, const char* attributes, double x1, double y1, double x2,
                           double y2) {
-    memoi_put(text, "<line%s", attributes);
+    memo_text_put(text, "<line%s", attributes);
     memoi_put_attribute(text, "x1", x1);
     memoi_put_attribute(text, "y1", y1);
     memoi_put_attribute(text, "x2", x2);
     memoi_put_attribute(text, "y2", y2);
-    memoi_put(text, "/>\n");
+    memo_text_put(text, "/>\n");
 }
 
 /* Opens a text element; the caller writes the text and closes it. */
-MEMOI void memoi_put_text_at(memoi_text* text, const char* attributes, double x, double y) {
-    memoi_put(text, "<text%s", attributes);
+MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, double y) {
+    memo_text_put(text, "<text%s", attributes);
     memoi_put_attribute(text, "x", x);
     memoi_put_attribute(text, "y", y);
-    memoi_put(text, ">");
+    memo_text_put(text, ">");
 }
 
 /* 1, 2 or 5 times a power of ten: about n steps in range. */
@@ -1939,10 +1951,7 @@ MEMOI const char* memoi_bytes_name(char* buffer, double size_bytes) {
     return buffer;
 }
 
-/* Writes text to path and frees it, on success and on failure.  A regular or new file is replaced
- * by rename, so that no reader ever sees half of it; a link stays, and what it leads to is
- * replaced.  "-" is standard output, as is any name of it: /dev/stdout, the file it goes to. */
-MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_error* error) {
+memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     struct stat info, output;
     char *temporary = NULL, *linked = NULL;
@@ -1962,7 +1971,7 @@ MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_erro
     path_bytes = strlen(target) + 8;
     if (text->failed) {
         free(linked);
-        memoi_text_free(text);
+        memo_text_free(text);
         return memoi_no_memory(error, "the text of a file");
     }
     if (is_stdout) {
@@ -1973,7 +1982,7 @@ MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_erro
         temporary = (char*)MEMO_MALLOC(path_bytes);
         if (!temporary) {
             free(linked);
-            memoi_text_free(text);
+            memo_text_free(text);
             return memoi_no_memory(error, "a file name");
         }
         snprintf(temporary, path_bytes, "%s.XXXXXX", target);
@@ -2008,7 +2017,7 @@ MEMOI memo_status memoi_text_write(memoi_text* text, const char* path, memo_erro
     }
     free(linked);
     MEMO_FREE(temporary);
-    memoi_text_free(text);
+    memo_text_free(text);
     return status;
 }
 
@@ -2487,9 +2496,9 @@ MEMOI memo_status memoi_frame_close(memoi_reader* reader, const char* text, int6
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memoi_frame_finish(memoi_text* text, int64_t count) {
+MEMOI void memoi_frame_finish(memo_text* text, int64_t count) {
     uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
-    memoi_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
+    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
 /* --- reading and writing --- */
@@ -2654,32 +2663,32 @@ memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* er
 
 memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
     static const char* const names[] = {"malloc", "free", "use", "record", "wait", "mark"};
-    memoi_text text;
+    memo_text text;
     int64_t i;
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "memo trace 1\n");
+    memo_text_put(&text, "memo trace 1\n");
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MARK) {
-            memoi_put(&text, "mark %s\n", trace->text + request->id);
+            memo_text_put(&text, "mark %s\n", trace->text + request->id);
             continue;
         }
-        memoi_put(&text, "%s %lld", names[request->kind], (long long)request->id);
+        memo_text_put(&text, "%s %lld", names[request->kind], (long long)request->id);
         if (request->kind == MEMO_REQUEST_MALLOC) {
-            memoi_put(&text, " %lld", (long long)request->size_bytes);
+            memo_text_put(&text, " %lld", (long long)request->size_bytes);
             if (request->memory_class != MEMO_CLASS_TRANSIENT || request->stream != 0)
-                memoi_put(&text, " %s", memoi_class_name(request->memory_class));
-            if (request->stream != 0) memoi_put(&text, " %d", (int)request->stream);
+                memo_text_put(&text, " %s", memoi_class_name(request->memory_class));
+            if (request->stream != 0) memo_text_put(&text, " %d", (int)request->stream);
         } else if (request->kind == MEMO_REQUEST_FREE) {
             const memo_request* origin = &trace->requests[memoi_origin(trace, i)];
-            memoi_put(&text, " %lld", (long long)origin->size_bytes);
+            memo_text_put(&text, " %lld", (long long)origin->size_bytes);
         } else {
-            memoi_put(&text, " %d", (int)request->stream);
+            memo_text_put(&text, " %d", (int)request->stream);
         }
-        memoi_put(&text, "\n");
+        memo_text_put(&text, "\n");
     }
     memoi_frame_finish(&text, trace->n_requests);
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 /* --- marks and classes --- */
@@ -4124,7 +4133,7 @@ MEMOI const char* memoi_engine_name(const memo_plan* plan, char out[16]) {
 }
 
 memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
-    memoi_text text;
+    memo_text text;
     char engine[16];
     int64_t i, culprit;
     memo_status status = plan->proof == MEMO_PROOF_NONE
@@ -4132,26 +4141,26 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
                              : memo_plan_validate(plan, error);
     if (status) return status;
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
-              (long long)plan->alignment_bytes, (long long)plan->n_times,
-              (long long)plan->body_begin, (long long)plan->peak_bytes,
-              (long long)plan->lower_bound_bytes);
-    memoi_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\n",
-              memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
-              (long long)plan->n_buffers, (long long)plan->n_gaps);
+    memo_text_put(
+        &text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
+        (long long)plan->alignment_bytes, (long long)plan->n_times, (long long)plan->body_begin,
+        (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
+    memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\n",
+                  memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
+                  (long long)plan->n_buffers, (long long)plan->n_gaps);
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
-        memoi_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %s\n", (long long)buffer->id,
-                  (long long)buffer->begin, (long long)buffer->end, (long long)buffer->size_bytes,
-                  (long long)buffer->offset_bytes, (long long)buffer->alignment_bytes,
-                  buffer->is_fixed != 0, (int)buffer->stream,
-                  memoi_class_name(buffer->memory_class));
+        memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %s\n",
+                      (long long)buffer->id, (long long)buffer->begin, (long long)buffer->end,
+                      (long long)buffer->size_bytes, (long long)buffer->offset_bytes,
+                      (long long)buffer->alignment_bytes, buffer->is_fixed != 0,
+                      (int)buffer->stream, memoi_class_name(buffer->memory_class));
     }
     for (i = 0; i < plan->n_gaps; i++)
-        memoi_put(&text, "gap %lld %lld %lld\n", (long long)plan->gaps[i].buffer,
-                  (long long)plan->gaps[i].begin, (long long)plan->gaps[i].end);
+        memo_text_put(&text, "gap %lld %lld %lld\n", (long long)plan->gaps[i].buffer,
+                      (long long)plan->gaps[i].begin, (long long)plan->gaps[i].end);
     memoi_frame_finish(&text, 10 + plan->n_buffers + plan->n_gaps);
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 /* The next line must begin with this word. */
@@ -4343,7 +4352,7 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
 /* --- picture --- */
 
 typedef struct memoi_picture {
-    memoi_text text;
+    memo_text text;
     double left, right, top, bottom; /* of the plot, in pixels */
     double n_times, n_bytes;         /* that it spans */
 } memoi_picture;
@@ -4357,7 +4366,7 @@ MEMOI double memoi_picture_y(const memoi_picture* picture, double bytes) {
 
 MEMOI void memoi_picture_axes(memoi_picture* picture) {
     static const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    memoi_text* text = &picture->text;
+    memo_text* text = &picture->text;
     double unit = 1, step, value;
     int n_unit = 0;
     while (picture->n_bytes >= 2 * unit * 1024 && n_unit < 5) {
@@ -4370,7 +4379,7 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
         memoi_put_text_at(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8, y + 4);
         memoi_put_number(text, value, step < 1 ? 1 : 0);
-        memoi_put(text, "</text>\n");
+        memo_text_put(text, "</text>\n");
     }
     step = memoi_nice_step(picture->n_times, 10);
     if (step < 1) step = 1;
@@ -4379,14 +4388,14 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
         memoi_put_text_at(text, " class=\"tick\" text-anchor=\"middle\"", x, picture->bottom + 19);
         memoi_put_number(text, value, 0);
-        memoi_put(text, "</text>\n");
+        memo_text_put(text, "</text>\n");
     }
     memoi_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
                       (picture->left + picture->right) / 2, picture->bottom + 42);
-    memoi_put(text, "time (mallocs and frees)</text>\n");
-    memoi_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
+    memo_text_put(text, "time (mallocs and frees)</text>\n");
+    memo_text_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
     memoi_put_number(text, (picture->top + picture->bottom) / 2, 1);
-    memoi_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
+    memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
 }
 
 /* One piece of a buffer.  Of pieces too narrow to be told apart, the first in a place is drawn. */
@@ -4409,13 +4418,14 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
     }
     memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
                    height);
-    memoi_put(&picture->text,
-              "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
-              "%d%s</title></rect>\n",
-              (long long)buffer->id, memoi_bytes_name(bytes, (double)buffer->size_bytes),
-              (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
-              (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
-              (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
+    memo_text_put(
+        &picture->text,
+        "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
+        "%d%s</title></rect>\n",
+        (long long)buffer->id, memoi_bytes_name(bytes, (double)buffer->size_bytes),
+        (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
+        (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
+        (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
 }
 
 static const char* const memoi_class_colours[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
@@ -4431,11 +4441,11 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     memset(&drawn, 0, sizeof drawn);
     n = memoi_plan_pieces(plan, pieces);
     for (c = 0; c < 3; c++) {
-        memoi_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colours[c]);
+        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colours[c]);
         for (i = 0; i < n; i++)
             if ((int)plan->buffers[pieces[i].buffer].memory_class == c)
                 memoi_picture_piece(picture, plan, &pieces[i], &drawn);
-        memoi_put(&picture->text, "</g>\n");
+        memo_text_put(&picture->text, "</g>\n");
     }
     memoi_map_free(&drawn);
     MEMO_FREE(pieces);
@@ -4451,10 +4461,10 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* colour, double
     if (width < 0.2) return;
     snprintf(fill, sizeof fill, " fill=\"%.16s\"", colour);
     memoi_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
-    memoi_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
+    memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
     memoi_put_text_at(&picture->text, " class=\"band\"", x + width / 2, y + 11.5);
-    memoi_put(&picture->text, "%s</text>\n", label);
+    memo_text_put(&picture->text, "%s</text>\n", label);
 }
 
 static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", "backward"};
@@ -4534,7 +4544,7 @@ MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace)
     for (i = 0; i < 2; i++) {
         memoi_put_text_at(&picture->text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8,
                           y + 12 + 17 * i);
-        memoi_put(&picture->text, "%s</text>\n", rows[i]);
+        memo_text_put(&picture->text, "%s</text>\n", rows[i]);
     }
 }
 
@@ -4547,9 +4557,9 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     memoi_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
     snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", colour);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
-    memoi_put(&picture->text, "%s</text>\n", what);
+    memo_text_put(&picture->text, "%s</text>\n", what);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
-    memoi_put(&picture->text, "%s</text>\n", memoi_bytes_name(size, (double)bytes));
+    memo_text_put(&picture->text, "%s</text>\n", memoi_bytes_name(size, (double)bytes));
 }
 
 /* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
@@ -4578,7 +4588,7 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                 memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
                                   (low + high) / 2 + 4);
                 memoi_put_xml(&picture->text, name);
-                memoi_put(&picture->text, "</text>\n");
+                memo_text_put(&picture->text, "</text>\n");
             }
         }
         name = NULL;
@@ -4600,7 +4610,7 @@ MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
 }
 
 MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, const char* title) {
-    memoi_text* text = &picture->text;
+    memo_text* text = &picture->text;
     char peak[32], bound[32], engine[16];
     double gap = plan->lower_bound_bytes
                      ? 100.0 * (double)(plan->peak_bytes - plan->lower_bound_bytes) /
@@ -4608,8 +4618,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                      : 0;
     double x = 1084;
     int i;
-    memoi_put(text,
-              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"700\" viewBox=\"0 "
+    memo_text_put(
+        text, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"700\" viewBox=\"0 "
               "0 1200 700\" font-family=\"Helvetica, Arial, sans-serif\">\n"
               "<style>.b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
               ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
@@ -4619,15 +4629,15 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
               "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
               "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
     memoi_put_xml(text, title ? title : "memory plan");
-    memoi_put(text,
-              "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
-              "bound %s, gap ",
-              (long long)plan->n_buffers, memoi_bytes_name(peak, (double)plan->peak_bytes),
-              memoi_bytes_name(bound, (double)plan->lower_bound_bytes));
+    memo_text_put(text,
+                  "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
+                  "bound %s, gap ",
+                  (long long)plan->n_buffers, memoi_bytes_name(peak, (double)plan->peak_bytes),
+                  memoi_bytes_name(bound, (double)plan->lower_bound_bytes));
     memoi_put_number(text, gap, 2);
-    memoi_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
+    memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memoi_put_xml(text, memoi_engine_name(plan, engine));
-    memoi_put(text, ")</text>\n");
+    memo_text_put(text, ")</text>\n");
     for (i = 2; i >= 0; i--) { /* the classes that there are, from the right */
         char fill[32];
         int64_t b = 0;
@@ -4635,9 +4645,9 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
         if (b == plan->n_buffers) continue;
         snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colours[i]);
         memoi_put_rect(text, fill, x, 23, 13, 13);
-        memoi_put(text, "/>");
+        memo_text_put(text, "/>");
         memoi_put_text_at(text, " class=\"name\"", x + 18, 34);
-        memoi_put(text, "%s</text>\n", memoi_class_name((memo_class)i));
+        memo_text_put(text, "%s</text>\n", memoi_class_name((memo_class)i));
         x -= 100;
     }
 }
@@ -4665,7 +4675,7 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     memoi_picture_axes(&picture);
     status = memoi_picture_pieces(&picture, plan, error);
     if (status) {
-        memoi_text_free(&picture.text);
+        memo_text_free(&picture.text);
         return status;
     }
     if (trace) memoi_picture_names(&picture, plan, trace);
@@ -4675,8 +4685,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     memoi_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom, picture.right,
                    picture.bottom);
     memoi_picture_levels(&picture, plan);
-    memoi_put(&picture.text, "</svg>\n");
-    return memoi_text_write(&picture.text, path, error);
+    memo_text_put(&picture.text, "</svg>\n");
+    return memo_text_write(&picture.text, path, error);
 }
 
 /* ---- 4 device: taking a table --------------------------------------------------------------------
@@ -7634,25 +7644,25 @@ MEMOI int memoi_is_drawn(const memo_schedule* schedule, const memo_simulation* t
 
 memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo_simulation* times,
                                        const char* path, memo_error* error) {
-    memoi_text text;
+    memo_text text;
     memoi_moment* moments;
     int64_t n_moments, i, k, bytes = 0;
     memo_status status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    memoi_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
-                     "\"args\":{\"name\":\"streams\"}}");
+    memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
+                         "\"args\":{\"name\":\"streams\"}}");
     for (i = 0; i < schedule->n_streams; i++) {
-        memoi_put(&text,
-                  ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
-                  "\"args\":{\"name\":\"",
-                  (int)i);
-        memoi_put_json(&text, memoi_stream_name(schedule, (int32_t)i));
-        memoi_put(&text,
-                  "\"}},\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
-                  "\"args\":{\"sort_index\":%d}}",
-                  (int)i, (int)i);
+        memo_text_put(&text,
+                      ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                      "\"args\":{\"name\":\"",
+                      (int)i);
+        memo_text_put_json(&text, memoi_stream_name(schedule, (int32_t)i));
+        memo_text_put(&text,
+                      "\"}},\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                      "\"args\":{\"sort_index\":%d}}",
+                      (int)i, (int)i);
     }
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
@@ -7664,31 +7674,31 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                 (int64_t)(range->end - range->begin);
         }
         for (k = 0; k <= op->n_more_streams; k++) {
-            memoi_put(&text, ",\n{\"name\":\"");
-            memoi_put_json(&text, memo_schedule_op_name(schedule, i));
-            memoi_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
-                      op->kind == MEMO_OP_RUN ? "run" : "wait",
-                      (int)memoi_op_stream(schedule, op, k));
+            memo_text_put(&text, ",\n{\"name\":\"");
+            memo_text_put_json(&text, memo_schedule_op_name(schedule, i));
+            memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
+                          op->kind == MEMO_OP_RUN ? "run" : "wait",
+                          (int)memoi_op_stream(schedule, op, k));
             memoi_put_number(&text, times->start_s[i] * 1e6, 3);
-            memoi_put(&text, ",\"dur\":");
+            memo_text_put(&text, ",\"dur\":");
             memoi_put_number(&text, (times->end_s[i] - times->start_s[i]) * 1e6, 3);
-            memoi_put(&text,
-                      ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
-                      "\"written_bytes\":%lld}}",
-                      (long long)i, (long long)op->link_bytes, (long long)read_bytes,
-                      (long long)written_bytes);
+            memo_text_put(&text,
+                          ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
+                          "\"written_bytes\":%lld}}",
+                          (long long)i, (long long)op->link_bytes, (long long)read_bytes,
+                          (long long)written_bytes);
         }
     }
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
-        memoi_put(&text, ",\n{\"name\":\"memory\",\"ph\":\"C\",\"pid\":0,\"tid\":0,\"ts\":");
+        memo_text_put(&text, ",\n{\"name\":\"memory\",\"ph\":\"C\",\"pid\":0,\"tid\":0,\"ts\":");
         memoi_put_number(&text, moments[i].time * 1e6, 3);
-        memoi_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
+        memo_text_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
     }
-    memoi_put(&text, "\n]}\n");
+    memo_text_put(&text, "\n]}\n");
     MEMO_FREE(moments);
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 /* What ops of one kind share in their names: all before a number, a bracket or a colon ("forward 3:
@@ -7765,7 +7775,7 @@ MEMOI const char* memoi_ink(uint32_t color) {
 }
 
 /* "12.3 ms": three digits. */
-MEMOI void memoi_put_time(memoi_text* text, double time_s) {
+MEMOI void memoi_put_time(memo_text* text, double time_s) {
     double value = time_s * 1e6;
     const char* unit = "\xc2\xb5s";
     if (time_s >= 1) {
@@ -7776,10 +7786,10 @@ MEMOI void memoi_put_time(memoi_text* text, double time_s) {
         unit = "ms";
     }
     memoi_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
-    memoi_put(text, " %s", unit);
+    memo_text_put(text, " %s", unit);
 }
 
-MEMOI void memoi_put_xml_part(memoi_text* text, const char* s, int64_t n_bytes) {
+MEMOI void memoi_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
     char letter[2] = {0, 0};
     for (; n_bytes; n_bytes--, s++) {
         letter[0] = *s;
@@ -7791,7 +7801,7 @@ MEMOI void memoi_put_xml_part(memoi_text* text, const char* s, int64_t n_bytes) 
 typedef struct memoi_timeline {
     const memo_schedule* schedule;
     const memo_simulation* times;
-    memoi_text text;
+    memo_text text;
     memoi_legend legend;
     double left, right; /* of time 0 and of the last end */
     double top, bottom; /* of the rows, memory included */
@@ -7811,7 +7821,7 @@ MEMOI void memoi_draw_bar_name(memoi_timeline* t, const char* name, double x, do
     if (!*name || memoi_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
     memoi_put_text_at(&t->text, memoi_ink(color), x + width / 2, y + MEMOI_BAR_HEIGHT / 2.0 + 4);
     memoi_put_xml(&t->text, name);
-    memoi_put(&t->text, "</text>");
+    memo_text_put(&t->text, "</text>");
 }
 
 MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
@@ -7835,17 +7845,17 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
                            : width > 0.6 ? width
                                          : 0.6,
                            MEMOI_BAR_HEIGHT);
-        memoi_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
+        memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
         memoi_put_xml(&t->text, name);
-        memoi_put(&t->text, "\nstart ");
+        memo_text_put(&t->text, "\nstart ");
         memoi_put_time(&t->text, start);
-        memoi_put(&t->text, "\nduration ");
+        memo_text_put(&t->text, "\nduration ");
         memoi_put_time(&t->text, duration);
         if (op->link_bytes)
-            memoi_put(&t->text, "\n%s", memoi_bytes_name(bytes, (double)op->link_bytes));
-        memoi_put(&t->text, "</title></rect>");
+            memo_text_put(&t->text, "\n%s", memoi_bytes_name(bytes, (double)op->link_bytes));
+        memo_text_put(&t->text, "</title></rect>");
         if (!is_wait) memoi_draw_bar_name(t, name, x, y, width, color);
-        memoi_put(&t->text, "\n");
+        memo_text_put(&t->text, "\n");
     }
 }
 
@@ -7864,13 +7874,13 @@ MEMOI void memoi_draw_rows(memoi_timeline* t) {
         while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* not inside a letter */
         memoi_put_rect(&t->text, i % 2 ? " fill=\"#fff\"" : " fill=\"#f6f7f9\"", 0, y,
                        MEMOI_PICTURE_WIDTH, MEMOI_ROW_HEIGHT);
-        memoi_put(&t->text, "/>\n");
+        memo_text_put(&t->text, "/>\n");
         memoi_put_text_at(&t->text, "", 16, middle);
         memoi_put_xml_part(&t->text, name, n);
-        memoi_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
+        memo_text_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
         memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle);
         memoi_put_number(&t->text, share, share < 99.95 && share > 0 ? 1 : 0);
-        memoi_put(&t->text, " %%</text>\n");
+        memo_text_put(&t->text, " %%</text>\n");
     }
 }
 
@@ -7887,30 +7897,31 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     }
     sum = 0;
     memoi_put_text_at(&t->text, "", 16, base - height / 2 + 4);
-    memoi_put(&t->text, "memory</text>\n");
+    memo_text_put(&t->text, "memory</text>\n");
     memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
-    memoi_put(&t->text, "%s</text>\n", memoi_bytes_name(bytes, (double)t->times->peak_bytes - low));
-    memoi_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
+    memo_text_put(&t->text, "%s</text>\n",
+                  memoi_bytes_name(bytes, (double)t->times->peak_bytes - low));
+    memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
     memoi_put_number(&t->text, x, 2);
-    memoi_put(&t->text, " ");
+    memo_text_put(&t->text, " ");
     memoi_put_number(&t->text, base, 2);
     y = base + low / ((double)t->times->peak_bytes - low) * height;
-    memoi_put(&t->text, "V");
+    memo_text_put(&t->text, "V");
     memoi_put_number(&t->text, y, 2);
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
-        memoi_put(&t->text, "H");
+        memo_text_put(&t->text, "H");
         memoi_put_number(&t->text, t->left + moments[i].time * t->scale, 2);
         y = base - ((double)sum - low) / ((double)t->times->peak_bytes - low) * height;
-        memoi_put(&t->text, "V");
+        memo_text_put(&t->text, "V");
         memoi_put_number(&t->text, y, 2);
     }
-    memoi_put(&t->text, "H");
+    memo_text_put(&t->text, "H");
     memoi_put_number(&t->text, t->right, 2);
-    memoi_put(&t->text, "V");
+    memo_text_put(&t->text, "V");
     memoi_put_number(&t->text, base, 2);
-    memoi_put(&t->text, "Z\"/>\n");
+    memo_text_put(&t->text, "Z\"/>\n");
 }
 
 /* Lines at round times, at most a dozen. */
@@ -7933,8 +7944,8 @@ MEMOI void memoi_draw_axis(memoi_timeline* t) {
         memoi_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
         memoi_put_text_at(&t->text, " class=\"m\"", x, t->bottom + 18);
         memoi_put_number(&t->text, time, i ? decimals : 0);
-        if (i == 0) memoi_put(&t->text, " %s", unit);
-        memoi_put(&t->text, "</text>\n");
+        if (i == 0) memo_text_put(&t->text, " %s", unit);
+        memo_text_put(&t->text, "</text>\n");
     }
 }
 
@@ -7948,10 +7959,10 @@ MEMOI void memoi_draw_legend(memoi_timeline* t, double y) {
         if (x + width > MEMOI_PICTURE_WIDTH - 16) return;
         snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)family->color);
         memoi_put_rect(&t->text, fill, x, y - 10, 12, 12);
-        memoi_put(&t->text, " rx=\"2\"/>");
+        memo_text_put(&t->text, " rx=\"2\"/>");
         memoi_put_text_at(&t->text, "", x + 18, y);
         memoi_put_xml_part(&t->text, family->name, family->length);
-        memoi_put(&t->text, "</text>\n");
+        memo_text_put(&t->text, "</text>\n");
         x += width;
     }
 }
@@ -7982,7 +7993,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     t->top = 72;
     t->bottom = t->top + MEMOI_ROW_HEIGHT * (schedule->n_streams + (n_moments ? 1.5 : 0));
     t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
-    memoi_put(
+    memo_text_put(
         &t->text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
         "%d %.0f\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" "
@@ -7991,27 +8002,27 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         "font-weight:bold;fill:#111}.s{fill:#666}</style>\n",
         MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memoi_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
-    memoi_put(&t->text, "/>\n");
+    memo_text_put(&t->text, "/>\n");
     memoi_put_text_at(&t->text, " class=\"h\"", 16, 28);
     memoi_put_xml(&t->text, title ? title : "Timeline");
-    memoi_put(&t->text, "</text>\n");
+    memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"s\"", 16, 48);
-    memoi_put(&t->text, "makespan ");
+    memo_text_put(&t->text, "makespan ");
     memoi_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
-        memoi_put(&t->text, ", peak %s", memoi_bytes_name(bytes, (double)times->peak_bytes));
-    memoi_put(&t->text, "</text>\n");
+        memo_text_put(&t->text, ", peak %s", memoi_bytes_name(bytes, (double)times->peak_bytes));
+    memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
-    memoi_put(&t->text, "busy</text>\n");
+    memo_text_put(&t->text, "busy</text>\n");
     memoi_draw_rows(t);
     if (n_moments) memoi_draw_memory(t, moments, n_moments);
     memoi_draw_axis(t);
     for (i = 0; i < schedule->n_ops; i++)
         if (memoi_is_drawn(schedule, times, i)) memoi_draw_op(t, i);
     memoi_draw_legend(t, t->bottom + 44);
-    memoi_put(&t->text, "</svg>\n");
+    memo_text_put(&t->text, "</svg>\n");
     MEMO_FREE(moments);
-    status = memoi_text_write(&t->text, path, error);
+    status = memo_text_write(&t->text, path, error);
     MEMO_FREE(t);
     return status;
 }

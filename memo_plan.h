@@ -4013,17 +4013,17 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 
 #define MEMOI_FEMTOSECONDS_MAX 9e18
 
-MEMOI memo_status memoi_profile_put_time(memoi_text* text, double time_s, memo_error* error) {
+MEMOI memo_status memoi_profile_put_time(memo_text* text, double time_s, memo_error* error) {
     double femtoseconds = time_s * 1e15;
     if (!(femtoseconds >= 0 && femtoseconds <= MEMOI_FEMTOSECONDS_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "a time in a profile is not negative and below 9000 s");
-    memoi_put(text, " %lld", (long long)(femtoseconds + 0.5));
+    memo_text_put(text, " %lld", (long long)(femtoseconds + 0.5));
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
-    memoi_text text;
+    memo_text text;
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
     memset(&text, 0, sizeof text);
@@ -4033,16 +4033,16 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT, "a profile of %lld rows, %d tensors and %d copies",
             (long long)profile->n_rows, (int)profile->n_tensors, (int)profile->n_copies);
-    memoi_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
+    memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
     status = memoi_profile_put_time(&text, profile->forward_s, error);
     if (!status) status = memoi_profile_put_time(&text, profile->backward_s, error);
     if (!status) status = memoi_profile_put_time(&text, profile->between_s, error);
     for (i = 0; i < profile->n_tensors && !status; i++) {
         const memo_profile_tensor* tensor = &profile->tensors[i];
         status = memoi_profile_check_name(tensor->name, error);
-        memoi_put(&text, "\ntensor %s", status ? "" : tensor->name);
+        memo_text_put(&text, "\ntensor %s", status ? "" : tensor->name);
         if (tensor->recompute_s_per_row < 0)
-            memoi_put(&text, " -");
+            memo_text_put(&text, " -");
         else if (!status)
             status = memoi_profile_put_time(&text, tensor->recompute_s_per_row, error);
     }
@@ -4051,13 +4051,13 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
             status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "copy %d of a profile: sizes must rise", (int)i);
-        memoi_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
+        memo_text_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
         if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
         if (!status) status = memoi_profile_put_time(&text, copy->both_ways_s, error);
     }
     if (profile->file.size_bytes > 0) {
-        memoi_put(&text, "\nfile %lld", (long long)profile->file.size_bytes);
+        memo_text_put(&text, "\nfile %lld", (long long)profile->file.size_bytes);
         if (!status) status = memoi_profile_put_time(&text, profile->file.write_s, error);
         if (!status) status = memoi_profile_put_time(&text, profile->file.read_s, error);
         if (!status)
@@ -4065,14 +4065,14 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         if (!status)
             status = memoi_profile_put_time(&text, profile->file.read_with_copies_s, error);
     }
-    memoi_put(&text, "\n");
+    memo_text_put(&text, "\n");
     if (status) {
-        memoi_text_free(&text);
+        memo_text_free(&text);
         return status;
     }
     memoi_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
                                   (profile->file.size_bytes > 0));
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 MEMOI memo_status memoi_profile_expect_time(memoi_reader* reader, const char* what, double* time_s,
@@ -7120,37 +7120,38 @@ MEMOI long long memoi_degrees_ns(double time_s) { return (long long)floor(time_s
 
 memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
                                        memo_error* error) {
-    memoi_text text;
+    memo_text text;
     int32_t i, p, q;
     int64_t n_lines = 5;
     memo_status status = memoi_degrees_check(problem, error);
     if (status) return status;
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
-    for (p = 0; p < problem->n_degrees; p++) memoi_put(&text, " %d", (int)problem->degrees[p]);
-    memoi_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n", (long long)problem->memory_bytes,
-              (int)problem->boundary_degree, problem->has_gradients != 0);
+    memo_text_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
+    for (p = 0; p < problem->n_degrees; p++) memo_text_put(&text, " %d", (int)problem->degrees[p]);
+    memo_text_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n",
+                  (long long)problem->memory_bytes, (int)problem->boundary_degree,
+                  problem->has_gradients != 0);
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++, n_lines++)
-            memoi_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
-                      (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
+            memo_text_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
+                          (int)problem->degrees[q], memoi_degrees_ns(problem->gather_s[p][q]));
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++, n_lines++) {
             const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
-            memoi_put(&text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
-                      (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
-                      memoi_degrees_ns(c->forward_collective_s), memoi_degrees_ns(c->backward_s),
-                      memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
-                      (long long)c->state_bytes, (long long)c->saved_bytes,
-                      (long long)c->runtime_bytes);
+            memo_text_put(
+                &text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
+                (int)problem->degrees[p], memoi_degrees_ns(c->forward_s),
+                memoi_degrees_ns(c->forward_collective_s), memoi_degrees_ns(c->backward_s),
+                memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
+                (long long)c->state_bytes, (long long)c->saved_bytes, (long long)c->runtime_bytes);
         }
     memoi_frame_finish(&text, n_lines);
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
                                memo_error* error) {
-    memoi_text text;
+    memo_text text;
     int32_t i;
     for (i = 0; i < n_blocks; i++)
         if (!memoi_is_degree(block_degrees[i]))
@@ -7158,10 +7159,11 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
                                   "block %d: the degree %d is no power of two", (int)i,
                                   (int)block_degrees[i]);
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "memo degrees 1\n");
-    for (i = 0; i < n_blocks; i++) memoi_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
+    memo_text_put(&text, "memo degrees 1\n");
+    for (i = 0; i < n_blocks; i++)
+        memo_text_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
     memoi_frame_finish(&text, n_blocks);
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,

@@ -3414,35 +3414,35 @@ void memo_mesh_destroy(memo_mesh* mesh) {
 }
 
 /* Copies lines to the caller, cut where they do not fit, and frees them; returns their bytes. */
-MEMOI int64_t memoi_text_give(memoi_text* lines, char* text, int64_t capacity_bytes) {
+MEMOI int64_t memoi_text_give(memo_text* lines, char* text, int64_t capacity_bytes) {
     int64_t n_bytes = lines->n_bytes;
     if (capacity_bytes > 0) {
         int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
         if (kept) memcpy(text, lines->data, (size_t)kept);
         text[kept] = 0;
     }
-    memoi_text_free(lines);
+    memo_text_free(lines);
     return n_bytes;
 }
 
 int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
                         int64_t capacity_bytes) {
-    memoi_text lines;
+    memo_text lines;
     memo_error error;
     int32_t rank;
     memset(&lines, 0, sizeof lines);
     for (rank = 0; rank < size; rank++) {
         memo_mesh mesh;
         if (memo_mesh_place(desc, size, rank, &mesh, &error)) {
-            memoi_put(&lines, "%s\n", error.message);
+            memo_text_put(&lines, "%s\n", error.message);
             break;
         }
-        memoi_put(&lines,
-                  "rank %d: pipeline %d, data %d, ring %d, ulysses %d, tensor %d; sequence %d, "
-                  "gradient %d\n",
-                  (int)rank, (int)mesh.pipeline_rank, (int)mesh.data_rank, (int)mesh.ring_rank,
-                  (int)mesh.ulysses_rank, (int)mesh.tensor_rank, (int)mesh.sequence_rank,
-                  (int)mesh.gradient_rank);
+        memo_text_put(&lines,
+                      "rank %d: pipeline %d, data %d, ring %d, ulysses %d, tensor %d; sequence %d, "
+                      "gradient %d\n",
+                      (int)rank, (int)mesh.pipeline_rank, (int)mesh.data_rank, (int)mesh.ring_rank,
+                      (int)mesh.ulysses_rank, (int)mesh.tensor_rank, (int)mesh.sequence_rank,
+                      (int)mesh.gradient_rank);
     }
     return memoi_text_give(&lines, text, capacity_bytes);
 }
@@ -3801,27 +3801,29 @@ memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* su
 }
 
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
-    memoi_text lines;
+    memo_text lines;
     int32_t rank;
     memset(&lines, 0, sizeof lines);
-    memoi_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
-              memo_layout_name(layout->kind), (int)layout->ring, (int)layout->ulysses,
-              (long long)layout->n_tokens, (long long)(layout->padded_tokens - layout->n_tokens),
-              (long long)layout->local_tokens);
+    memo_text_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
+                  memo_layout_name(layout->kind), (int)layout->ring, (int)layout->ulysses,
+                  (long long)layout->n_tokens,
+                  (long long)(layout->padded_tokens - layout->n_tokens),
+                  (long long)layout->local_tokens);
     for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
         memo_run run;
         int64_t n_tokens = 0, row = 0;
-        memoi_put(&lines, "rank %d (ring %d, ulysses %d):", (int)rank,
-                  (int)(rank / layout->ulysses), (int)(rank % layout->ulysses));
+        memo_text_put(&lines, "rank %d (ring %d, ulysses %d):", (int)rank,
+                      (int)(rank / layout->ulysses), (int)(rank % layout->ulysses));
         while (memoi_layout_next(layout, rank, &row, &run)) {
-            memoi_put(&lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
-                      (long long)(run.start + (run.count - 1) * run.stride));
-            if (run.stride > 1) memoi_put(&lines, " step %lld", (long long)run.stride);
+            memo_text_put(&lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
+                          (long long)(run.start + (run.count - 1) * run.stride));
+            if (run.stride > 1) memo_text_put(&lines, " step %lld", (long long)run.stride);
             n_tokens += memoi_run_tokens(&run, layout->n_tokens);
         }
         if (n_tokens < layout->local_tokens)
-            memoi_put(&lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
-        memoi_put(&lines, "\n");
+            memo_text_put(&lines, " (%lld of padding)",
+                          (long long)(layout->local_tokens - n_tokens));
+        memo_text_put(&lines, "\n");
     }
     return memoi_text_give(&lines, text, capacity_bytes);
 }

@@ -2,7 +2,8 @@
  * the host.
  *
  * Knows: a memo_trace and the allocator's published rules.  Knows nothing of plans.  Include it after
- * the implementation of memo.h; everything is static.
+ * the implementation of memo.h of the same release, of whose inner functions it borrows some (memoi_);
+ * everything is static.
  *
  * The rules (PyTorch's "CUDA semantics: memory management", and what _snapshot() shows of them):
  *   - Sizes round up to 512 bytes.  Up to 1 MiB a request comes from the small pool, whose segments

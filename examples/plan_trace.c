@@ -422,38 +422,39 @@ static const char* name_of(const input* in, const memo_buffer* buffer, char* scr
     return scratch;
 }
 
-static void put_field(memoi_text* text, const char* field) {
+static void put_field(memo_text* text, const char* field) {
     size_t last = strlen(field);
     int is_quoted = strpbrk(field, ",\"\r") ||
                     (last > 0 && (strchr(" \t#", *field) || strchr(" \t", field[last - 1])));
     if (!is_quoted) {
-        memoi_put(text, "%s", field);
+        memo_text_put(text, "%s", field);
         return;
     }
-    memoi_put(text, "\"");
-    for (; *field; field++) memoi_put(text, *field == '"' ? "\"\"" : "%c", *field);
-    memoi_put(text, "\"");
+    memo_text_put(text, "\"");
+    for (; *field; field++) memo_text_put(text, *field == '"' ? "\"\"" : "%c", *field);
+    memo_text_put(text, "\"");
 }
 
 /* The rows of a CSV in its order, which the plan has sorted; the buffers of a trace as they are requested. */
 static memo_status write_csv(const input* in, const char* path, memo_error* error) {
     const memo_plan* plan = in->plan;
-    memoi_text text;
+    memo_text text;
     char scratch[32];
     int64_t i;
     int64_t* row = (int64_t*)calloc((size_t)plan->n_buffers + 1, sizeof(int64_t));
     if (!row) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for the CSV");
     for (i = 0; i < plan->n_buffers; i++) row[in->names ? plan->buffers[i].id : i] = i;
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "id,lower,upper,size,offset\n");
+    memo_text_put(&text, "id,lower,upper,size,offset\n");
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[row[i]];
         put_field(&text, name_of(in, buffer, scratch));
-        memoi_put(&text, ",%lld,%lld,%lld,%lld\n", (long long)buffer->begin, (long long)buffer->end,
-                  (long long)buffer->size_bytes, (long long)buffer->offset_bytes);
+        memo_text_put(&text, ",%lld,%lld,%lld,%lld\n", (long long)buffer->begin,
+                      (long long)buffer->end, (long long)buffer->size_bytes,
+                      (long long)buffer->offset_bytes);
     }
     free(row);
-    return memoi_text_write(&text, path, error);
+    return memo_text_write(&text, path, error);
 }
 
 /* A stretch of a buffer's life without gaps begins or ends. */
@@ -504,7 +505,7 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
 
 /* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time.  A free has two
  * moments, which the viewer joins where one follows the other. */
-static memo_status put_snapshot(const input* in, memoi_text* text, memo_error* error) {
+static memo_status put_snapshot(const input* in, memo_text* text, memo_error* error) {
     static const char* const actions[] = {"alloc", "free_requested", "free_completed"};
     const memo_plan* plan = in->plan;
     long long peak = (long long)plan->peak_bytes;
@@ -512,7 +513,7 @@ static memo_status put_snapshot(const input* in, memoi_text* text, memo_error* e
     event* events;
     memo_status status = list_events(plan, &events, &n, error);
     if (status) return status;
-    memoi_put(
+    memo_text_put(
         text,
         "{\"segments\":[{\"address\":0,\"total_size\":%lld,\"allocated_size\":0,\"active_size\":0,"
         "\"requested_size\":0,\"device\":0,\"stream\":0,\"segment_type\":\"large\","
@@ -526,59 +527,59 @@ static memo_status put_snapshot(const input* in, memoi_text* text, memo_error* e
         int action;
         for (action = events[i].is_end; action <= 2 * events[i].is_end; action++) {
             char scratch[32];
-            memoi_put(
+            memo_text_put(
                 text,
                 ",\n{\"action\":\"%s\",\"addr\":%lld,\"size\":%lld,\"stream\":%d,\"time_us\":%lld,"
                 "\"frames\":[{\"name\":\"buffer ",
                 actions[action], (long long)buffer->offset_bytes, (long long)buffer->size_bytes,
                 (int)buffer->stream, (long long)events[i].time);
-            memoi_put_json(text, name_of(in, buffer, scratch));
-            memoi_put(text, "\",\"filename\":\"\",\"line\":0}]}");
+            memo_text_put_json(text, name_of(in, buffer, scratch));
+            memo_text_put(text, "\",\"filename\":\"\",\"line\":0}]}");
         }
     }
-    memoi_put(text, "\n]],\"allocator_settings\":{},\"external_annotations\":[]}\n");
+    memo_text_put(text, "\n]],\"allocator_settings\":{},\"external_annotations\":[]}\n");
     free(events);
     return MEMO_STATUS_OK;
 }
 
-static void put_bytes(memoi_text* text, uint64_t value, int n) { /* least significant first */
-    for (; n > 0; n--, value >>= 8) memoi_put(text, "%c", (int)(value & 255));
+static void put_bytes(memo_text* text, uint64_t value, int n) { /* least significant first */
+    for (; n > 0; n--, value >>= 8) memo_text_put(text, "%c", (int)(value & 255));
 }
 
 /* The JSON value at *json as a pickle, of protocol 2 but for the stop, as is the file that _dump_snapshot() writes.
  * Only what put_snapshot writes is understood. */
-static void put_pickle(memoi_text* text, const char** json) {
+static void put_pickle(memo_text* text, const char** json) {
     enum { BATCH = 1000 }; /* the viewer spreads what is appended at once over its stack */
     char open = *(*json)++;
     int n = 0;
     if (open == '{' || open == '[') {
-        memoi_put(text, open == '{' ? "}(" : "](");
+        memo_text_put(text, open == '{' ? "}(" : "](");
         for (;;) {
             *json += strspn(*json, ",:\n");
             if (**json == '}' || **json == ']') break;
-            if (open == '[' && n++ && n % BATCH == 0) memoi_put(text, "e(");
+            if (open == '[' && n++ && n % BATCH == 0) memo_text_put(text, "e(");
             put_pickle(text, json);
         }
-        memoi_put(text, open == '{' ? "u" : "e");
+        memo_text_put(text, open == '{' ? "u" : "e");
         (*json)++;
     } else if (open == '"') {
         int64_t length_at;
         uint64_t length, k;
-        memoi_put(text, "X");
+        memo_text_put(text, "X");
         length_at = text->n_bytes;
         put_bytes(text, 0, 4);
-        for (; **json != '"'; (*json)++) memoi_put(text, "%c", *(*json += **json == '\\'));
+        for (; **json != '"'; (*json)++) memo_text_put(text, "%c", *(*json += **json == '\\'));
         (*json)++;
         if (text->failed) return;
         length = (uint64_t)(text->n_bytes - length_at - 4);
         for (k = 0; k < 4; k++) text->data[length_at + (int64_t)k] = (char)(length >> 8 * k & 255);
     } else if (open == 'f') {
-        memoi_put(text, "\x89");
+        memo_text_put(text, "\x89");
         *json += 4;
     } else {
         char* end;
         (*json)--;
-        memoi_put(text, "\x8a\x08");
+        memo_text_put(text, "\x8a\x08");
         put_bytes(text, (uint64_t)strtoll(*json, &end, 10), 8);
         *json = end;
     }
@@ -586,21 +587,21 @@ static void put_pickle(memoi_text* text, const char** json) {
 
 static memo_status write_snapshot(const input* in, const char* path, int is_pickle,
                                   memo_error* error) {
-    memoi_text text, pickle;
+    memo_text text, pickle;
     memo_status status;
     memset(&text, 0, sizeof text);
     memset(&pickle, 0, sizeof pickle);
     status = put_snapshot(in, &text, error);
     if (!status && is_pickle) {
         const char* json = text.data;
-        memoi_put(&pickle, "\x80\x02");
+        memo_text_put(&pickle, "\x80\x02");
         pickle.failed |= text.failed;
         if (!pickle.failed) put_pickle(&pickle, &json);
-        memoi_put(&pickle, ".");
-        memoi_text_free(&text);
-        return memoi_text_write(&pickle, path, error);
+        memo_text_put(&pickle, ".");
+        memo_text_free(&text);
+        return memo_text_write(&pickle, path, error);
     }
-    return status ? status : memoi_text_write(&text, path, error);
+    return status ? status : memo_text_write(&text, path, error);
 }
 
 /* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */

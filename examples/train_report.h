@@ -129,33 +129,6 @@ static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
     printf("\n");
 }
 
-/* ---- files ---------------------------------------------------------------------------------- */
-
-/* A file that appears under its name complete, or not at all. */
-typedef struct output_file {
-    FILE* file;
-    char path[1024], temporary[1040];
-} output_file;
-
-static memo_status output_open(output_file* output, const char* path, memo_error* error) {
-    snprintf(output->path, sizeof output->path, "%s", path);
-    snprintf(output->temporary, sizeof output->temporary, "%s.part", output->path);
-    output->file = fopen(output->temporary, "wb");
-    if (output->file) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", path,
-                          strerror(errno));
-}
-
-static memo_status output_close(output_file* output, memo_error* error) {
-    int bad = ferror(output->file);
-    bad |= fclose(output->file) != 0;
-    if (!bad && rename(output->temporary, output->path) == 0) return MEMO_STATUS_OK;
-    memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", output->path,
-                   strerror(errno));
-    remove(output->temporary);
-    return MEMO_STATUS_IO;
-}
-
 /* ---- loss over steps, as SVG ---------------------------------------------------------------- */
 
 typedef struct loss_chart {
@@ -201,71 +174,72 @@ static void loss_smooth(const double* losses, int64_t n, double* smooth) {
     }
 }
 
-static void chart_write_axes(FILE* file, const chart_axes* axes) {
+static void chart_write_axes(memo_text* text, const chart_axes* axes) {
     double step = chart_tick(axes->y_high - axes->y_low, 6), v;
     double right = CHART_LEFT + CHART_WIDTH, bottom = CHART_TOP + CHART_HEIGHT;
     for (v = ceil(axes->y_low / step) * step; v <= axes->y_high + 1e-9; v += step)
-        fprintf(file,
-                "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#e4e4e4'/>"
-                "<text x='%.1f' y='%.1f' text-anchor='end'>%.4g</text>\n",
-                CHART_LEFT, chart_y(axes, v), right, chart_y(axes, v), CHART_LEFT - 8,
-                chart_y(axes, v) + 4, v);
+        memo_text_put(text,
+                      "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#e4e4e4'/>"
+                      "<text x='%.1f' y='%.1f' text-anchor='end'>%.4g</text>\n",
+                      CHART_LEFT, chart_y(axes, v), right, chart_y(axes, v), CHART_LEFT - 8,
+                      chart_y(axes, v) + 4, v);
     step = chart_tick(axes->x_high, 8);
     if (step < 1) step = 1;
     for (v = 0; v <= axes->x_high + 1e-9; v += step)
-        fprintf(file,
-                "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#333'/>"
-                "<text x='%.1f' y='%.1f' text-anchor='middle'>%.0f</text>\n",
-                chart_x(axes, v), bottom, chart_x(axes, v), bottom + 5, chart_x(axes, v),
-                bottom + 20, v);
-    fprintf(file, "<path d='M%.1f %.1fV%.1fH%.1f' fill='none' stroke='#333'/>\n", CHART_LEFT,
-            CHART_TOP, bottom, right);
-    fprintf(file, "<text x='%.1f' y='%.1f' text-anchor='middle'>training step</text>\n",
-            CHART_LEFT + CHART_WIDTH / 2, bottom + 42);
-    fprintf(file,
-            "<text transform='translate(22 %.1f) rotate(-90)' text-anchor='middle'>"
-            "loss (nats per byte)</text>\n",
-            CHART_TOP + CHART_HEIGHT / 2);
+        memo_text_put(text,
+                      "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#333'/>"
+                      "<text x='%.1f' y='%.1f' text-anchor='middle'>%.0f</text>\n",
+                      chart_x(axes, v), bottom, chart_x(axes, v), bottom + 5, chart_x(axes, v),
+                      bottom + 20, v);
+    memo_text_put(text, "<path d='M%.1f %.1fV%.1fH%.1f' fill='none' stroke='#333'/>\n", CHART_LEFT,
+                  CHART_TOP, bottom, right);
+    memo_text_put(text, "<text x='%.1f' y='%.1f' text-anchor='middle'>training step</text>\n",
+                  CHART_LEFT + CHART_WIDTH / 2, bottom + 42);
+    memo_text_put(text,
+                  "<text transform='translate(22 %.1f) rotate(-90)' text-anchor='middle'>"
+                  "loss (nats per byte)</text>\n",
+                  CHART_TOP + CHART_HEIGHT / 2);
 }
 
-static void chart_write_curve(FILE* file, const chart_axes* axes, const double* values, int64_t n,
-                              const char* style) {
+static void chart_write_curve(memo_text* text, const chart_axes* axes, const double* values,
+                              int64_t n, const char* style) {
     int64_t i, stride = n / 4000 + 1; /* more points than pixels only make the file large */
-    fprintf(file, "<polyline fill='none' %s points='", style);
+    memo_text_put(text, "<polyline fill='none' %s points='", style);
     for (i = 0; i < n; i += stride)
-        fprintf(file, "%.1f,%.1f ", chart_x(axes, (double)i + 1), chart_y(axes, values[i]));
-    fprintf(file, "'/>\n");
+        memo_text_put(text, "%.1f,%.1f ", chart_x(axes, (double)i + 1), chart_y(axes, values[i]));
+    memo_text_put(text, "'/>\n");
 }
 
-static void chart_write_level(FILE* file, const chart_axes* axes, double value,
+static void chart_write_level(memo_text* text, const chart_axes* axes, double value,
                               const char* colour) {
-    fprintf(file,
-            "<line x1='%.1f' y1='%.2f' x2='%.1f' y2='%.2f' stroke='%s' stroke-width='1.5' "
-            "stroke-dasharray='7 4'/>\n",
-            CHART_LEFT, chart_y(axes, value), CHART_LEFT + CHART_WIDTH, chart_y(axes, value),
-            colour);
+    memo_text_put(text,
+                  "<line x1='%.1f' y1='%.2f' x2='%.1f' y2='%.2f' stroke='%s' stroke-width='1.5' "
+                  "stroke-dasharray='7 4'/>\n",
+                  CHART_LEFT, chart_y(axes, value), CHART_LEFT + CHART_WIDTH, chart_y(axes, value),
+                  colour);
 }
 
 /* A line of the legend, top right. */
-static void chart_write_key(FILE* file, int row, const char* style, const char* format,
+static void chart_write_key(memo_text* text, int row, const char* style, const char* format,
                             double value) {
     double x = CHART_LEFT + CHART_WIDTH - 300, y = CHART_TOP + 20 + 20 * row;
-    fprintf(file, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' %s/><text x='%.1f' y='%.1f'>", x,
-            y - 4, x + 30, y - 4, style, x + 40, y);
-    fprintf(file, "%s %.3f nats per byte</text>\n", format, value);
+    memo_text_put(text,
+                  "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' %s/><text x='%.1f' y='%.1f'>", x,
+                  y - 4, x + 30, y - 4, style, x + 40, y);
+    memo_text_put(text, "%s %.3f nats per byte</text>\n", format, value);
 }
 
-static void chart_write_title(FILE* file, const char* title) {
-    fprintf(file, "<text x='%.1f' y='28' font-size='16' font-weight='bold'>", CHART_LEFT);
+static void chart_write_title(memo_text* text, const char* title) {
+    memo_text_put(text, "<text x='%.1f' y='28' font-size='16' font-weight='bold'>", CHART_LEFT);
     for (; *title; title++) {
         if (*title == '&')
-            fputs("&amp;", file);
+            memo_text_put(text, "&amp;");
         else if (*title == '<')
-            fputs("&lt;", file);
+            memo_text_put(text, "&lt;");
         else if ((unsigned char)*title >= 32)
-            fputc(*title, file);
+            memo_text_put(text, "%c", *title);
     }
-    fprintf(file, "</text>\n");
+    memo_text_put(text, "</text>\n");
 }
 
 static chart_axes chart_axes_of(const loss_chart* chart) {
@@ -289,40 +263,35 @@ static memo_status loss_chart_write(const loss_chart* chart, const char* path, m
     static const char fine[] = "stroke='#1f4e9c' stroke-width='2.2'";
     double* smooth = (double*)malloc((size_t)chart->n_steps * sizeof *smooth);
     chart_axes axes = chart_axes_of(chart);
-    output_file output;
-    memo_status status;
+    memo_text text;
     if (!smooth)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %.200s",
                               path);
-    status = output_open(&output, path, error);
-    if (status) {
-        free(smooth);
-        return status;
-    }
+    memset(&text, 0, sizeof text);
     loss_smooth(chart->losses, chart->n_steps, smooth);
-    fprintf(output.file,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 880 490' width='880' "
-            "height='490' font-family='sans-serif' font-size='13' fill='#222'>\n"
-            "<rect width='880' height='490' fill='white'/>\n");
-    chart_write_title(output.file, chart->title);
-    chart_write_axes(output.file, &axes);
-    chart_write_level(output.file, &axes, chart->unigram_nats, "#b8860b");
-    chart_write_level(output.file, &axes, chart->bigram_nats, "#b03030");
-    chart_write_curve(output.file, &axes, chart->losses, chart->n_steps, raw);
-    chart_write_curve(output.file, &axes, smooth, chart->n_steps, fine);
-    fprintf(output.file,
-            "<rect x='%.1f' y='%.1f' width='312' height='88' fill='white' fill-opacity='0.9' "
-            "stroke='#ccc'/>\n",
-            CHART_LEFT + CHART_WIDTH - 312, CHART_TOP + 2);
-    chart_write_key(output.file, 0, raw, "loss of a step, last", chart->losses[chart->n_steps - 1]);
-    chart_write_key(output.file, 1, fine, "smoothed, last", smooth[chart->n_steps - 1]);
-    chart_write_key(output.file, 2, "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'",
+    memo_text_put(&text,
+                  "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 880 490' width='880' "
+                  "height='490' font-family='sans-serif' font-size='13' fill='#222'>\n"
+                  "<rect width='880' height='490' fill='white'/>\n");
+    chart_write_title(&text, chart->title);
+    chart_write_axes(&text, &axes);
+    chart_write_level(&text, &axes, chart->unigram_nats, "#b8860b");
+    chart_write_level(&text, &axes, chart->bigram_nats, "#b03030");
+    chart_write_curve(&text, &axes, chart->losses, chart->n_steps, raw);
+    chart_write_curve(&text, &axes, smooth, chart->n_steps, fine);
+    memo_text_put(&text,
+                  "<rect x='%.1f' y='%.1f' width='312' height='88' fill='white' fill-opacity='0.9' "
+                  "stroke='#ccc'/>\n",
+                  CHART_LEFT + CHART_WIDTH - 312, CHART_TOP + 2);
+    chart_write_key(&text, 0, raw, "loss of a step, last", chart->losses[chart->n_steps - 1]);
+    chart_write_key(&text, 1, fine, "smoothed, last", smooth[chart->n_steps - 1]);
+    chart_write_key(&text, 2, "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'",
                     "unigram entropy", chart->unigram_nats);
-    chart_write_key(output.file, 3, "stroke='#b03030' stroke-width='1.5' stroke-dasharray='7 4'",
+    chart_write_key(&text, 3, "stroke='#b03030' stroke-width='1.5' stroke-dasharray='7 4'",
                     "bigram entropy", chart->bigram_nats);
-    fprintf(output.file, "</svg>\n");
+    memo_text_put(&text, "</svg>\n");
     free(smooth);
-    return output_close(&output, error);
+    return memo_text_write(&text, path, error);
 }
 
 #endif

@@ -27,7 +27,7 @@ static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
 }
 
 static void fuzz_use(input* in) {
-    memoi_text text;
+    memo_text text;
     memo_error error;
     caching_desc desc;
     caching_stats stats;
@@ -41,7 +41,7 @@ static void fuzz_use(input* in) {
     fuzz_engine(in, MEMO_PLAN_ENGINE_GREEDY, 0);
     fuzz_engine(in, MEMO_PLAN_ENGINE_SEARCH, in->plan->lower_bound_bytes);
     FUZZ_CHECK(put_snapshot(in, &text, &error) == MEMO_STATUS_OK && !text.failed);
-    memoi_text_free(&text);
+    memo_text_free(&text);
     if (!in->trace) return;
     FUZZ_CHECK(memo_plan_check(in->plan, in->trace, &error) == MEMO_STATUS_OK);
     desc.n_iterations = 2;

@@ -1286,13 +1286,13 @@ static void profiles_come_back_from_their_file(void) {
 
 /* A text with its last line made to fit, so that its lines are read. */
 static memo_status parse_lines(const char* lines, int64_t count, memo_profile* profile) {
-    memoi_text text;
+    memo_text text;
     memo_status status;
     memset(&text, 0, sizeof text);
-    memoi_put(&text, "%s", lines);
+    memo_text_put(&text, "%s", lines);
     memoi_frame_finish(&text, count);
     status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
-    memoi_text_free(&text);
+    memo_text_free(&text);
     return status;
 }
 
