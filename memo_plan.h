@@ -1543,10 +1543,11 @@ typedef struct memoi_search {
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
-    /* side by side with others: runs run, run + n_searches, ... are this one's */
-    int64_t run, n_searches;
-    int64_t* answered; /* the least run that has an answer; those beyond it stop */
-    int64_t budget;    /* nodes, for all its runs */
+    /* side by side with others */
+    int64_t place;      /* among them */
+    int64_t* answered;  /* the earliest answer so far; who is beyond it stops */
+    int64_t node_begin; /* nodes before this capacity */
+    int64_t budget;     /* nodes within it */
     int32_t is_overtaken;
     memoi_verdict verdict;
 } memoi_search;
@@ -1986,10 +1987,15 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
+/* When, of all searches side by side: counted in nodes, which no clock disturbs; of equals the first. */
+MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
+    return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
+}
+
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 64 == 0) {
         if (memoi_plan_clock() > search->deadline) search->is_out_of_time = 1;
-        if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < search->run)
+        if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
     return search->is_out_of_time || search->is_out_of_memory || search->is_overtaken ||
@@ -2086,11 +2092,11 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
  * that failed. */
 MEMOI void memoi_search_runs(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    int64_t end = search->n_nodes + search->budget, answered, s;
+    int64_t end = search->node_begin + search->budget, run = search->place, now, answered, s;
     double length = (double)memoi_search_shortest_run(search);
     search->verdict = MEMOI_STOPPED;
-    for (; search->n_nodes < end; search->run += search->n_searches) {
-        int style = (int)(search->run % (N_LEARNING + 1));
+    for (; search->n_nodes < end; run++) {
+        int style = (int)(run % (N_LEARNING + 1));
         search->use_weights = style < N_LEARNING;
         search->tightness =
             search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
@@ -2107,23 +2113,24 @@ MEMOI void memoi_search_runs(memoi_search* search) {
         length *= 1.05;
     }
     if (search->verdict == MEMOI_STOPPED) return;
+    now = memoi_search_moment_of(search);
     answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
-    while (search->run < answered &&
-           !__atomic_compare_exchange_n(search->answered, &answered, search->run, 0,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
 }
 
 /* --- side by side ---
  *
- * The runs within a capacity are dealt to searches, one a thread.  The answer is that of the
- * first run that has one, in the order of runs and not of time: runs before it go on to their end,
- * those behind it stop.  So it depends on seed, budget and number of threads alone. */
+ * Several searches within a capacity, one a thread, each begins with another style of run.  The
+ * answer is that of the search that has spent the fewest nodes on its own; the others stop where they
+ * have spent as many, take over what the first has learned about sections, and go on with the random
+ * numbers that they had.  So it depends on seed, budget and number of threads alone; and the first
+ * search is that of a single thread, until another answers before it. */
 
 typedef struct memoi_team {
     memoi_search* searches;
-    int64_t n, n_capacities;
-    uint64_t seed;
+    int64_t n;
 } memoi_team;
 
 MEMOI void memoi_team_free(memoi_team* team) {
@@ -2137,15 +2144,14 @@ MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int6
                             uint64_t seed, double deadline) {
     int created = 1;
     memset(team, 0, sizeof *team);
-    team->seed = seed;
     team->searches = (memoi_search*)memoi_calloc(n, sizeof(memoi_search));
     if (!team->searches) return 0;
     for (; team->n < n && created > 0; team->n++) {
         memoi_search* search = &team->searches[team->n];
         created = memoi_search_create(search, problem);
         search->deadline = deadline;
-        search->random = seed;
-        search->n_searches = n;
+        search->random = seed + (uint64_t)team->n;
+        search->place = team->n;
     }
     if (created <= 0) memoi_team_free(team);
     return created;
@@ -2187,28 +2193,34 @@ MEMOI void memoi_team_run(memoi_team* team) {
 MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity, int64_t budget,
                                               int64_t* n_nodes) {
     const memoi_search* first = NULL;
-    int64_t answered = INT64_MAX, before[MEMOI_THREADS], k, s;
+    uint64_t random[MEMOI_THREADS];
+    int64_t answered = INT64_MAX, k;
     for (k = 0; k < team->n; k++) {
         memoi_search* search = &team->searches[k];
-        before[k] = search->n_nodes;
         search->capacity = capacity;
         search->budget = budget;
+        search->node_begin = search->n_nodes;
         search->answered = &answered;
-        search->run = k;
         search->is_overtaken = 0;
-        /* What a search that was stopped has learned depends on when. */
-        if (team->n > 1) search->random = team->seed + (uint64_t)(team->n_capacities * team->n + k);
-        for (s = 0; s < search->problem->n_sections && team->n > 1; s++) search->weight[s] = 1;
+        random[k] = search->random;
     }
-    team->n_capacities++;
     memoi_team_run(team);
     *n_nodes = 0;
     for (k = 0; k < team->n; k++) {
         const memoi_search* search = &team->searches[k];
-        if (search->verdict != MEMOI_STOPPED && search->run == answered) first = search;
-        *n_nodes = memoi_max(*n_nodes, search->n_nodes - before[k]);
+        *n_nodes = memoi_max(*n_nodes, search->n_nodes - search->node_begin);
+        if (search->verdict != MEMOI_STOPPED && memoi_search_moment_of(search) == answered)
+            first = search;
     }
-    if (first) *n_nodes = first->n_nodes - before[first - team->searches];
+    if (!first) return NULL;
+    for (k = 0; k < team->n; k++) {
+        memoi_search* search = &team->searches[k];
+        if (search == first) continue;
+        search->random = random[k];
+        memcpy(search->weight, first->weight,
+               (size_t)search->problem->n_sections * sizeof *search->weight);
+    }
+    *n_nodes = first->n_nodes - first->node_begin;
     return first;
 }
 

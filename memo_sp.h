@@ -556,13 +556,6 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  * For that last reason alone a forward pass whose last steps see nothing on this rank, after others
  * that did, ends with a wait: memo_schedule_check lists it as redundant, and no other. */
 
-/* For the schedules of chapter 7; zero takes no time. */
-typedef struct memo_sp_attention_costs {
-    double forward_s_per_score, backward_s_per_score; /* of a pair (query, key) of one head */
-    double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
-    double ulysses_bytes_per_s, ulysses_latency_s;
-} memo_sp_attention_costs;
-
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
  * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it
@@ -667,6 +660,13 @@ MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
 MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, memo_error* error);
+
+/* For schedules; zero takes no time. */
+typedef struct memo_sp_attention_costs {
+    double forward_s_per_score, backward_s_per_score; /* of a pair (query, key) of one head */
+    double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
+    double ulysses_bytes_per_s, ulysses_latency_s;
+} memo_sp_attention_costs;
 
 /* What forward (is_backward 0) or backward would enqueue on this rank, appended to schedule:
  * streams "compute" and "ring", with the addresses of tensors and buffers, so that it can be
@@ -5343,8 +5343,8 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp attention: batch %d, %d query heads, %d key heads of size %d; "
                               "query heads must be a multiple of key heads",
-                              (int)desc->n_batch, (int)desc->n_q_heads, (int)desc->n_kv_heads,
-                              (int)desc->head_size);
+                              desc->n_batch ? (int)desc->n_batch : 1, (int)desc->n_q_heads,
+                              (int)desc->n_kv_heads, (int)desc->head_size);
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp attention: type %s; it takes f32, bf16 and f16",

@@ -95,6 +95,16 @@ static int parse_count(const char* text, int64_t* value) {
     return end != text && *end == 0 && errno == 0 && number >= 0;
 }
 
+static int takes_value(const char* name) {
+    static const char* const names[] = {"--engine", "--capacity", "--align", "--time-limit",
+                                        "--seed",   "--threads",  "--csv",   "--plan",
+                                        "--svg",    "--json",     "--pickle"};
+    size_t k;
+    for (k = 0; k < sizeof names / sizeof *names; k++)
+        if (!strcmp(name, names[k])) return 1;
+    return 0;
+}
+
 /* 0, or the exit status; -1 asks for help. */
 static int parse_options(int argc, char** argv, options* o) {
     int i;
@@ -119,7 +129,7 @@ static int parse_options(int argc, char** argv, options* o) {
             o->file = name;
             continue;
         }
-        if (!value) return refuse("unknown option, or its value is missing:", name);
+        if (!value) return refuse(takes_value(name) ? "no value behind" : "unknown option", name);
         i++;
         if (!strcmp(name, "--engine")) {
             if (!strcmp(value, "auto"))

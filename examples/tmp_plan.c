@@ -62,7 +62,10 @@ static const char help[] =
     "                          and mip where they cannot finish in time\n"
     "  --output FILE           a file for the trainer's --degrees\n"
     "prints the degrees in runs, the step's time in seconds, bytes of memory, and seconds to "
-    "solve.\n";
+    "solve.\n"
+    "\n"
+    "Exit status: 0; 1 where no plan exists or a file cannot be written; 2 for a mistake in the "
+    "command line or a file.\n";
 
 typedef struct options {
     memo_block_times times[MAX_BLOCKS * N_PARTS];
@@ -268,7 +271,7 @@ static memo_status plan_degrees(const options* o, memo_error* error) {
         printf("memory_bytes: %lld\n", (long long)plan->memory_bytes);
         printf("engine: %s\n", plan->engine);
         printf("optimal: %d\n", plan->proof == MEMO_PROOF_OPTIMAL);
-        print_number("solve_s", plan->solve_s);
+        printf("solve_s: %.6f\n", plan->solve_s);
         if (o->output) status = memo_degrees_write(plan->degrees, plan->n_blocks, o->output, error);
     }
     memo_degrees_plan_destroy(plan);
