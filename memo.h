@@ -2134,14 +2134,17 @@ MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error
 MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
-        int64_t line = reader->n_line > 0 ? reader->n_line : 1; /* 0: the text is empty */
         va_list arguments;
         char message[320];
         va_start(arguments, format);
         vsnprintf(message, sizeof message, format, arguments);
         va_end(arguments);
-        memo_error_set(error, status, "%.150s:%lld: %s", reader->name, (long long)line, message);
-        error->line = line;
+        if (reader->n_line > 0)
+            memo_error_set(error, status, "%.150s:%lld: %s", reader->name,
+                           (long long)reader->n_line, message);
+        else /* the text has none */
+            memo_error_set(error, status, "%.150s: %s", reader->name, message);
+        error->line = reader->n_line;
     }
     return status;
 }
