@@ -1648,6 +1648,7 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -1951,6 +1952,12 @@ MEMOI const char* memoi_bytes_name(char* buffer, double size_bytes) {
     return buffer;
 }
 
+#ifdef PATH_MAX
+#define MEMOI_PATH_BYTES PATH_MAX
+#else
+#define MEMOI_PATH_BYTES 4096
+#endif
+
 memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     struct stat info, output;
@@ -1964,13 +1971,13 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     const char* target = path;
     size_t path_bytes;
     if (replace && lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
-        linked = realpath(path, NULL);
-        if (linked) target = linked;
-        replace = linked != NULL; /* a link to nothing: writing makes what it leads to */
+        linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
+        replace = linked && realpath(path, linked); /* a link to nothing is written through */
+        if (replace) target = linked;
     }
     path_bytes = strlen(target) + 8;
     if (text->failed) {
-        free(linked);
+        MEMO_FREE(linked);
         memo_text_free(text);
         return memoi_no_memory(error, "the text of a file");
     }
@@ -1981,7 +1988,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
         mode_t mask;
         temporary = (char*)MEMO_MALLOC(path_bytes);
         if (!temporary) {
-            free(linked);
+            MEMO_FREE(linked);
             memo_text_free(text);
             return memoi_no_memory(error, "a file name");
         }
@@ -2015,7 +2022,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
             if (replace) unlink(temporary);
         }
     }
-    free(linked);
+    MEMO_FREE(linked);
     MEMO_FREE(temporary);
     memo_text_free(text);
     return status;
