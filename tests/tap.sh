@@ -1,6 +1,7 @@
 # tap.sh - the frame of the tests that are shell scripts:  . tests/tap.sh
 #
 #   test_is NAME COMMAND...   passes where the command does; its output is shown where it does not
+#   tap_jobs=N                from here on, N of them at a time, shown in order; each has a $folder of its own in $folder
 #   skip NAME REASON
 #   tap_end                   the last line; its status is the script's
 #
@@ -15,30 +16,59 @@ while [ $# -gt 0 ]; do
     shift
 done
 tap_n=0 tap_failed=0
+tap_jobs=1 tap_n_shown=0 # those behind tap_n_shown are under way
 mkdir -p build/tests || exit 1
 tap_log=build/tests/$(basename "$0" .sh).log
+tap_processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 test_is() {
     tap_name=$1
     shift
     case $tap_name in *"$tap_filter"*) ;; *) return ;; esac
     tap_n=$((tap_n + 1))
-    if "$@" >"$tap_log" 2>&1; then
-        echo "ok $tap_n - $tap_name"
+    if [ "$tap_jobs" -gt 1 ]; then
+        (
+            folder=$folder/$tap_n
+            mkdir -p "$folder" && "$@"
+        ) >"$tap_log.$tap_n" 2>&1 &
+        eval "tap_name_$tap_n=\$tap_name tap_process_$tap_n=$!"
+        [ $((tap_n - tap_n_shown)) -lt "$tap_jobs" ] || tap_show
+        return
+    fi
+    "$@" >"$tap_log" 2>&1
+    tap_report $? $tap_n "$tap_name" "$tap_log"
+    tap_n_shown=$tap_n
+}
+
+tap_report() { # STATUS NUMBER NAME LOG
+    if [ "$1" -eq 0 ]; then
+        echo "ok $2 - $3"
     else
         tap_failed=$((tap_failed + 1))
-        head -n 30 "$tap_log" | sed 's/^/# /'
-        echo "not ok $tap_n - $tap_name"
+        head -n 30 "$4" | sed 's/^/# /'
+        echo "not ok $2 - $3"
     fi
 }
 
+# Waits for the first that is under way.
+tap_show() {
+    tap_n_shown=$((tap_n_shown + 1))
+    eval "tap_name=\$tap_name_$tap_n_shown tap_process=\$tap_process_$tap_n_shown"
+    wait "$tap_process"
+    tap_report $? $tap_n_shown "$tap_name" "$tap_log.$tap_n_shown"
+    rm -f "$tap_log.$tap_n_shown"
+}
+tap_show_all() { while [ $tap_n_shown -lt $tap_n ]; do tap_show; done; }
+
 skip() {
     case $1 in *"$tap_filter"*) ;; *) return ;; esac
-    tap_n=$((tap_n + 1))
+    tap_show_all
+    tap_n=$((tap_n + 1)) tap_n_shown=$((tap_n_shown + 1))
     echo "ok $tap_n - $1 # SKIP $2"
 }
 
 tap_end() {
+    tap_show_all
     echo "1..$tap_n"
     [ $tap_failed -eq 0 ]
 }

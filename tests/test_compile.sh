@@ -177,6 +177,7 @@ with_nvcc() { # HEADER ARCHITECTURES
 
 # ---- the tests ----
 
+tap_jobs=$tap_processors
 for compiler in $c_compilers; do
     known=$(standards $compiler c c99 c11 c17)
     for header in memo.h memo_plan.h memo_sp.h; do

@@ -69,6 +69,7 @@ compiles() { # SOURCE
     nvcc -arch=sm_90 $flags -Itests -Iexamples -c "$1" -o "$folder/compiles.o"
 }
 
+tap_jobs=$tap_processors
 test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device -Xlinker --wrap=madvise
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
