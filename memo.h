@@ -61,9 +61,10 @@
  * RULES.  Every fallible call returns memo_status and takes a memo_error that may be NULL; the
  * message says what was wrong, where, and what would work.  A desc is a plain struct in which zero
  * means default; start from memo_x_desc_default().  What creates, reads or makes an object sets it
- * to NULL where it fails, and destroying NULL does nothing.  No global state.  Once created, nothing here
- * allocates, locks or synchronises on the training path.  An object serves one thread at a time.
- * Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
+ * to NULL where it fails, and destroying NULL does nothing.  No global state.  Once created,
+ * nothing here allocates, locks or synchronises on the training path.  An object serves one thread
+ * at a time.  Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits
+ * wide.
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
  *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, in the same
@@ -191,8 +192,8 @@ MEMO_API void memo_text_free(memo_text* text);
  * Streams: a buffer belongs to the stream it is requested for.  Where another stream reads or
  * writes it, record a `use`; where streams are ordered by events, record the event's `record` and
  * `wait`.  A stream that has not waited for the buffer's own since it was requested is taken to use
- * it from then on.  At the end of a micro-batch the trainer orders its streams, so that the next one
- * comes after all of its work. */
+ * it from then on.  At the end of a micro-batch the trainer orders its streams, so that the next
+ * one comes after all of its work. */
 
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
@@ -504,9 +505,9 @@ typedef struct memo_device {
     memo_status (*cast)(void* context, memo_stream stream, const struct memo_cast_desc* cast,
                         memo_error* error);
 
-    /* call->function(call->argument) when stream gets there, on a thread of the device's; NULL where
-     * the device has none.  The function may take its time but calls nothing of this table.  call
-     * stays where it is as long as the stream, or a graph captured from it, may run it. */
+    /* call->function(call->argument) when stream gets there, on a thread of the device's; NULL
+     * where the device has none.  The function may take its time but calls nothing of this table.
+     * call stays where it is as long as the stream, or a graph captured from it, may run it. */
     memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
                                memo_error* error);
 } memo_device;
@@ -1019,8 +1020,8 @@ MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_s
  * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
 MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
                                         memo_error* error);
-/* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be written
- * and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
+/* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be
+ * written and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
 /* Waits for the engine's streams; the caller has synchronised the compute stream. */
@@ -1163,9 +1164,9 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
  * neighbouring threads write neighbouring 16 bytes there too.
  *
  * A GPU is as fast as its memory only where enough of it is on the way.  So an item of gather,
- * scatter, add and cast takes two groups of a row, half a row apart, and reads both before it writes
- * one; row sums read two before they add one; and what is read stays as it lies in memory until all
- * is read, so that nothing waits for the first group before. */
+ * scatter, add and cast takes two groups of a row, half a row apart, and reads both before it
+ * writes one; row sums read two before they add one; and what is read stays as it lies in memory
+ * until all is read, so that nothing waits for the first group before. */
 
 #define MEMO_ROW_GROUP 8
 
@@ -3468,8 +3469,9 @@ typedef struct memoi_clocks {
     memoi_advances* advances;     /* (n, n) */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
     memoi_map events;             /* event -> row of snapshots */
-    /* The mallocs of buffers that a stream may use as soon as they are requested: its own, and those
-     * that it uses without having waited; in order.  Stream s has [first_malloc[s], end_malloc[s]). */
+    /* The mallocs of buffers that a stream may use as soon as they are requested: its own, and
+     * those that it uses without having waited; in order.  Stream s has [first_malloc[s],
+     * end_malloc[s]). */
     int64_t first_malloc[MEMOI_STREAMS + 1], end_malloc[MEMOI_STREAMS];
     int64_t* mallocs;
     int64_t* time;         /* of each request that is a malloc */
@@ -3612,10 +3614,10 @@ MEMOI int64_t memoi_clocks_end(const memoi_clocks* clocks, int64_t used_by, int6
     return end;
 }
 
-/* Lets the lifetime of each freed buffer reach to where every stream is behind its uses.  An interval
- * also keeps away what is requested before that on streams that are behind already; to plan by pairs
- * would save 7% in the mean and 21% at most on generated offloading without rounding buffers
- * (bench/plan.c, "streams"), nothing on one stream. */
+/* Lets the lifetime of each freed buffer reach to where every stream is behind its uses.  An
+ * interval also keeps away what is requested before that on streams that are behind already; to
+ * plan by pairs would save 7% in the mean and 21% at most on generated offloading without rounding
+ * buffers (bench/plan.c, "streams"), nothing on one stream. */
 MEMOI memo_status memoi_plan_extend(memo_plan* plan, const memo_trace* trace, const int64_t* number,
                                     memo_error* error) {
     memoi_clocks clocks;
@@ -9051,8 +9053,8 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
     return MEMO_STATUS_OK;
 }
 
-/* Where the moved layers lie in host memory and in the file: one behind the other, or in places that
- * each has room for any of them. */
+/* Where the moved layers lie in host memory and in the file: one behind the other, or in places
+ * that each has room for any of them. */
 MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_layout* layout) {
     memo_swap_sizes* sizes = &layout->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;

@@ -150,15 +150,15 @@ typedef struct memo_profile_copy {
     int64_t size_bytes;
     double to_host_s, to_device_s; /* alone */
     /* One each way at the same time, until both are done.  For people and for simulations
-     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once, nor
-     * do those of one micro-batch and the next.  The last forwards wait for all that leaves, nothing
-     * comes back before the first backward, and all is back before the last.  Reads and writes of a
-     * file are measured beside copies that go their way. */
+     * (memo_swap_times): no planner reads it, since copies of a step never go both ways at once,
+     * nor do those of one micro-batch and the next.  The last forwards wait for all that leaves,
+     * nothing comes back before the first backward, and all is back before the last.  Reads and
+     * writes of a file are measured beside copies that go their way. */
     double both_ways_s;
 } memo_profile_copy;
 
-/* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than it
- * can keep up (a cache of its own) looks better than it is. */
+/* How long it takes to write and read a file, in seconds.  A disk that takes more for a while than
+ * it can keep up (a cache of its own) looks better than it is. */
 typedef struct memo_profile_file {
     int64_t size_bytes; /* 0: not measured */
     double write_s, read_s;
@@ -226,18 +226,20 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
  * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
  * compared by that makespan, with the best single alpha (MEMO paper) among them.
  *
- * Layers have the same times, so the program gives them the same shares, but for what is whole or not
- * at all in a layer: for each such tensor there are programs in which some layers swap it and others
- * recompute or keep it.  (Keeping rows of all layers or of some is the same to the program: both
- * shorten the step by the same time for each byte.)  What tiles leave over goes to single layers.
+ * Layers have the same times, so the program gives them the same shares, but for what is whole or
+ * not at all in a layer: for each such tensor there are programs in which some layers swap it and
+ * others recompute or keep it.  (Keeping rows of all layers or of some is the same to the program:
+ * both shorten the step by the same time for each byte.)  What tiles leave over goes to single
+ * layers.
  *
  * Of plans that take as long, the one that recomputes least and then moves least.
  *
- * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of each
- * tensor that the program splits; of two, where into three shares.  That takes no memory, where the
- * tile can be recomputed.  A tensor that cannot be, split between device and host where both are
- * full, needs the room of a tile from other tensors: R is then also what the program's value rises
- * by with that much less of one of the memories, and has no bound where they have nothing to give.
+ * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of
+ * each tensor that the program splits; of two, where into three shares.  That takes no memory,
+ * where the tile can be recomputed.  A tensor that cannot be, split between device and host where
+ * both are full, needs the room of a tile from other tensors: R is then also what the program's
+ * value rises by with that much less of one of the memories, and has no bound where they have
+ * nothing to give.
  *
  * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
  * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
@@ -269,8 +271,8 @@ typedef struct memo_swap_plan_desc {
      * limit. */
     int64_t device_bytes, host_bytes;
     int32_t is_alpha_only; /* the best single alpha, nothing else */
-    /* The third tier: capacity for memo_swap_sizes.spill_bytes, 0: there is none; what a read or write
-     * takes beside its bytes, and their rates (0: no time). */
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes, 0: there is none; what a read or
+     * write takes beside its bytes, and their rates (0: no time). */
     int64_t spill_bytes;
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
@@ -297,9 +299,9 @@ typedef struct memo_swap_plan {
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, where it was measured.  costs (n_tensors of desc->swap, may be NULL) get
- * recompute_s_per_row by the names of the tensors.  Errors: INVALID_ARGUMENT (another number of
- * rows; a tensor the profile does not have). */
+ * largest copy of the profile.  The file: its rates beside copies, where it was measured.  costs
+ * (n_tensors of desc->swap, may be NULL) get recompute_s_per_row by the names of the tensors.
+ * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
                                                 const memo_profile* profile, memo_error* error);
 /* Without lp_solve: the best single alpha, improved tile by tile; program_s is 0.
@@ -663,8 +665,8 @@ typedef struct memo_degrees_plan {
 
 /* time_limit_s 0: 10; lp_solve counts whole seconds.  There is a plan wherever one exists: the one
  * of least memory, bettered as long as there is time.  Of equal plans any.  Errors:
- * INVALID_ARGUMENT (a negative cost; the boundary's degree is none of degrees), INFEASIBLE (how much
- * memory the smallest plan needs), UNSUPPORTED (the integer program without lp_solve),
+ * INVALID_ARGUMENT (a negative cost; the boundary's degree is none of degrees), INFEASIBLE (how
+ * much memory the smallest plan needs), UNSUPPORTED (the integer program without lp_solve),
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem,
                                         memo_degrees_engine engine, double time_limit_s,
@@ -1987,7 +1989,8 @@ MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_
     return s;
 }
 
-/* When, of all searches side by side: counted in nodes, which no clock disturbs; of equals the first. */
+/* When, of all searches side by side: counted in nodes, which no clock disturbs; of equals the
+ * first. */
 MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
     return (search->n_nodes - search->node_begin) * MEMOI_THREADS + search->place;
 }
@@ -2087,9 +2090,9 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* Restarts within search->capacity, until there is an answer or the budget is spent: every rank with
- * every kind of tightness in turn, and after these one run that does not learn from the sections
- * that failed. */
+/* Restarts within search->capacity, until there is an answer or the budget is spent: every rank
+ * with every kind of tightness in turn, and after these one run that does not learn from the
+ * sections that failed. */
 MEMOI void memoi_search_runs(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     int64_t end = search->node_begin + search->budget, run = search->place, now, answered, s;
@@ -2123,10 +2126,10 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 /* --- side by side ---
  *
  * Several searches within a capacity, one a thread, each begins with another style of run.  The
- * answer is that of the search that has spent the fewest nodes on its own; the others stop where they
- * have spent as many, take over what the first has learned about sections, and go on with the random
- * numbers that they had.  So it depends on seed, budget and number of threads alone; and the first
- * search is that of a single thread, until another answers before it. */
+ * answer is that of the search that has spent the fewest nodes on its own; the others stop where
+ * they have spent as many, take over what the first has learned about sections, and go on with the
+ * random numbers that they had.  So it depends on seed, budget and number of threads alone; and the
+ * first search is that of a single thread, until another answers before it. */
 
 typedef struct memoi_team {
     memoi_search* searches;
@@ -2256,9 +2259,10 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
 
 /* --- local search ---
  *
- * For problems too large for a search, and before it where it is slow: the lowest-offset greedy again and again, each time with some
- * of the items that lie above the bound moved to an earlier place in the order.  An order is kept
- * where its plan is not worse: in peak, then in what lies above the bound. */
+ * For problems too large for a search, and before it where it is slow: the lowest-offset greedy
+ * again and again, each time with some of the items that lie above the bound moved to an earlier
+ * place in the order.  An order is kept where its plan is not worse: in peak, then in what lies
+ * above the bound. */
 
 enum {
     MEMOI_LOCAL_MOVES = 12,  /* at most, between two plans */
@@ -2341,9 +2345,10 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
  * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
- * best peak, and so on. Each round spends more on an attempt, and on one at the goal as much as on a
- * few others together.  Where not the goal alone counts, only every third of the later rounds begins
- * with it, since what was given up often is rarely met.  1, or 0 where there is no memory. */
+ * best peak, and so on. Each round spends more on an attempt, and on one at the goal as much as on
+ * a few others together.  Where not the goal alone counts, only every third of the later rounds
+ * begins with it, since what was given up often is rarely met.  1, or 0 where there is no memory.
+ * */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
@@ -2455,8 +2460,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* The part that nothing crosses and that begins with item first: returns the item behind it; *end is the section
- * behind it, *peak that of its items. */
+/* The part that nothing crosses and that begins with item first: returns the item behind it; *end
+ * is the section behind it, *peak that of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
@@ -2469,8 +2474,8 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Searches the parts that end above goal one after the other, each with its share of the effort; none needs to
- * be lower than one before it.  *peak: of all parts. */
+/* Searches the parts that end above goal one after the other, each with its share of the effort;
+ * none needs to be lower than one before it.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
                                     int64_t target, memoi_effort* effort, int64_t* offsets,
                                     int64_t* bound, int64_t* peak, memo_error* error) {
@@ -2504,8 +2509,8 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
     return status;
 }
 
-/* What easy parts leave of their shares goes to the others in another pass, with another seed.  best holds a plan
- * of the whole, which stays one whatever happens to a part. */
+/* What easy parts leave of their shares goes to the others in another pass, with another seed.
+ * best holds a plan of the whole, which stays one whatever happens to a part. */
 MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
@@ -3417,9 +3422,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
 }
 
 /* Offers to best what the two levels make of plan: greedy on both, then searched where a kind is
- * above its bound.  Where they miss the target, most blocks take more room than their buffers: those
- * that live longest are left to the outer plan, and so on; first with windows from marks, then from
- * what repeats.  No repetition is no error, nor are sizes that only blocks make too large. */
+ * above its bound.  Where they miss the target, most blocks take more room than their buffers:
+ * those that live longest are left to the outer plan, and so on; first with windows from marks,
+ * then from what repeats.  No repetition is no error, nor are sizes that only blocks make too
+ * large. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -3886,8 +3892,8 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
     return status;
 }
 
-/* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the other
- * half. */
+/* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the
+ * other half. */
 MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
@@ -4254,8 +4260,8 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
  * decomposition); after a few rounds the program's value is the length of the longest path itself.
  *
  * What has to be whole (a contiguous tensor is kept whole or not at all, attention is recomputed
- * whole) is tried in all combinations, each with a program of its own.  Then each such bundle in turn
- * may differ from layer to layer: its shares are shares of the layers.
+ * whole) is tried in all combinations, each with a program of its own.  Then each such bundle in
+ * turn may differ from layer to layer: its shares are shares of the layers.
  *
  * From shares to tiles: the nearest tiles, then single moves of tiles and of layers.  What does not
  * fit is mended by the move that costs least time for each byte too many; what fits is improved. */
@@ -4442,8 +4448,8 @@ typedef struct memoi_splitter {
     int64_t device_bytes, host_bytes; /* capacities; 0: none */
     double link_factor;               /* copies take this part of their time: 1 */
     double disk_factor;               /* likewise, reads and writes */
-    /* Of the program: places in host memory.  It holds for any number in between: the least say what
-     * host memory that takes, the most what goes on to the file. */
+    /* Of the program: places in host memory.  It holds for any number in between: the least say
+     * what host memory that takes, the most what goes on to the file. */
     int32_t least_places, most_places;
     memoi_bundle* bundles; /* those with bytes */
     int32_t n_bundles;
@@ -4689,7 +4695,8 @@ MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits,
         }
 }
 
-/* Closer to the capacities; where both fit, shorter; where equal, with less recomputed, moved, held. */
+/* Closer to the capacities; where both fit, shorter; where equal, with less recomputed, moved,
+ * held. */
 MEMOI int memoi_score_is_better(const memoi_score* a, const memoi_score* b) {
     double hair = 1e-12 * b->step_s;
     if (a->excess_bytes < b->excess_bytes || a->excess_bytes > b->excess_bytes)
@@ -4859,7 +4866,8 @@ MEMOI int memoi_apply_move(memoi_splitter* s, const memoi_move* move) {
     return memoi_move_tiles(s, move, &split->tiles[1]);
 }
 
-/* Move k from s->here; sizes fall to a quarter, down to one.  0: no such move; -1: nor any after. */
+/* Move k from s->here; sizes fall to a quarter, down to one.  0: no such move; -1: nor any after.
+ * */
 MEMOI int memoi_move_of(const memoi_splitter* s, int64_t k, memoi_move* move) {
     enum { SIZES = 32, SPANS = 18 }; /* of 2^63 tiles and 2^31 layers */
     int size = (int)(k / SPANS % SIZES), span = (int)(k % SPANS);
@@ -5092,9 +5100,9 @@ MEMOI memoi_program_units memoi_program_scale(const memoi_splitter* s) {
     return units;
 }
 
-/* Of one unit of a share (0 kept, 1 swapped, 2 recomputed) of bundle b in every layer.  By layers: what
- * is kept takes its own memory and no other layer's; a rounding buffer or scratch that one layer
- * needs is there for all, so that it takes memory whatever the shares (below). */
+/* Of one unit of a share (0 kept, 1 swapped, 2 recomputed) of bundle b in every layer.  By layers:
+ * what is kept takes its own memory and no other layer's; a rounding buffer or scratch that one
+ * layer needs is there for all, so that it takes memory whatever the shares (below). */
 MEMOI double memoi_share_device_bytes(const memoi_splitter* s, int32_t b, int share) {
     const memoi_bundle* bundle = &s->bundles[b];
     double bytes = (double)bundle->row_bytes * (double)s->desc->swap->n_rows;
@@ -5136,8 +5144,8 @@ MEMOI double memoi_share_copy_s(const memoi_splitter* s, int32_t b, double facto
 
 #ifdef MEMO_LP_SOLVE
 
-/* What is made small: the step, or for a step no longer than step_limit_s a memory, or what is moved
- * and recomputed.  Memories are device, host and disk. */
+/* What is made small: the step, or for a step no longer than step_limit_s a memory, or what is
+ * moved and recomputed.  Memories are device, host and disk. */
 typedef enum memoi_aim {
     MEMOI_AIM_STEP = 0,
     MEMOI_AIM_DEVICE,
@@ -5319,8 +5327,8 @@ MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limi
 #define MEMOI_ROUNDINGS_FEW_CELLS 64
 #define MEMOI_NEAR_MAX            16
 
-/* Tiles near the shares, those with most recomputation first: at most 4, or (is_wide) those around them
- * too, MEMOI_NEAR_MAX. */
+/* Tiles near the shares, those with most recomputation first: at most 4, or (is_wide) those around
+ * them too, MEMOI_NEAR_MAX. */
 MEMOI int memoi_near_tiles(const memoi_splitter* s, const memoi_bundle* bundle, const double* share,
                            int is_wide, memoi_tiles* near_tiles) {
     double kept = share[0] * (double)s->n_tiles, swapped = share[1] * (double)s->n_tiles;
@@ -5346,7 +5354,8 @@ MEMOI int memoi_near_tiles(const memoi_splitter* s, const memoi_bundle* bundle, 
 }
 
 /* Shares of layers: most layers swap where they may, else keep; others are of a second kind, in the
- * number of layers nearest to their share.  What is left of the shares is that of the first kind. */
+ * number of layers nearest to their share.  What is left of the shares is that of the first kind.
+ * */
 MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* near_splits) {
     const memoi_bundle* bundle = &s->bundles[b];
     double share[3], n_others;
@@ -5418,8 +5427,8 @@ MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
 }
 
 /* The program of s->freedoms for each number of places in host memory in [least, most]: halves of
- * it are given up as soon as nothing in them can be below *value.  *found: 1 where *value is that of
- * a program, -1: lp_solve gave up.  rounds: shares that may give a shorter step are rounded, and
+ * it are given up as soon as nothing in them can be below *value.  *found: 1 where *value is that
+ * of a program, -1: lp_solve gave up.  rounds: shares that may give a shorter step are rounded, and
  * *value is a lower bound. */
 MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double step_limit_s,
                                       int rounds, int32_t least, int32_t most, double* value,
@@ -5454,9 +5463,9 @@ MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double s
     return status;
 }
 
-/* The least value over all combinations, alike in all layers or (by_layers) with a bundle that is not,
- * and all numbers of places in host memory.  Ends where there can be nothing better: below what all
- * could reach if nothing had to be whole. */
+/* The least value over all combinations, alike in all layers or (by_layers) with a bundle that is
+ * not, and all numbers of places in host memory.  Ends where there can be nothing better: below
+ * what all could reach if nothing had to be whole. */
 MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double step_limit_s,
                                         int rounds, int by_layers, double* value, int* found,
                                         memo_error* error) {
@@ -5530,7 +5539,8 @@ MEMOI memo_status memoi_improve_best(memoi_splitter* s, memo_error* error) {
     return status;
 }
 
-/* s->best: the best choice found; s->program_s: the least value of programs with all layers alike. */
+/* s->best: the best choice found; s->program_s: the least value of programs with all layers alike.
+ * */
 MEMOI memo_status memoi_best_choice(memoi_splitter* s, double alpha, memo_error* error) {
     memo_status status;
     int is_better;
@@ -5680,9 +5690,10 @@ MEMOI memo_status memoi_gain(memoi_splitter* s, memo_alpha_limit limit, double n
     return status;
 }
 
-/* The limit of which a tenth more saves most, and what the plan would gain without it; where a tenth
- * saves nothing (attention is recomputed whole or not at all), the one that costs most in all.  Programs
- * are compared, not lp_solve's shadow prices, which hold for one choice of what is whole. */
+/* The limit of which a tenth more saves most, and what the plan would gain without it; where a
+ * tenth saves nothing (attention is recomputed whole or not at all), the one that costs most in
+ * all.  Programs are compared, not lp_solve's shadow prices, which hold for one choice of what is
+ * whole. */
 MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
     static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
                                               MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
@@ -7629,9 +7640,9 @@ MEMOI int memoi_degrees_build(memoi_degrees_mip* mip, int n_columns) {
 }
 
 /* Betters the plan in indices, of *step_s, which bounds the search: where nodes of the tree differ
- * by little, nearly all time goes into those that a good bound never opens.  is_optimal: it is known
- * that none is better; the search ends with the first as good.  *is_solved: lp_solve has a plan as
- * good as that in indices, and none is better. */
+ * by little, nearly all time goes into those that a good bound never opens.  is_optimal: it is
+ * known that none is better; the search ends with the first as good.  *is_solved: lp_solve has a
+ * plan as good as that in indices, and none is better. */
 MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, double time_limit_s,
                                           int is_optimal, int32_t* indices, double* step_s,
                                           int* is_solved, memo_error* error) {

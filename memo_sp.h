@@ -11,8 +11,8 @@
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
- * EXAMPLE: causal attention of one sequence over the ranks of a mesh; each holds some of the tokens,
- * (local_tokens, heads, 64) of q, k, v and out (examples/10_ulysses_threads.c).
+ * EXAMPLE: causal attention of one sequence over the ranks of a mesh; each holds some of the
+ * tokens, (local_tokens, heads, 64) of q, k, v and out (examples/10_ulysses_threads.c).
  *
  *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
  *                        memo_sp_attention_tensors* t, memo_error* error) {
@@ -761,14 +761,14 @@ typedef struct memo_blocks_overhead {
     double collective_s; /* of each collective: see memo_blocks_latency */
 } memo_blocks_overhead;
 
-/* measured_s[k]: seconds of the collective (all-reduce, all-gather or reduce-scatter) over counts[k]
- * elements (as in the table: of the shares, where it gathers or scatters), on stream, nothing beside
- * it.  The median of 5 runs behind one that does not count, between events; of the slowest rank, so
- * that all ranks have the same figures and decide alike.  All ranks call it with equal arguments and
- * wait, on the host, for each other; it allocates and frees buffers.  With the counts a block's parts
- * may have it feeds memo_blocks_latency, memo_block_times.reduce_s and gather_s, and the collectives
- * and gathers of a degrees-profile (memo_plan.h).  Errors: INVALID_ARGUMENT (n, counts, another
- * collective), those of device and comm. */
+/* measured_s[k]: seconds of the collective (all-reduce, all-gather or reduce-scatter) over
+ * counts[k] elements (as in the table: of the shares, where it gathers or scatters), on stream,
+ * nothing beside it.  The median of 5 runs behind one that does not count, between events; of the
+ * slowest rank, so that all ranks have the same figures and decide alike.  All ranks call it with
+ * equal arguments and wait, on the host, for each other; it allocates and frees buffers.  With the
+ * counts a block's parts may have it feeds memo_blocks_latency, memo_block_times.reduce_s and
+ * gather_s, and the collectives and gathers of a degrees-profile (memo_plan.h).  Errors:
+ * INVALID_ARGUMENT (n, counts, another collective), those of device and comm. */
 MEMO_API memo_status memo_comm_measure(memo_comm* comm, const memo_device* device,
                                        memo_stream stream, memo_collective kind, memo_type type,
                                        const int64_t* counts, int32_t n, double* measured_s,
