@@ -164,7 +164,7 @@ CUDNN      ?=
 export CUDNN
 CUDA_TESTS := $(patsubst tests/cuda/%.cu,build/cuda-tests/%,$(wildcard tests/cuda/test_*.cu))
 # Calls that must not happen inside a step are intercepted by the linker.
-CUDA_WRAPS  = $(addprefix -Xlinker --wrap=,$(shell grep -o '^SYMBOL[A-Z_]*.cuda[A-Za-z0-9]*' tests/cuda/test_step.cu | sed 's/.*cuda/cuda/'))
+CUDA_WRAPS  = $(shell sh tests/cuda_wraps.sh)
 
 build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(HEADERS) Makefile
 	@mkdir -p $(@D)

@@ -172,7 +172,9 @@ typedef struct memo_text {
 
 /* Appends as printf does. */
 MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
-/* Appends the inside of a JSON string: quotes escaped, control characters dropped. */
+/* Append a string inside an XML element or attribute, or inside a JSON string: markup and quotes
+ * escaped, control characters dropped. */
+MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
 /* Frees text, on failure too.  A regular or new file is replaced by rename, so that no reader ever
  * sees half of it; a link stays, and what it leads to is replaced.  "-" is standard output, as is
@@ -1861,9 +1863,7 @@ MEMOI void memoi_put_number(memo_text* text, double value, int decimals) {
     memo_text_put(text, "%s", digits);
 }
 
-/* Text inside XML elements, attributes and JSON strings: markup escaped, control characters
- * dropped. */
-MEMOI void memoi_put_xml(memo_text* text, const char* s) {
+void memo_text_put_xml(memo_text* text, const char* s) {
     for (; *s; s++) {
         switch (*s) {
         case '&': memo_text_put(text, "&amp;"); break;
@@ -4599,7 +4599,7 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                 right - left > memoi_text_width(name, (int64_t)strlen(name), 12) + 8) {
                 memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
                                   (low + high) / 2 + 4);
-                memoi_put_xml(&picture->text, name);
+                memo_text_put_xml(&picture->text, name);
                 memo_text_put(&picture->text, "</text>\n");
             }
         }
@@ -4640,7 +4640,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
               ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
               "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
               "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
-    memoi_put_xml(text, title ? title : "memory plan");
+    memo_text_put_xml(text, title ? title : "memory plan");
     memo_text_put(text,
                   "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
                   "bound %s, gap ",
@@ -4648,7 +4648,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                   memoi_bytes_name(bound, (double)plan->lower_bound_bytes));
     memoi_put_number(text, gap, 2);
     memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
-    memoi_put_xml(text, memoi_engine_name(plan, engine));
+    memo_text_put_xml(text, memoi_engine_name(plan, engine));
     memo_text_put(text, ")</text>\n");
     for (i = 2; i >= 0; i--) { /* the classes that there are, from the right */
         char fill[32];
@@ -7805,7 +7805,7 @@ MEMOI void memoi_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
     char letter[2] = {0, 0};
     for (; n_bytes; n_bytes--, s++) {
         letter[0] = *s;
-        memoi_put_xml(text, letter);
+        memo_text_put_xml(text, letter);
     }
 }
 
@@ -7832,7 +7832,7 @@ MEMOI void memoi_draw_bar_name(memoi_timeline* t, const char* name, double x, do
         name = last && last[1] >= '0' && last[1] <= '9' ? last + 1 : "";
     if (!*name || memoi_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
     memoi_put_text_at(&t->text, memoi_ink(color), x + width / 2, y + MEMOI_BAR_HEIGHT / 2.0 + 4);
-    memoi_put_xml(&t->text, name);
+    memo_text_put_xml(&t->text, name);
     memo_text_put(&t->text, "</text>");
 }
 
@@ -7858,7 +7858,7 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
                                          : 0.6,
                            MEMOI_BAR_HEIGHT);
         memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
-        memoi_put_xml(&t->text, name);
+        memo_text_put_xml(&t->text, name);
         memo_text_put(&t->text, "\nstart ");
         memoi_put_time(&t->text, start);
         memo_text_put(&t->text, "\nduration ");
@@ -8016,7 +8016,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memoi_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
     memo_text_put(&t->text, "/>\n");
     memoi_put_text_at(&t->text, " class=\"h\"", 16, 28);
-    memoi_put_xml(&t->text, title ? title : "Timeline");
+    memo_text_put_xml(&t->text, title ? title : "Timeline");
     memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"s\"", 16, 48);
     memo_text_put(&t->text, "makespan ");

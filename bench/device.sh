@@ -74,10 +74,7 @@ stage() {
 
 # ---- build ----
 
-wraps=
-for symbol in $(sed -n 's/^SYMBOL[A-Z_]*(\([A-Za-z0-9]*\).*/\1/p' tests/cuda/test_step.cu); do
-    wraps="$wraps -Xlinker --wrap=$symbol"
-done
+wraps=$(sh tests/cuda_wraps.sh)
 
 arch=$(nvidia-smi -i 0 --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -cd 0-9)
 arch=${arch:+sm_$arch}

@@ -17,8 +17,24 @@
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
+enum {
+    ENGINE,
+    CAPACITY,
+    ALIGN,
+    TIME_LIMIT,
+    SEED,
+    THREADS,
+    CSV,
+    PLAN,
+    SVG,
+    JSON,
+    PICKLE,
+    N_OPTIONS
+};
+
 typedef struct options {
-    const char *file, *csv, *plan, *svg, *json, *pickle;
+    const char* file;
+    const char* outputs[N_OPTIONS]; /* from CSV on; NULL: not asked for */
     memo_plan_desc solve;
     int64_t alignment_bytes;
     int is_quiet, compare_caching;
@@ -71,18 +87,15 @@ static int is_same_file(const char* a, const char* b) {
 
 /* Two outputs into one file leave only the last; one into FILE takes it from its owner. */
 static int check_outputs(const options* o) {
-    const char* files[6];
     int i, j;
-    files[0] = o->file;
-    files[1] = o->csv;
-    files[2] = o->plan;
-    files[3] = o->svg;
-    files[4] = o->json;
-    files[5] = o->pickle;
-    for (i = 0; i < 6; i++)
-        for (j = 0; j < i; j++)
-            if (files[i] && files[j] && is_same_file(files[i], files[j]))
-                return refuse(j ? "two outputs go to" : "an output would replace FILE:", files[i]);
+    for (i = CSV; i < N_OPTIONS; i++) {
+        const char* output = o->outputs[i];
+        if (!output) continue;
+        if (is_same_file(output, o->file)) return refuse("an output would replace FILE:", output);
+        for (j = CSV; j < i; j++)
+            if (o->outputs[j] && is_same_file(output, o->outputs[j]))
+                return refuse("two outputs go to", output);
+    }
     return 0;
 }
 
@@ -95,19 +108,19 @@ static int parse_count(const char* text, int64_t* value) {
     return end != text && *end == 0 && errno == 0 && number >= 0;
 }
 
-static int takes_value(const char* name) {
-    static const char* const names[] = {"--engine", "--capacity", "--align", "--time-limit",
-                                        "--seed",   "--threads",  "--csv",   "--plan",
-                                        "--svg",    "--json",     "--pickle"};
-    size_t k;
-    for (k = 0; k < sizeof names / sizeof *names; k++)
-        if (!strcmp(name, names[k])) return 1;
-    return 0;
+/* Which of those that take a value; N_OPTIONS: none. */
+static int find_option(const char* name) {
+    static const char* const names[N_OPTIONS] = {
+        "--engine", "--capacity", "--align", "--time-limit", "--seed",  "--threads",
+        "--csv",    "--plan",     "--svg",   "--json",       "--pickle"};
+    int k = 0;
+    while (k < N_OPTIONS && strcmp(name, names[k]) != 0) k++;
+    return k;
 }
 
 /* 0, or the exit status; -1 asks for help. */
 static int parse_options(int argc, char** argv, options* o) {
-    int i;
+    int i, which;
     memset(o, 0, sizeof *o);
     o->solve = memo_plan_desc_default();
     o->alignment_bytes = 1;
@@ -129,9 +142,11 @@ static int parse_options(int argc, char** argv, options* o) {
             o->file = name;
             continue;
         }
-        if (!value) return refuse(takes_value(name) ? "no value behind" : "unknown option", name);
+        which = find_option(name);
+        if (which == N_OPTIONS) return refuse("unknown option", name);
+        if (!value) return refuse("no value behind", name);
         i++;
-        if (!strcmp(name, "--engine")) {
+        if (which == ENGINE) {
             if (!strcmp(value, "auto"))
                 o->solve.engine = MEMO_PLAN_ENGINE_AUTO;
             else if (!strcmp(value, "greedy"))
@@ -144,38 +159,29 @@ static int parse_options(int argc, char** argv, options* o) {
                 o->solve.engine = MEMO_PLAN_ENGINE_BILEVEL;
             else
                 return refuse("--engine is auto, greedy, bilevel, search or mip, not", value);
-        } else if (!strcmp(name, "--capacity")) {
+        } else if (which == CAPACITY) {
             if (!parse_count(value, &o->solve.capacity_bytes) || o->solve.capacity_bytes == 0)
                 return refuse("--capacity is a number of bytes above 0, not", value);
-        } else if (!strcmp(name, "--align")) {
+        } else if (which == ALIGN) {
             if (!parse_count(value, &o->alignment_bytes) || o->alignment_bytes == 0 ||
                 (o->alignment_bytes & (o->alignment_bytes - 1)))
                 return refuse("--align is a power of two, not", value);
-        } else if (!strcmp(name, "--time-limit")) {
+        } else if (which == TIME_LIMIT) {
             char* end;
             o->solve.time_limit_s = strtod(value, &end);
             if (*end || end == value || !(o->solve.time_limit_s > 0))
                 return refuse("--time-limit is seconds above 0, not", value);
-        } else if (!strcmp(name, "--seed")) {
+        } else if (which == SEED) {
             if (!parse_count(value, &number))
                 return refuse("--seed is a number from 0, not", value);
             o->solve.seed = (uint64_t)number;
-        } else if (!strcmp(name, "--threads")) {
+        } else if (which == THREADS) {
             if (!parse_count(value, &number) || number < 1 || number > 64)
                 return refuse("--threads is a number from 1 to 64, not", value);
             o->solve.n_threads = (int32_t)number;
-        } else if (!strcmp(name, "--csv"))
-            o->csv = value;
-        else if (!strcmp(name, "--plan"))
-            o->plan = value;
-        else if (!strcmp(name, "--svg"))
-            o->svg = value;
-        else if (!strcmp(name, "--json"))
-            o->json = value;
-        else if (!strcmp(name, "--pickle"))
-            o->pickle = value;
-        else
-            return refuse("unknown option", name);
+        } else {
+            o->outputs[which] = value;
+        }
     }
     return o->file ? check_outputs(o) : refuse("no FILE", NULL);
 }
@@ -755,11 +761,12 @@ int main(int argc, char** argv) {
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
-    if (!status && o.csv) status = write_csv(&in, o.csv, &error);
-    if (!status && o.plan) status = memo_plan_write(in.plan, o.plan, &error);
-    if (!status && o.svg) status = memo_plan_write_svg(in.plan, in.trace, o.file, o.svg, &error);
-    if (!status && o.json) status = write_snapshot(&in, o.json, 0, &error);
-    if (!status && o.pickle) status = write_snapshot(&in, o.pickle, 1, &error);
+    if (!status && o.outputs[CSV]) status = write_csv(&in, o.outputs[CSV], &error);
+    if (!status && o.outputs[PLAN]) status = memo_plan_write(in.plan, o.outputs[PLAN], &error);
+    if (!status && o.outputs[SVG])
+        status = memo_plan_write_svg(in.plan, in.trace, o.file, o.outputs[SVG], &error);
+    if (!status && o.outputs[JSON]) status = write_snapshot(&in, o.outputs[JSON], 0, &error);
+    if (!status && o.outputs[PICKLE]) status = write_snapshot(&in, o.outputs[PICKLE], 1, &error);
     if (status) fprintf(stderr, "plan_trace: %s\n", error.message);
     close_input(&in);
     return status ? 2 : capacity_status ? 1 : 0;

@@ -231,14 +231,7 @@ static void chart_write_key(memo_text* text, int row, const char* style, const c
 
 static void chart_write_title(memo_text* text, const char* title) {
     memo_text_put(text, "<text x='%.1f' y='28' font-size='16' font-weight='bold'>", CHART_LEFT);
-    for (; *title; title++) {
-        if (*title == '&')
-            memo_text_put(text, "&amp;");
-        else if (*title == '<')
-            memo_text_put(text, "&lt;");
-        else if ((unsigned char)*title >= 32)
-            memo_text_put(text, "%c", *title);
-    }
+    memo_text_put_xml(text, title);
     memo_text_put(text, "</text>\n");
 }
 

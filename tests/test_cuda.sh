@@ -20,10 +20,7 @@ fi
 
 flags="-std=c++17 -O1 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror"
 # Calls that must not happen inside a step are intercepted by the linker.
-wraps=
-for name in $(sed -n 's/^SYMBOL[A-Z_]*(\([A-Za-z0-9]*\).*/\1/p' tests/cuda/test_step.cu); do
-    wraps="$wraps -Xlinker --wrap=$name"
-done
+wraps=$(sh tests/cuda_wraps.sh)
 
 on_the_fake() { # NAME FLAGS...
     program=$folder/$1_fake source=tests/cuda/$1.cu
