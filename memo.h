@@ -514,6 +514,97 @@ typedef struct memo_device {
                                memo_error* error);
 } memo_device;
 
+/* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream, ...). */
+static inline memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
+                                            void** address, memo_error* error) {
+    return device->device_alloc(device->context, size_bytes, address, error);
+}
+static inline memo_status memo_device_free(const memo_device* device, void* address,
+                                           memo_error* error) {
+    return device->device_free(device->context, address, error);
+}
+static inline memo_status memo_host_alloc(const memo_device* device, int64_t size_bytes,
+                                          void** address, memo_error* error) {
+    return device->host_alloc(device->context, size_bytes, address, error);
+}
+static inline memo_status memo_host_free(const memo_device* device, void* address,
+                                         memo_error* error) {
+    return device->host_free(device->context, address, error);
+}
+static inline memo_status memo_memory_info(const memo_device* device, int64_t* free_bytes,
+                                           int64_t* total_bytes, memo_error* error) {
+    return device->memory_info(device->context, free_bytes, total_bytes, error);
+}
+static inline memo_status memo_stream_create(const memo_device* device, const char* name,
+                                             int32_t priority, memo_stream* stream,
+                                             memo_error* error) {
+    return device->stream_create(device->context, name, priority, stream, error);
+}
+static inline memo_status memo_stream_destroy(const memo_device* device, memo_stream stream,
+                                              memo_error* error) {
+    return device->stream_destroy(device->context, stream, error);
+}
+static inline memo_status memo_stream_synchronize(const memo_device* device, memo_stream stream,
+                                                  memo_error* error) {
+    return device->stream_synchronize(device->context, stream, error);
+}
+static inline memo_status memo_event_create(const memo_device* device, memo_event* event,
+                                            memo_error* error) {
+    return device->event_create(device->context, event, error);
+}
+static inline memo_status memo_event_destroy(const memo_device* device, memo_event event,
+                                             memo_error* error) {
+    return device->event_destroy(device->context, event, error);
+}
+static inline memo_status memo_event_record(const memo_device* device, memo_event event,
+                                            memo_stream stream, memo_error* error) {
+    return device->event_record(device->context, event, stream, error);
+}
+static inline memo_status memo_event_wait(const memo_device* device, memo_event event,
+                                          memo_stream stream, memo_error* error) {
+    return device->event_wait(device->context, event, stream, error);
+}
+static inline memo_status memo_event_query(const memo_device* device, memo_event event,
+                                           int32_t* is_done, memo_error* error) {
+    return device->event_query(device->context, event, is_done, error);
+}
+static inline memo_status memo_event_synchronize(const memo_device* device, memo_event event,
+                                                 memo_error* error) {
+    return device->event_synchronize(device->context, event, error);
+}
+static inline memo_status memo_event_elapsed(const memo_device* device, memo_event begin,
+                                             memo_event end, double* elapsed_s, memo_error* error) {
+    return device->event_elapsed(device->context, begin, end, elapsed_s, error);
+}
+static inline memo_status memo_copy(const memo_device* device, memo_stream stream,
+                                    memo_copy_kind kind, void* to, const void* from,
+                                    int64_t size_bytes, memo_error* error) {
+    return device->copy(device->context, stream, kind, to, from, size_bytes, error);
+}
+static inline memo_status memo_copy_rows(const memo_device* device, memo_stream stream,
+                                         memo_copy_kind kind, void* to, int64_t to_stride_bytes,
+                                         const void* from, int64_t from_stride_bytes,
+                                         int64_t row_bytes, int64_t n_rows, memo_error* error) {
+    return device->copy_rows(device->context, stream, kind, to, to_stride_bytes, from,
+                             from_stride_bytes, row_bytes, n_rows, error);
+}
+static inline memo_status memo_fill(const memo_device* device, memo_stream stream, void* address,
+                                    int32_t byte_value, int64_t size_bytes, memo_error* error) {
+    return device->fill(device->context, stream, address, byte_value, size_bytes, error);
+}
+static inline memo_status memo_device_status(const memo_device* device, memo_error* error) {
+    return device->status(device->context, error);
+}
+static inline memo_status memo_launch_host(const memo_device* device, memo_stream stream,
+                                           memo_host_call* call, memo_error* error) {
+    return device->launch_host(device->context, stream, call, error);
+}
+/* Does nothing unless somebody listens. */
+static inline memo_status memo_annotate(const memo_device* device, memo_stream stream,
+                                        const struct memo_op_desc* op, memo_error* error) {
+    return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
+}
+
 /* ---- 5 arena: replays a plan --------------------------------------------------------------------
  *
  * Record:  trace set, plan NULL.  Requests go to the device, or, without a device, return addresses
@@ -4870,13 +4961,12 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
                                 "live sizes sum to more than 2^62 bytes");
     if (!status)
         status = arena->device
-                     ? arena->device->device_alloc(arena->device->context, size_bytes + !size_bytes,
-                                                   address, error)
+                     ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
                      : memoi_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
     i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
     if (!memoi_map_put(&blocks->index, memoi_address_key(*address), i)) {
-        if (arena->device) arena->device->device_free(arena->device->context, *address, NULL);
+        if (arena->device) memo_device_free(arena->device, *address, NULL);
         return memoi_no_memory(error, "the arena's list of blocks");
     }
     block = &blocks->list[i];
@@ -4897,8 +4987,7 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
 MEMOI memo_status memoi_block_free(memo_arena* arena, int64_t i, memo_error* error) {
     void* address = arena->blocks.list[i].address;
     memoi_blocks_remove(&arena->blocks, i);
-    return arena->device ? arena->device->device_free(arena->device->context, address, error)
-                         : MEMO_STATUS_OK;
+    return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
 /* Gives back all blocks, or those of the micro-batch.  The device's errors have nowhere to go. */
@@ -5066,15 +5155,14 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     if (needed == 0) return MEMO_STATUS_OK;
     if (alignment > MEMOI_DEVICE_ALIGNMENT) needed += alignment;
     reason.message[0] = 0;
-    status = device->device_alloc(device->context, needed, &arena->own_memory, &reason);
+    status = memo_device_alloc(device, needed, &arena->own_memory, &reason);
     if (status) {
         int64_t free_bytes = -1, total_bytes = 0;
         char free_name[32];
         arena->own_memory = NULL;
         /* How much is free is worth saying where that is the reason; a device without a capacity of
          * its own cannot know what the machine has. */
-        if (!device->memory_info ||
-            device->memory_info(device->context, &free_bytes, &total_bytes, NULL) ||
+        if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
             free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
                                   memoi_bytes_name(name, (double)needed), (long long)needed,
@@ -5120,8 +5208,7 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
 void memo_arena_destroy(memo_arena* arena) {
     if (!arena) return;
     memoi_blocks_drop(arena, 0);
-    if (arena->own_memory)
-        arena->device->device_free(arena->device->context, arena->own_memory, NULL);
+    if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
     memoi_map_free(&arena->blocks.index);
     memoi_map_free(&arena->addresses);
     MEMO_FREE(arena->blocks.list);
@@ -8156,13 +8243,13 @@ MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, mem
         int is_there = memoi_reserve(&spare, &r->spare_capacity, in_use, sizeof(memo_event));
         r->spare = (memo_event*)spare;
         if (!is_there) return memoi_no_memory(error, "timing events");
-        status = r->inner.event_create(r->inner.context, event, error);
+        status = memo_event_create(&r->inner, event, error);
         if (status) {
             *event = NULL;
             return status;
         }
     }
-    status = r->inner.event_record(r->inner.context, *event, stream, error);
+    status = memo_event_record(&r->inner, *event, stream, error);
     if (status) memoi_recorder_give_back(r, event);
     return status;
 }
@@ -8247,52 +8334,52 @@ MEMOI memo_status memoi_recorder_end(memo_recorder* r, memoi_passing* passing, m
 MEMOI memo_status memoi_rec_device_alloc(void* context, int64_t size_bytes, void** address,
                                          memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.device_alloc(r->inner.context, size_bytes, address, error);
+    return memo_device_alloc(&r->inner, size_bytes, address, error);
 }
 
 MEMOI memo_status memoi_rec_device_free(void* context, void* address, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.device_free(r->inner.context, address, error);
+    return memo_device_free(&r->inner, address, error);
 }
 
 MEMOI memo_status memoi_rec_host_alloc(void* context, int64_t size_bytes, void** address,
                                        memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.host_alloc(r->inner.context, size_bytes, address, error);
+    return memo_host_alloc(&r->inner, size_bytes, address, error);
 }
 
 MEMOI memo_status memoi_rec_host_free(void* context, void* address, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.host_free(r->inner.context, address, error);
+    return memo_host_free(&r->inner, address, error);
 }
 
 MEMOI memo_status memoi_rec_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.memory_info(r->inner.context, free_bytes, total_bytes, error);
+    return memo_memory_info(&r->inner, free_bytes, total_bytes, error);
 }
 
 MEMOI memo_status memoi_rec_status(void* context, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.status(r->inner.context, error);
+    return memo_device_status(&r->inner, error);
 }
 
 MEMOI memo_status memoi_rec_event_elapsed(void* context, memo_event begin, memo_event end,
                                           double* elapsed_s, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.event_elapsed(r->inner.context, begin, end, elapsed_s, error);
+    return memo_event_elapsed(&r->inner, begin, end, elapsed_s, error);
 }
 
 /* Streams are known by name while paused too. */
 MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
                                           memo_stream* stream, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memo_status status = r->inner.stream_create(r->inner.context, name, priority, stream, error);
+    memo_status status = memo_stream_create(&r->inner, name, priority, stream, error);
     int32_t index;
     if (status) return status;
     status = memoi_recorder_add_stream(r, *stream, name, &index, error);
     if (status) {
-        r->inner.stream_destroy(r->inner.context, *stream, NULL);
+        memo_stream_destroy(&r->inner, *stream, NULL);
         *stream = NULL;
     }
     return status;
@@ -8303,7 +8390,7 @@ MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, me
     int64_t index = memoi_map_get(&r->streams, memoi_key(stream));
     memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
     if (index >= 0) closed = memoi_recorder_close(r, (int32_t)index, error);
-    status = r->inner.stream_destroy(r->inner.context, stream, error);
+    status = memo_stream_destroy(&r->inner, stream, error);
     if (!status) memoi_map_remove(&r->streams, memoi_key(stream)); /* the handle may come again */
     return status ? status : closed;
 }
@@ -8313,7 +8400,7 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memoi_recorder_close_all(r, error);
     int32_t index;
-    if (!status) status = r->inner.stream_synchronize(r->inner.context, stream, error);
+    if (!status) status = memo_stream_synchronize(&r->inner, stream, error);
     if (status || r->is_paused) return status;
     status = memoi_recorder_stream(r, stream, &index, error);
     if (!status) status = memoi_recorder_reserve_timing(r, error);
@@ -8323,7 +8410,7 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
 
 MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memo_status status = r->inner.event_create(r->inner.context, event, error);
+    memo_status status = memo_event_create(&r->inner, event, error);
     /* A handle that was destroyed behind the recorder's back must not bring its old records along.
      */
     if (!status) memoi_map_remove(&r->events, memoi_key(*event));
@@ -8332,7 +8419,7 @@ MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_
 
 MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memo_status status = r->inner.event_destroy(r->inner.context, event, error);
+    memo_status status = memo_event_destroy(&r->inner, event, error);
     if (!status) memoi_map_remove(&r->events, memoi_key(event));
     return status;
 }
@@ -8347,7 +8434,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     if (!status) status = memoi_recorder_close(r, index, error);
     if (!status) status = memoi_recorder_event(r, event, &known, error);
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = r->inner.event_record(r->inner.context, event, stream, error);
+    if (!status) status = memo_event_record(&r->inner, event, stream, error);
     if (status) return status;
     known->is_outside = r->is_paused;
     if (r->is_paused) return MEMO_STATUS_OK;
@@ -8361,11 +8448,11 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     memoi_recorded_event* known;
     memoi_passing passing;
     memo_status status;
-    if (r->is_paused) return r->inner.event_wait(r->inner.context, event, stream, error);
+    if (r->is_paused) return memo_event_wait(&r->inner, event, stream, error);
     status = memoi_recorder_event(r, event, &known, error);
     if (!status) status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
-    status = r->inner.event_wait(r->inner.context, event, stream, error);
+    status = memo_event_wait(&r->inner, event, stream, error);
     if (!status && known->is_outside) {
         memoi_recorder_give_back(r, &passing.timing.begin);
         return MEMO_STATUS_OK;
@@ -8390,7 +8477,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     int64_t known = memoi_map_get(&r->events, memoi_key(event));
-    memo_status status = r->inner.event_query(r->inner.context, event, is_done, error);
+    memo_status status = memo_event_query(&r->inner, event, is_done, error);
     /* Asking about an event never recorded is no mistake, unlike waiting for it. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
         return status;
@@ -8400,7 +8487,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
 MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memoi_recorder_close_all(r, error);
-    if (!status) status = r->inner.event_synchronize(r->inner.context, event, error);
+    if (!status) status = memo_event_synchronize(&r->inner, event, error);
     if (status || r->is_paused) return status;
     return memoi_recorder_seen(r, event, error);
 }
@@ -8425,8 +8512,7 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     memo_range read = memoi_range_at(from, size_bytes), written = memoi_range_at(to, size_bytes);
     memoi_passing passing;
     memo_status status;
-    if (r->is_paused)
-        return r->inner.copy(r->inner.context, stream, kind, to, from, size_bytes, error);
+    if (r->is_paused) return memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
     desc.name = memoi_copy_name(kind);
     desc.link_bytes = size_bytes;
     desc.reads = &read;
@@ -8434,7 +8520,7 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     desc.n_reads = desc.n_writes = 1;
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
-    status = r->inner.copy(r->inner.context, stream, kind, to, from, size_bytes, error);
+    status = memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
@@ -8462,16 +8548,16 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     void* rows = r->rows;
     int64_t n_needed = n_rows > 0 ? n_rows : 1;
     if (r->is_paused)
-        return r->inner.copy_rows(r->inner.context, stream, kind, to, to_stride_bytes, from,
-                                  from_stride_bytes, row_bytes, n_rows, error);
+        return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
+                              row_bytes, n_rows, error);
     if (n_needed > MEMOI_BYTES_MAX / 64 ||
         !memoi_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
         return memoi_no_memory(error, "the rows of a recorded copy");
     r->rows = (memo_range*)rows;
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
-    status = r->inner.copy_rows(r->inner.context, stream, kind, to, to_stride_bytes, from,
-                                from_stride_bytes, row_bytes, n_rows, error);
+    status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
+                            row_bytes, n_rows, error);
     if (!status) { /* only now are the sizes known to be sane */
         desc.name = memoi_copy_name(kind);
         desc.link_bytes = row_bytes * n_rows;
@@ -8491,15 +8577,14 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     memo_range written = memoi_range_at(address, size_bytes);
     memoi_passing passing;
     memo_status status;
-    if (r->is_paused)
-        return r->inner.fill(r->inner.context, stream, address, byte_value, size_bytes, error);
+    if (r->is_paused) return memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
     desc.name = "fill";
     desc.link_bytes = size_bytes;
     desc.writes = &written;
     desc.n_writes = 1;
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
-    status = r->inner.fill(r->inner.context, stream, address, byte_value, size_bytes, error);
+    status = memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
@@ -8509,7 +8594,7 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
     memo_op_desc desc = *op;
     memoi_passing passing;
     memo_status status = MEMO_STATUS_OK;
-    if (r->inner.annotate) status = r->inner.annotate(r->inner.context, stream, op, error);
+    if (r->inner.annotate) status = memo_annotate(&r->inner, stream, op, error);
     if (status || r->is_paused) return status;
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
@@ -8525,7 +8610,7 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
 MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    return r->inner.launch_host(r->inner.context, stream, call, error);
+    return memo_launch_host(&r->inner, stream, call, error);
 }
 
 /* --- the recorder itself --- */
@@ -8592,7 +8677,7 @@ void memo_recorder_destroy(memo_recorder* recorder) {
         memoi_recorder_give_back(r, &r->timings[i].end);
     }
     memoi_recorder_give_back(r, &r->base);
-    for (i = 0; i < r->n_spare; i++) r->inner.event_destroy(r->inner.context, r->spare[i], NULL);
+    for (i = 0; i < r->n_spare; i++) memo_event_destroy(&r->inner, r->spare[i], NULL);
     memo_schedule_destroy(r->schedule);
     memoi_map_free(&r->streams);
     memoi_map_free(&r->events);
@@ -8640,10 +8725,8 @@ void memo_recorder_resume(memo_recorder* recorder) {
 MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_error* error) {
     memo_op* op = &r->schedule->ops[i];
     memoi_timing* timing = &r->timings[i];
-    memo_status status =
-        r->inner.event_elapsed(r->inner.context, r->base, timing->begin, &op->start_s, error);
-    if (!status)
-        status = r->inner.event_elapsed(r->inner.context, r->base, timing->end, &op->end_s, error);
+    memo_status status = memo_event_elapsed(&r->inner, r->base, timing->begin, &op->start_s, error);
+    if (!status) status = memo_event_elapsed(&r->inner, r->base, timing->end, &op->end_s, error);
     if (status) {
         op->start_s = op->end_s = 0;
         return status;
@@ -8668,7 +8751,7 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
         status = memoi_recorder_close(r, (int32_t)i, error);
         /* Its end was recorded just now, after the caller synchronised. */
         if (!status && op >= 0 && r->timings[op].end)
-            status = r->inner.event_synchronize(r->inner.context, r->timings[op].end, error);
+            status = memo_event_synchronize(&r->inner, r->timings[op].end, error);
     }
     for (i = 0; i < r->schedule->n_ops && !status; i++)
         if (r->timings[i].begin && r->timings[i].end)
@@ -9416,9 +9499,9 @@ MEMOI memo_status memoi_spill_launch(const memo_device* device, memo_stream stre
         what.reads = op->is_write ? &on_host : &in_file;
         what.writes = op->is_write ? &in_file : &on_host;
         what.n_reads = what.n_writes = 1;
-        status = device->annotate(device->context, stream, &what, error);
+        status = memo_annotate(device, stream, &what, error);
     }
-    return status ? status : device->launch_host(device->context, stream, &op->call, error);
+    return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
 
 /* --- life --- */
@@ -9429,29 +9512,29 @@ void memo_swap_destroy(memo_swap* swap) {
     if (!swap) return;
     device = &swap->device;
     if (swap->to_host) {
-        device->stream_synchronize(device->context, swap->to_host, NULL);
-        device->stream_destroy(device->context, swap->to_host, NULL);
+        memo_stream_synchronize(device, swap->to_host, NULL);
+        memo_stream_destroy(device, swap->to_host, NULL);
     }
     if (swap->to_device) {
-        device->stream_synchronize(device->context, swap->to_device, NULL);
-        device->stream_destroy(device->context, swap->to_device, NULL);
+        memo_stream_synchronize(device, swap->to_device, NULL);
+        memo_stream_destroy(device, swap->to_device, NULL);
     }
     if (swap->file_stream) {
-        device->stream_synchronize(device->context, swap->file_stream, NULL);
-        device->stream_destroy(device->context, swap->file_stream, NULL);
+        memo_stream_synchronize(device, swap->file_stream, NULL);
+        memo_stream_destroy(device, swap->file_stream, NULL);
     }
     memoi_spill_destroy(&swap->file);
     for (i = 0; i < swap->layout.n_host_layers && swap->passed; i++)
-        if (swap->passed[i]) device->event_destroy(device->context, swap->passed[i], NULL);
+        if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
-        if (swap->computed[i]) device->event_destroy(device->context, swap->computed[i], NULL);
-        if (swap->stored[i]) device->event_destroy(device->context, swap->stored[i], NULL);
-        if (swap->loaded[i]) device->event_destroy(device->context, swap->loaded[i], NULL);
+        if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
+        if (swap->stored[i]) memo_event_destroy(device, swap->stored[i], NULL);
+        if (swap->loaded[i]) memo_event_destroy(device, swap->loaded[i], NULL);
     }
     for (i = 0; i < swap->n_marks; i++)
-        if (swap->marks[i]) device->event_destroy(device->context, swap->marks[i], NULL);
-    if (swap->host_memory) device->host_free(device->context, swap->host_memory, NULL);
-    if (swap->owns_device_memory) device->device_free(device->context, swap->device_memory, NULL);
+        if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
+    if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
+    if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
     MEMO_FREE(swap->passed);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
@@ -9496,9 +9579,9 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
                                 desc->spill_bytes_per_s, swap->host_memory, error);
     if (status) return status;
     memoi_swap_describe_spill(swap);
-    status = device->stream_create(device->context, "file", 0, &swap->file_stream, error);
+    status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
     for (i = 0; i < swap->layout.n_host_layers && !status; i++)
-        status = device->event_create(device->context, &swap->passed[i], error);
+        status = memo_event_create(device, &swap->passed[i], error);
     return status;
 }
 
@@ -9510,8 +9593,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
     if (!address) {
-        status =
-            device->device_alloc(device->context, swap->layout.sizes.device_bytes, &address, error);
+        status = memo_device_alloc(device, swap->layout.sizes.device_bytes, &address, error);
         if (status) return status;
         swap->owns_device_memory = 1;
     }
@@ -9522,22 +9604,21 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     swap->device_memory = (char*)address;
     if (swap->layout.sizes.n_swapped_layers > 0) {
         address = NULL;
-        status =
-            device->host_alloc(device->context, swap->layout.sizes.host_bytes, &address, error);
+        status = memo_host_alloc(device, swap->layout.sizes.host_bytes, &address, error);
         if (status) return status;
         swap->host_memory = (char*)address;
-        status = device->stream_create(device->context, "to host", 0, &swap->to_host, error);
+        status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
         if (status) return status;
-        status = device->stream_create(device->context, "to device", 0, &swap->to_device, error);
+        status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
         for (i = 0; i < 2 && !status; i++) {
-            status = device->event_create(device->context, &swap->computed[i], error);
-            if (!status) status = device->event_create(device->context, &swap->stored[i], error);
-            if (!status) status = device->event_create(device->context, &swap->loaded[i], error);
+            status = memo_event_create(device, &swap->computed[i], error);
+            if (!status) status = memo_event_create(device, &swap->stored[i], error);
+            if (!status) status = memo_event_create(device, &swap->loaded[i], error);
         }
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
     for (i = 0; i < swap->n_marks && !status; i++)
-        status = device->event_create(device->context, &swap->marks[i], error);
+        status = memo_event_create(device, &swap->marks[i], error);
     return status;
 }
 
@@ -9617,10 +9698,9 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
     memo_event* marks =
         swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
     memo_status status = MEMO_STATUS_OK;
-    if (marks) status = device->event_record(device->context, marks[0], swap->compute, error);
-    if (!status) status = device->event_wait(device->context, event, swap->compute, error);
-    if (!status && marks)
-        status = device->event_record(device->context, marks[1], swap->compute, error);
+    if (marks) status = memo_event_record(device, marks[0], swap->compute, error);
+    if (!status) status = memo_event_wait(device, event, swap->compute, error);
+    if (!status && marks) status = memo_event_record(device, marks[1], swap->compute, error);
     return status;
 }
 
@@ -9630,9 +9710,9 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
     const memo_device* device = &swap->device;
     memoi_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
     memo_event passed = swap->passed[ordinal % swap->layout.n_host_layers];
-    memo_status status = device->event_wait(device->context, event, swap->file_stream, error);
+    memo_status status = memo_event_wait(device, event, swap->file_stream, error);
     if (!status) status = memoi_spill_launch(device, swap->file_stream, op, error);
-    if (!status) status = device->event_record(device->context, passed, swap->file_stream, error);
+    if (!status) status = memo_event_record(device, passed, swap->file_stream, error);
     if (status) return status;
     *(is_read ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) += op->n_bytes;
     return MEMO_STATUS_OK;
@@ -9648,11 +9728,10 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
     int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
     memo_event computed = swap->computed[turn->buffer];
-    memo_status status = device->event_record(device->context, computed, swap->compute, error);
-    if (!status) status = device->event_wait(device->context, computed, stream, error);
+    memo_status status = memo_event_record(device, computed, swap->compute, error);
+    if (!status) status = memo_event_wait(device, computed, stream, error);
     if (!status && (kind == MEMO_COPY_TO_HOST ? is_later : is_spilled))
-        status = device->event_wait(device->context, swap->passed[turn->ordinal % n_places], stream,
-                                    error);
+        status = memo_event_wait(device, swap->passed[turn->ordinal % n_places], stream, error);
     for (t = 0; t < swap->n_tensors && !status; t++) {
         const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
         memo_swap_view view = memo_swap_get_view(swap, layer, t);
@@ -9661,13 +9740,11 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
         void* on_host = swap->host_memory + turn->host_begin + place->host_offset;
         if (n_bytes == 0) continue;
         if (kind == MEMO_COPY_TO_HOST)
-            status =
-                device->copy(device->context, stream, kind, on_host, on_device, n_bytes, error);
+            status = memo_copy(device, stream, kind, on_host, on_device, n_bytes, error);
         else
-            status =
-                device->copy(device->context, stream, kind, on_device, on_host, n_bytes, error);
+            status = memo_copy(device, stream, kind, on_device, on_host, n_bytes, error);
     }
-    if (!status) status = device->event_record(device->context, done, stream, error);
+    if (!status) status = memo_event_record(device, done, stream, error);
     if (!status && kind == MEMO_COPY_TO_HOST && is_spilled)
         status = memoi_swap_spill(swap, turn->ordinal, 0, done, error);
     if (!status && kind == MEMO_COPY_TO_DEVICE && is_later)
@@ -9742,18 +9819,14 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     /* The events are recorded anew: a call that failed half-way may have left copies behind the
      * last record. */
     if (swap->to_host) {
-        status = device->event_record(device->context, swap->stored[0], swap->to_host, error);
-        if (!status)
-            status = device->event_wait(device->context, swap->stored[0], swap->compute, error);
-        if (!status)
-            status = device->event_record(device->context, swap->loaded[0], swap->to_device, error);
-        if (!status)
-            status = device->event_wait(device->context, swap->loaded[0], swap->compute, error);
+        status = memo_event_record(device, swap->stored[0], swap->to_host, error);
+        if (!status) status = memo_event_wait(device, swap->stored[0], swap->compute, error);
+        if (!status) status = memo_event_record(device, swap->loaded[0], swap->to_device, error);
+        if (!status) status = memo_event_wait(device, swap->loaded[0], swap->compute, error);
     }
     if (!status && swap->file_stream) {
-        status = device->event_record(device->context, swap->passed[0], swap->file_stream, error);
-        if (!status)
-            status = device->event_wait(device->context, swap->passed[0], swap->compute, error);
+        status = memo_event_record(device, swap->passed[0], swap->file_stream, error);
+        if (!status) status = memo_event_wait(device, swap->passed[0], swap->compute, error);
     }
     if (status) return status;
     swap->is_backward = swap->is_inside = 0;
@@ -9774,7 +9847,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
             double waited_s = 0;
             memo_status status;
             if (!waits) continue;
-            status = device->event_elapsed(device->context, marks[0], marks[1], &waited_s, error);
+            status = memo_event_elapsed(device, marks[0], marks[1], &waited_s, error);
             if (status) return status;
             if (pass)
                 swap->stats.backward_stall_s += waited_s;

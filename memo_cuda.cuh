@@ -10,10 +10,10 @@
  *     memo_device* device; memo_stream compute; memo_error error;
  *     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
  *     memo_cuda_device_create(&desc, &device, &error);
- *     device->stream_create(device->context, "compute", 0, &compute, &error);
+ *     memo_stream_create(device, "compute", 0, &compute, &error);
  *     // ... arena, swap engine, recorder with this device; kernels of one's own on
  *     my_kernel<<<grid, block, 0, memo_cuda_stream(compute)>>>(...);
- *     device->stream_synchronize(device->context, compute, &error);
+ *     memo_stream_synchronize(device, compute, &error);
  *
  * RULES.  As in memo.h.  Every error names the CUDA call, CUDA's name of the error and the place:
  * "cudaMemcpyAsync: cudaErrorInvalidValue (invalid argument), memo_cuda.cuh:512".  A call that failed leaves

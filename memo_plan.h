@@ -3795,15 +3795,15 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_
     int32_t i, n = p->n_repetitions;
     for (i = -1; i < n && !status; i++) { /* the first warms up */
         double to_first = 0, to_second = 0;
-        status = d->event_record(d->context, p->begin, first, error);
-        if (!status && second != first) status = d->event_wait(d->context, p->begin, second, error);
+        status = memo_event_record(d, p->begin, first, error);
+        if (!status && second != first) status = memo_event_wait(d, p->begin, second, error);
         if (!status) status = work(p, error);
-        if (!status) status = d->event_record(d->context, p->end[0], first, error);
-        if (!status) status = d->event_record(d->context, p->end[1], second, error);
-        if (!status) status = d->event_synchronize(d->context, p->end[0], error);
-        if (!status) status = d->event_synchronize(d->context, p->end[1], error);
-        if (!status) status = d->event_elapsed(d->context, p->begin, p->end[0], &to_first, error);
-        if (!status) status = d->event_elapsed(d->context, p->begin, p->end[1], &to_second, error);
+        if (!status) status = memo_event_record(d, p->end[0], first, error);
+        if (!status) status = memo_event_record(d, p->end[1], second, error);
+        if (!status) status = memo_event_synchronize(d, p->end[0], error);
+        if (!status) status = memo_event_synchronize(d, p->end[1], error);
+        if (!status) status = memo_event_elapsed(d, p->begin, p->end[0], &to_first, error);
+        if (!status) status = memo_event_elapsed(d, p->begin, p->end[1], &to_second, error);
         if (i >= 0) times[i] = to_first > to_second ? to_first : to_second;
     }
     if (status) return status;
@@ -3813,13 +3813,12 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream first, memo_
 }
 
 MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* error) {
-    return p->device->copy(p->device->context, p->streams[0], MEMO_COPY_TO_HOST, p->on_host,
-                           p->on_device, p->copy_bytes, error);
+    return memo_copy(p->device, p->streams[0], MEMO_COPY_TO_HOST, p->on_host, p->on_device,
+                     p->copy_bytes, error);
 }
 MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* error) {
-    return p->device->copy(p->device->context, p->streams[1], MEMO_COPY_TO_DEVICE,
-                           p->on_device + p->half_bytes, p->on_host + p->half_bytes, p->copy_bytes,
-                           error);
+    return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, p->on_device + p->half_bytes,
+                     p->on_host + p->half_bytes, p->copy_bytes, error);
 }
 MEMOI memo_status memoi_profile_copy_both(memoi_profiler* p, memo_error* error) {
     memo_status status = memoi_profile_copy_to_host(p, error);
@@ -3916,7 +3915,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
                               "memo_profile_desc.spill_directory: the device has no launch_host");
     status = memoi_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
                                 p->desc->spill_bytes_per_s, p->on_host, error);
-    if (!status) status = d->stream_create(d->context, "profile file", 0, &p->file_stream, error);
+    if (!status) status = memo_stream_create(d, "profile file", 0, &p->file_stream, error);
     memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
     for (is_read = 0; is_read < 2 && !status; is_read++) {
@@ -3932,7 +3931,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
             status = memoi_profile_time(
                 p, p->file_stream, p->file_stream, memoi_profile_transfer,
                 is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
-        if (!status) status = d->stream_synchronize(d->context, p->streams[is_read], error);
+        if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
     }
     file->size_bytes = p->half_bytes;
     return status;
@@ -3954,42 +3953,42 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
 MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     const memo_device* d = p->device;
     void* address = NULL;
-    memo_status status = d->device_alloc(d->context, 2 * p->half_bytes, &address, error);
+    memo_status status = memo_device_alloc(d, 2 * p->half_bytes, &address, error);
     int i;
     p->on_device = (char*)address;
     if (status) return status;
     address = NULL;
-    status = d->host_alloc(d->context, 2 * p->half_bytes, &address, error);
+    status = memo_host_alloc(d, 2 * p->half_bytes, &address, error);
     p->on_host = (char*)address;
     if (status) return status;
     for (i = 0; i < 2 && !status; i++) {
-        status = d->stream_create(d->context, i ? "profile to device" : "profile to host", 0,
-                                  &p->streams[i], error);
-        if (!status) status = d->event_create(d->context, &p->end[i], error);
+        status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
+                                    &p->streams[i], error);
+        if (!status) status = memo_event_create(d, &p->end[i], error);
     }
-    if (!status) status = d->event_create(d->context, &p->begin, error);
+    if (!status) status = memo_event_create(d, &p->begin, error);
     return status;
 }
 
 MEMOI void memoi_profiler_release(memoi_profiler* p) {
     const memo_device* d = p->device;
     int i;
-    if (p->desc->compute_stream) d->stream_synchronize(d->context, p->desc->compute_stream, NULL);
+    if (p->desc->compute_stream) memo_stream_synchronize(d, p->desc->compute_stream, NULL);
     for (i = 0; i < 2; i++) {
         if (p->streams[i]) {
-            d->stream_synchronize(d->context, p->streams[i], NULL);
-            d->stream_destroy(d->context, p->streams[i], NULL);
+            memo_stream_synchronize(d, p->streams[i], NULL);
+            memo_stream_destroy(d, p->streams[i], NULL);
         }
-        if (p->end[i]) d->event_destroy(d->context, p->end[i], NULL);
+        if (p->end[i]) memo_event_destroy(d, p->end[i], NULL);
     }
     if (p->file_stream) {
-        d->stream_synchronize(d->context, p->file_stream, NULL);
-        d->stream_destroy(d->context, p->file_stream, NULL);
+        memo_stream_synchronize(d, p->file_stream, NULL);
+        memo_stream_destroy(d, p->file_stream, NULL);
     }
     memoi_spill_destroy(&p->file);
-    if (p->begin) d->event_destroy(d->context, p->begin, NULL);
-    if (p->on_host) d->host_free(d->context, p->on_host, NULL);
-    if (p->on_device) d->device_free(d->context, p->on_device, NULL);
+    if (p->begin) memo_event_destroy(d, p->begin, NULL);
+    if (p->on_host) memo_host_free(d, p->on_host, NULL);
+    if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
 
 memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,

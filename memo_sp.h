@@ -37,7 +37,7 @@
  *         desc.sends_again = 1;                            // without: t->saved, for the backward
  *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
  *         if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
- *         if (!status) status = device->stream_synchronize(device->context, stream, error);
+ *         if (!status) status = memo_stream_synchronize(device, stream, error);
  *         memo_sp_attention_destroy(attention);
  *         return status;
  *     }
@@ -144,19 +144,70 @@ typedef struct memo_comm {
     memo_status (*status)(struct memo_comm* comm, memo_error* error);
 } memo_comm;
 
+/* The table, called: memo_all_reduce(comm, stream, ...) is comm->all_reduce(comm, stream, ...). */
+static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
+                                          const char* name, memo_comm** part, memo_error* error) {
+    return comm->split(comm, color, key, name, part, error);
+}
+static inline memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
+    return comm->group_begin(comm, error);
+}
+static inline memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return comm->group_end(comm, stream, error);
+}
+static inline memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
+                                    int64_t count, memo_type type, int32_t to_rank,
+                                    memo_error* error) {
+    return comm->send(comm, stream, from, count, type, to_rank, error);
+}
+static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+                                       memo_type type, int32_t from_rank, memo_error* error) {
+    return comm->receive(comm, stream, to, count, type, from_rank, error);
+}
+static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_reduction reduction, memo_error* error) {
+    return comm->all_reduce(comm, stream, from, to, count, type, reduction, error);
+}
+static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_error* error) {
+    return comm->all_gather(comm, stream, from, to, count, type, error);
+}
+static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+                                              void* to, int64_t count, memo_type type,
+                                              memo_reduction reduction, memo_error* error) {
+    return comm->reduce_scatter(comm, stream, from, to, count, type, reduction, error);
+}
+static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                         int64_t count, memo_type type, int32_t root,
+                                         memo_error* error) {
+    return comm->broadcast(comm, stream, buffer, count, type, root, error);
+}
+static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return comm->barrier(comm, stream, error);
+}
+static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
+    return comm->status(comm, error);
+}
+/* Does nothing where comm is NULL. */
+static inline void memo_comm_destroy(memo_comm* comm) {
+    if (comm) comm->destroy(comm);
+}
+static inline void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
+
 /* Rank r's count elements at from + p * count go to rank p, which finds them at to + r * count.  A
  * group of sends and receives; from and to do not overlap. */
-MEMO_API memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, const void* from,
-                                          void* to, int64_t count, memo_type type,
-                                          memo_error* error);
+MEMO_API memo_status memo_all_to_all(memo_comm* comm, memo_stream stream, const void* from,
+                                     void* to, int64_t count, memo_type type, memo_error* error);
 /* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at
  * send_offsets[p] go to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].
  * Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
-MEMO_API memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
-                                            const int64_t* send_counts, const int64_t* send_offsets,
-                                            void* to, const int64_t* receive_counts,
-                                            const int64_t* receive_offsets, memo_type type,
-                                            memo_error* error);
+MEMO_API memo_status memo_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
+                                       const int64_t* send_counts, const int64_t* send_offsets,
+                                       void* to, const int64_t* receive_counts,
+                                       const int64_t* receive_offsets, memo_type type,
+                                       memo_error* error);
 
 /* Bytes a rank sends in a collective over n ranks by the ring algorithm, which no other undercuts
  * on average; count as in the table.  For those who write a memo_comm.  With b = count * bytes of
@@ -196,9 +247,9 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  *     desc.devices = devices;                               // four of memo_host_device_create
  *     memo_comm_create_threads(&desc, comms, &error);
  *     ... in the thread of rank r, with comm = comms[r]:
- *     comm->all_reduce(comm, stream, x, x, n, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error);
- *     device->stream_synchronize(device->context, stream, &error);
- *     comm->destroy(comm); */
+ *     memo_all_reduce(comm, stream, x, x, n, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error);
+ *     memo_stream_synchronize(device, stream, &error);
+ *     memo_comm_destroy(comm); */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_comm_threads_desc {
@@ -1102,9 +1153,9 @@ MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const
                                       int64_t n_send, int32_t to_rank, char* to, int64_t n_receive,
                                       int32_t from_rank, memo_type type, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (n_send) status = comm->send(comm, stream, from, n_send, type, to_rank, error);
+    if (n_send) status = memo_send(comm, stream, from, n_send, type, to_rank, error);
     if (!status && n_receive)
-        status = comm->receive(comm, stream, to, n_receive, type, from_rank, error);
+        status = memo_receive(comm, stream, to, n_receive, type, from_rank, error);
     return status;
 }
 
@@ -1113,15 +1164,15 @@ MEMOI char* memoi_comm_at(void* buffer, int64_t offset_bytes, int64_t count) {
     return count ? (char*)buffer + offset_bytes : NULL;
 }
 
-memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, const void* from, void* to,
-                                 int64_t count, memo_type type, memo_error* error) {
+memo_status memo_all_to_all(memo_comm* comm, memo_stream stream, const void* from, void* to,
+                            int64_t count, memo_type type, memo_error* error) {
     int64_t part_bytes = count * memo_type_bytes(type);
     void* source = (void*)(uintptr_t)from; /* only read */
     int32_t k;
     memo_status status =
         memoi_comm_check_buffer(comm, "all_to_all", from, count, comm->size, type, error);
     if (!status) status = memoi_comm_check_buffer(comm, "all_to_all", to, count, 1, type, error);
-    if (!status) status = comm->group_begin(comm, error);
+    if (!status) status = memo_group_begin(comm, error);
     /* Each rank begins with another peer, so that nobody is everybody's first. */
     for (k = 0; k < comm->size && !status; k++) {
         int32_t to_rank = (comm->rank + k) % comm->size;
@@ -1130,18 +1181,17 @@ memo_status memo_comm_all_to_all(memo_comm* comm, memo_stream stream, const void
             comm, stream, memoi_comm_at(source, to_rank * part_bytes, count), count, to_rank,
             memoi_comm_at(to, from_rank * part_bytes, count), count, from_rank, type, error);
     }
-    return status ? status : comm->group_end(comm, stream, error);
+    return status ? status : memo_group_end(comm, stream, error);
 }
 
-memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
-                                   const int64_t* send_counts, const int64_t* send_offsets,
-                                   void* to, const int64_t* receive_counts,
-                                   const int64_t* receive_offsets, memo_type type,
-                                   memo_error* error) {
+memo_status memo_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
+                              const int64_t* send_counts, const int64_t* send_offsets, void* to,
+                              const int64_t* receive_counts, const int64_t* receive_offsets,
+                              memo_type type, memo_error* error) {
     int64_t bytes = memo_type_bytes(type);
     void* source = (void*)(uintptr_t)from; /* only read */
     int32_t k;
-    memo_status status = comm->group_begin(comm, error);
+    memo_status status = memo_group_begin(comm, error);
     for (k = 0; k < comm->size && !status; k++) {
         int32_t to_rank = (comm->rank + k) % comm->size;
         int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
@@ -1151,7 +1201,7 @@ memo_status memo_comm_all_to_all_v(memo_comm* comm, memo_stream stream, const vo
             to_rank, memoi_comm_at(to, receive_offsets[from_rank] * bytes, n_receive), n_receive,
             from_rank, type, error);
     }
-    return status ? status : comm->group_end(comm, stream, error);
+    return status ? status : memo_group_end(comm, stream, error);
 }
 
 /* --- 16-bit numbers --- */
@@ -1497,7 +1547,7 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
         is_lost = 1;
     } else {
         memo_device* device = me->group->world->devices[seat->world_rank];
-        if (device->status(device->context, &error)) {
+        if (memo_device_status(device, &error)) {
             snprintf(reason, 512, "its device failed: %.400s", error.message);
             is_lost = 1;
         }
@@ -1998,7 +2048,7 @@ MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream strea
     memo_status status =
         memo_host_device_launch(me->device, stream, function, args, args_bytes, error);
     memo_error failure;
-    if (status && me->device->status(me->device->context, &failure))
+    if (status && memo_device_status(me->device, &failure))
         memoi_threads_fail(me->group->world, "rank %d of '%s' is lost: its device failed: %.400s",
                            (int)me->table.rank, me->group->name, failure.message);
     return status;
@@ -2073,7 +2123,7 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
         status =
             memoi_host_check_started(memoi_host_of(me->device, NULL), "send or receive", error);
-        if (!status) status = me->device->status(me->device->context, error);
+        if (!status) status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
         if (!status && !memoi_host_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
@@ -3385,8 +3435,8 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
         };
         int i;
         for (i = 0; i < 7 && !status; i++)
-            status = world->split(world, memoi_mesh_color(mesh, groups[i].axes), groups[i].key,
-                                  groups[i].name, groups[i].comm, error);
+            status = memo_comm_split(world, memoi_mesh_color(mesh, groups[i].axes), groups[i].key,
+                                     groups[i].name, groups[i].comm, error);
     }
     mesh->world = world;
     if (status) {
@@ -3408,8 +3458,7 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     groups[4] = mesh->ulysses;
     groups[5] = mesh->sequence;
     groups[6] = mesh->gradient;
-    for (i = 0; i < 7; i++)
-        if (groups[i]) groups[i]->destroy(groups[i]);
+    for (i = 0; i < 7; i++) memo_comm_destroy(groups[i]);
     MEMO_FREE(mesh);
 }
 
@@ -3797,7 +3846,7 @@ int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank, int
 
 memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
                                  memo_error* error) {
-    return comm->all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
+    return memo_all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
 }
 
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
@@ -3974,8 +4023,7 @@ MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, mem
                                     memo_error* error) {
     if (queue->device)
         return memoi_sp_has_annotate(queue->device)
-                   ? queue->device->annotate(queue->device->context, queue->streams[stream], op,
-                                             error)
+                   ? memo_annotate(queue->device, queue->streams[stream], op, error)
                    : MEMO_STATUS_OK;
     op->stream = queue->stream_indices[stream];
     if (!queue->has_ranges) op->n_reads = op->n_writes = 0;
@@ -3985,8 +4033,8 @@ MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, mem
 MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int stream,
                                   memo_error* error) {
     if (queue->device)
-        return queue->device->event_record(queue->device->context, queue->events[event],
-                                           queue->streams[stream], error);
+        return memo_event_record(queue->device, queue->events[event], queue->streams[stream],
+                                 error);
     return memo_schedule_record(queue->schedule, queue->event_indices[event],
                                 queue->stream_indices[stream], error);
 }
@@ -3994,8 +4042,7 @@ MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int st
 MEMOI memo_status memoi_sp_wait(const memoi_sp_queue* queue, int event, int stream,
                                 memo_error* error) {
     if (queue->device)
-        return queue->device->event_wait(queue->device->context, queue->events[event],
-                                         queue->streams[stream], error);
+        return memo_event_wait(queue->device, queue->events[event], queue->streams[stream], error);
     return memo_schedule_wait(queue->schedule, queue->event_indices[event],
                               queue->stream_indices[stream], error);
 }
@@ -4006,8 +4053,8 @@ MEMOI memo_status memoi_sp_fill(const memoi_sp_queue* queue, void* address, int6
     memo_range written;
     if (!n_bytes) return MEMO_STATUS_OK;
     if (queue->device)
-        return queue->device->fill(queue->device->context, queue->streams[MEMOI_SP_COMPUTE],
-                                   address, 0, n_bytes, error);
+        return memo_fill(queue->device, queue->streams[MEMOI_SP_COMPUTE], address, 0, n_bytes,
+                         error);
     written = memoi_range_at(address, n_bytes);
     op.name = "fill";
     op.link_bytes = n_bytes;
@@ -4024,9 +4071,9 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
     memo_status status;
     if (!n_rows || !row_bytes) return MEMO_STATUS_OK;
     if (queue->device)
-        return queue->device->copy_rows(queue->device->context, queue->streams[MEMOI_SP_COMPUTE],
-                                        MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from,
-                                        from_stride_bytes, row_bytes, n_rows, error);
+        return memo_copy_rows(queue->device, queue->streams[MEMOI_SP_COMPUTE], MEMO_COPY_ON_DEVICE,
+                              to, to_stride_bytes, from, from_stride_bytes, row_bytes, n_rows,
+                              error);
     ranges = (memo_range*)memoi_calloc(2 * n_rows, sizeof(memo_range));
     if (!ranges) return memoi_no_memory(error, "the rows of a copy in a schedule");
     op.name = memoi_copy_name(MEMO_COPY_ON_DEVICE);
@@ -4723,7 +4770,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
                                         memoi_to_heads_bytes(shape, x), error);
     if (status || !u->queue->device) return status;
-    status = u->comm->group_begin(u->comm, error);
+    status = memo_group_begin(u->comm, error);
     packed = u->staging;
     for (step = 1; !status && step < ud; step++) {
         int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
@@ -4738,8 +4785,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
                 from_rank, x->type, error);
         if (peer.n != n_heads) packed += peer.n * unit * n_rows;
     }
-    return status ? status
-                  : u->comm->group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+    return status ? status : memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
@@ -4764,7 +4810,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1, memoi_to_rows_bytes(shape, x),
                                     error);
     if (!status && u->queue->device) {
-        status = u->comm->group_begin(u->comm, error);
+        status = memo_group_begin(u->comm, error);
         for (step = 1; !status && step < ud; step++) {
             int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
             peer = memoi_heads_of(shape, x->is_kv, from_rank);
@@ -4776,8 +4822,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
                     n_local * peer.n * x->n, from_rank, x->type, error);
             packed += peer.n * unit * n_rows;
         }
-        if (!status)
-            status = u->comm->group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+        if (!status) status = memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
     }
     if (!status && sums) status = memoi_sp_fill(u->queue, sums, n_rows * n_heads * unit, error);
     for (b = 0; !status && b < shape->n_batch; b++) {
@@ -4976,12 +5021,12 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
                                             ring->costs->ring_latency_s, op.link_bytes);
     status = memoi_sp_announce(ring->queue, MEMOI_SP_RING, &op, error);
     if (status || !ring->queue->device) return status;
-    status = ring->comm->group_begin(ring->comm, error);
+    status = memo_group_begin(ring->comm, error);
     for (i = 0; i < list.n && !status; i++)
         status =
             memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i], n, list.to_ranks[i],
                                 (char*)list.to[i], n, list.from_ranks[i], list.types[i], error);
-    return status ? status : ring->comm->group_end(ring->comm, stream, error);
+    return status ? status : memo_group_end(ring->comm, stream, error);
 }
 
 MEMOI memo_status memoi_ring_exchange_end(memoi_ring* ring, int32_t s, memo_error* error) {
@@ -5582,10 +5627,9 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     a->queue.has_ranges = 1;
     a->queue.streams[MEMOI_SP_COMPUTE] = desc->stream;
     if (a->shape.layout.ring > 1) {
-        status = device->stream_create(device->context, "ring", 1, &a->queue.streams[MEMOI_SP_RING],
-                                       error);
+        status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
         for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-            status = device->event_create(device->context, &a->queue.events[i], error);
+            status = memo_event_create(device, &a->queue.events[i], error);
     }
     memoi_sp_sizes(&a->shape, &sizes);
     if (!status && (uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
@@ -5593,7 +5637,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
                                 "device_memory is not at a multiple of %d bytes",
                                 MEMOI_DEVICE_ALIGNMENT);
     if (!status && !desc->device_memory && sizes.device_bytes)
-        status = device->device_alloc(device->context, sizes.device_bytes, &a->memory, error);
+        status = memo_device_alloc(device, sizes.device_bytes, &a->memory, error);
     if (!status && sizes.device_bytes) {
         char* base = (char*)(desc->device_memory ? desc->device_memory : a->memory);
         memoi_sp_carve(&a->shape, base, 0, &a->forward);
@@ -5634,13 +5678,12 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     if (device) {
         /* The stream may still read the runs. */
         if (a->queue.streams[MEMOI_SP_COMPUTE])
-            device->stream_synchronize(device->context, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
+            memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
         if (a->queue.streams[MEMOI_SP_RING])
-            device->stream_destroy(device->context, a->queue.streams[MEMOI_SP_RING], NULL);
+            memo_stream_destroy(device, a->queue.streams[MEMOI_SP_RING], NULL);
         for (i = 0; i < MEMOI_SP_N_EVENTS; i++)
-            if (a->queue.events[i])
-                device->event_destroy(device->context, a->queue.events[i], NULL);
-        if (a->memory) device->device_free(device->context, a->memory, NULL);
+            if (a->queue.events[i]) memo_event_destroy(device, a->queue.events[i], NULL);
+        if (a->memory) memo_device_free(device, a->memory, NULL);
     }
     MEMO_FREE(a->runs);
     MEMO_FREE(a->first_run);
@@ -5663,7 +5706,7 @@ memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp attention: %lld documents, desc.max_documents was %lld",
                               (long long)layout->n_documents, (long long)a->max_documents);
-    status = device->stream_synchronize(device->context, a->queue.streams[MEMOI_SP_COMPUTE], error);
+    status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
     if (status) return status;
     a->shape.layout = *layout;
     memoi_sp_take_runs(layout, a->runs, a->first_run);
@@ -6623,19 +6666,19 @@ MEMOI memo_status memoi_measure_once(memo_comm* comm, const memo_device* d, memo
                                      memo_collective kind, memo_type type, int64_t count, char* x,
                                      memo_event* events, double* elapsed_s, memo_error* error) {
     char* share = x + comm->rank * count * memo_type_bytes(type);
-    memo_status status = comm->barrier(comm, stream, error);
-    if (!status) status = d->event_record(d->context, events[0], stream, error);
+    memo_status status = memo_barrier(comm, stream, error);
+    if (!status) status = memo_event_record(d, events[0], stream, error);
     if (status) return status;
     if (kind == MEMO_COLLECTIVE_ALL_REDUCE)
-        status = comm->all_reduce(comm, stream, x, x, count, type, MEMO_REDUCTION_SUM, error);
+        status = memo_all_reduce(comm, stream, x, x, count, type, MEMO_REDUCTION_SUM, error);
     else if (kind == MEMO_COLLECTIVE_ALL_GATHER)
-        status = comm->all_gather(comm, stream, share, x, count, type, error);
+        status = memo_all_gather(comm, stream, share, x, count, type, error);
     else
         status =
-            comm->reduce_scatter(comm, stream, x, share, count, type, MEMO_REDUCTION_SUM, error);
-    if (!status) status = d->event_record(d->context, events[1], stream, error);
-    if (!status) status = d->stream_synchronize(d->context, stream, error);
-    return status ? status : d->event_elapsed(d->context, events[0], events[1], elapsed_s, error);
+            memo_reduce_scatter(comm, stream, x, share, count, type, MEMO_REDUCTION_SUM, error);
+    if (!status) status = memo_event_record(d, events[1], stream, error);
+    if (!status) status = memo_stream_synchronize(d, stream, error);
+    return status ? status : memo_event_elapsed(d, events[0], events[1], elapsed_s, error);
 }
 
 /* The slowest rank's.  host: pinned, for device: n doubles each. */
@@ -6643,14 +6686,12 @@ MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, mem
                                       double* on_device, double* host, int32_t n,
                                       memo_error* error) {
     int64_t n_bytes = n * (int64_t)sizeof(double);
-    memo_status status =
-        d->copy(d->context, stream, MEMO_COPY_TO_DEVICE, on_device, host, n_bytes, error);
+    memo_status status = memo_copy(d, stream, MEMO_COPY_TO_DEVICE, on_device, host, n_bytes, error);
     if (!status)
-        status = comm->all_reduce(comm, stream, on_device, on_device, n, MEMO_TYPE_F64,
-                                  MEMO_REDUCTION_MAX, error);
-    if (!status)
-        status = d->copy(d->context, stream, MEMO_COPY_TO_HOST, host, on_device, n_bytes, error);
-    return status ? status : d->stream_synchronize(d->context, stream, error);
+        status = memo_all_reduce(comm, stream, on_device, on_device, n, MEMO_TYPE_F64,
+                                 MEMO_REDUCTION_MAX, error);
+    if (!status) status = memo_copy(d, stream, MEMO_COPY_TO_HOST, host, on_device, n_bytes, error);
+    return status ? status : memo_stream_synchronize(d, stream, error);
 }
 
 memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_stream stream,
@@ -6671,12 +6712,11 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
                               "an all-reduce, all-gather or reduce-scatter of 1 to 2^40 elements "
                               "can be measured");
     largest *= memo_type_bytes(type) * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size);
-    status = d->device_alloc(d->context, largest, &x, error);
-    if (!status) status = d->fill(d->context, stream, x, 0, largest, error);
-    if (!status)
-        status = d->device_alloc(d->context, n * (int64_t)sizeof(double), &on_device, error);
-    if (!status) status = d->host_alloc(d->context, n * (int64_t)sizeof(double), &host, error);
-    for (k = 0; k < 2 && !status; k++) status = d->event_create(d->context, &events[k], error);
+    status = memo_device_alloc(d, largest, &x, error);
+    if (!status) status = memo_fill(d, stream, x, 0, largest, error);
+    if (!status) status = memo_device_alloc(d, n * (int64_t)sizeof(double), &on_device, error);
+    if (!status) status = memo_host_alloc(d, n * (int64_t)sizeof(double), &host, error);
+    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &events[k], error);
     for (k = 0; k < n && !status; k++) {
         for (run = -1; run < MEMOI_MEASURE_RUNS && !status; run++) {
             status = memoi_measure_once(comm, d, stream, kind, type, counts[k], (char*)x, events,
@@ -6689,12 +6729,12 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     if (!status)
         status = memoi_measure_share(comm, d, stream, (double*)on_device, (double*)host, n, error);
     if (!status) memcpy(measured_s, host, (size_t)n * sizeof(double));
-    if (status) (void)d->stream_synchronize(d->context, stream, NULL);
+    if (status) (void)memo_stream_synchronize(d, stream, NULL);
     for (k = 0; k < 2; k++)
-        if (events[k]) (void)d->event_destroy(d->context, events[k], NULL);
-    if (host) (void)d->host_free(d->context, host, NULL);
-    if (on_device) (void)d->device_free(d->context, on_device, NULL);
-    if (x) (void)d->device_free(d->context, x, NULL);
+        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
+    if (host) (void)memo_host_free(d, host, NULL);
+    if (on_device) (void)memo_device_free(d, on_device, NULL);
+    if (x) (void)memo_device_free(d, x, NULL);
     return status;
 }
 
@@ -6886,11 +6926,11 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
         (memo_event*)memoi_calloc(blocks->passes[0].schedule->n_events, sizeof(memo_event));
     if (!blocks->events) return memoi_no_memory(error, "overlapped blocks");
     for (k = 0; k < blocks->passes[0].schedule->n_events && !status; k++) {
-        status = d->event_create(d->context, &blocks->events[k], error);
+        status = memo_event_create(d, &blocks->events[k], error);
         blocks->n_events += !status;
     }
     if (!status && !blocks->desc.comm_stream) {
-        status = d->stream_create(d->context, "comm", 1, &blocks->desc.comm_stream, error);
+        status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
         blocks->owns_comm_stream = !status;
     }
     return status;
@@ -6923,13 +6963,10 @@ void memo_blocks_destroy(memo_blocks* blocks) {
     int32_t k;
     if (!blocks) return;
     d = blocks->desc.device;
-    (void)d->stream_synchronize(d->context, blocks->desc.compute_stream, NULL);
-    if (blocks->desc.comm_stream)
-        (void)d->stream_synchronize(d->context, blocks->desc.comm_stream, NULL);
-    for (k = 0; k < blocks->n_events; k++)
-        (void)d->event_destroy(d->context, blocks->events[k], NULL);
-    if (blocks->owns_comm_stream)
-        (void)d->stream_destroy(d->context, blocks->desc.comm_stream, NULL);
+    (void)memo_stream_synchronize(d, blocks->desc.compute_stream, NULL);
+    if (blocks->desc.comm_stream) (void)memo_stream_synchronize(d, blocks->desc.comm_stream, NULL);
+    for (k = 0; k < blocks->n_events; k++) (void)memo_event_destroy(d, blocks->events[k], NULL);
+    if (blocks->owns_comm_stream) (void)memo_stream_destroy(d, blocks->desc.comm_stream, NULL);
     for (k = 0; k < 2; k++) {
         memo_schedule_destroy(blocks->passes[k].schedule);
         MEMO_FREE(blocks->passes[k].steps);
@@ -6993,10 +7030,10 @@ MEMOI memo_status memoi_blocks_rows(const memo_blocks* blocks, memo_block_functi
     memo_status status = memoi_blocks_callback(blocks, function, block, part, is_input_saved, 0,
                                                desc->comm_stream, error);
     if (status) return status;
-    return desc->comm->all_gather(desc->comm, desc->comm_stream,
-                                  (const char*)rows +
-                                      desc->comm->rank * share * memo_type_bytes(desc->type),
-                                  rows, share, desc->type, error);
+    return memo_all_gather(desc->comm, desc->comm_stream,
+                           (const char*)rows +
+                               desc->comm->rank * share * memo_type_bytes(desc->type),
+                           rows, share, desc->type, error);
 }
 
 MEMOI memo_status memoi_blocks_reduce(const memo_blocks* blocks, void* buffer, int64_t count,
@@ -7004,12 +7041,12 @@ MEMOI memo_status memoi_blocks_reduce(const memo_blocks* blocks, void* buffer, i
     const memo_blocks_desc* desc = &blocks->desc;
     int64_t share = count / desc->comm->size;
     if (!desc->schedule.is_scattered)
-        return desc->comm->all_reduce(desc->comm, desc->comm_stream, buffer, buffer, count,
-                                      desc->type, MEMO_REDUCTION_SUM, error);
-    return desc->comm->reduce_scatter(desc->comm, desc->comm_stream, buffer,
-                                      (char*)buffer +
-                                          desc->comm->rank * share * memo_type_bytes(desc->type),
-                                      share, desc->type, MEMO_REDUCTION_SUM, error);
+        return memo_all_reduce(desc->comm, desc->comm_stream, buffer, buffer, count, desc->type,
+                               MEMO_REDUCTION_SUM, error);
+    return memo_reduce_scatter(desc->comm, desc->comm_stream, buffer,
+                               (char*)buffer +
+                                   desc->comm->rank * share * memo_type_bytes(desc->type),
+                               share, desc->type, MEMO_REDUCTION_SUM, error);
 }
 
 MEMOI memo_status memoi_blocks_communicate(const memo_blocks* blocks, const memoi_blocks_step* step,
@@ -7055,7 +7092,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     told.n_reads = op->n_reads;
     told.writes = told.reads + op->n_reads;
     told.n_writes = op->n_writes;
-    return d->annotate(d->context, stream, &told, error);
+    return memo_annotate(d, stream, &told, error);
 }
 
 MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backward, int64_t index,
@@ -7068,9 +7105,9 @@ MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backwa
     memo_stream stream = op->stream == 0 ? blocks->desc.compute_stream : blocks->desc.comm_stream;
     memo_status status;
     if (op->kind == MEMO_OP_RECORD)
-        return d->event_record(d->context, blocks->events[op->event], stream, error);
+        return memo_event_record(d, blocks->events[op->event], stream, error);
     if (op->kind == MEMO_OP_WAIT)
-        return d->event_wait(d->context, blocks->events[op->event], stream, error);
+        return memo_event_wait(d, blocks->events[op->event], stream, error);
     status = memoi_blocks_announce(blocks, pass->schedule, index, stream, error);
     if (status) return status;
     return memoi_blocks_is_comm(step->kind)
@@ -7150,19 +7187,19 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
             "other",
             (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
-    status = world->split(world, rank / degree, rank, "tensor", &comms->tensor, error);
-    if (!status) status = world->split(world, rank % degree, rank, "data", &comms->data, error);
+    status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
+    if (!status) status = memo_comm_split(world, rank % degree, rank, "data", &comms->data, error);
     if (!status && next_degree && next_degree != degree)
-        status = world->split(world, rank / high * low + rank % low, rank, "across", &comms->across,
-                              error);
+        status = memo_comm_split(world, rank / high * low + rank % low, rank, "across",
+                                 &comms->across, error);
     if (status) memo_degree_comms_destroy(comms);
     return status;
 }
 
 void memo_degree_comms_destroy(memo_degree_comms* comms) {
-    if (comms->tensor) comms->tensor->destroy(comms->tensor);
-    if (comms->data) comms->data->destroy(comms->data);
-    if (comms->across) comms->across->destroy(comms->across);
+    memo_comm_destroy(comms->tensor);
+    memo_comm_destroy(comms->data);
+    memo_comm_destroy(comms->across);
     memset(comms, 0, sizeof *comms);
 }
 
@@ -7363,8 +7400,8 @@ memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* com
     memo_status status = memoi_embedding_launch(host_device, stream, memoi_embedding_forward_run,
                                                 table, out, share, tokens, n_rows, hidden, error);
     if (status) return status;
-    return comm->all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
-                            MEMO_REDUCTION_SUM, error);
+    return memo_all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
+                           MEMO_REDUCTION_SUM, error);
 }
 
 memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
@@ -7455,14 +7492,14 @@ memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm, m
     status = memo_host_device_launch(host_device, stream, memoi_entropy_max_run, &args, sizeof args,
                                      error);
     if (!status)
-        status = comm->all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
-                                  MEMO_REDUCTION_MAX, error);
+        status = memo_all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_MAX, error);
     if (!status)
         status = memo_host_device_launch(host_device, stream, memoi_entropy_sum_run, &args,
                                          sizeof args, error);
     if (!status)
-        status = comm->all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
-                                  MEMO_REDUCTION_SUM, error);
+        status = memo_all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_SUM, error);
     if (!status)
         status = memo_host_device_launch(host_device, stream, memoi_entropy_loss_run, &args,
                                          sizeof args, error);

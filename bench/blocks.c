@@ -109,12 +109,11 @@ static memo_blocks_desc desc_of(rank* r, const memo_device* device, memo_block_b
 static memo_status run_once(rank* r, memo_blocks* blocks, double* measured_s, memo_error* error) {
     memo_device* d = r->device;
     double begin_s;
-    if (r->comm->barrier(r->comm, r->stream, error) ||
-        d->stream_synchronize(d->context, r->stream, error))
+    if (memo_barrier(r->comm, r->stream, error) || memo_stream_synchronize(d, r->stream, error))
         return error->status;
     begin_s = now_s();
     if (memo_blocks_forward(blocks, error) || memo_blocks_backward(blocks, error) ||
-        d->stream_synchronize(d->context, r->stream, error))
+        memo_stream_synchronize(d, r->stream, error))
         return error->status;
     *measured_s = now_s() - begin_s;
     return MEMO_STATUS_OK;
@@ -157,9 +156,9 @@ static memo_status run_all(rank* r, memo_error* error) {
     memo_blocks_desc desc;
     void* address;
     int k;
-    memo_status status = d->stream_create(d->context, "compute", 0, &r->stream, error);
+    memo_status status = memo_stream_create(d, "compute", 0, &r->stream, error);
     for (k = 0; k < 2 * N_PARTS && !status; k++) {
-        status = d->device_alloc(d->context, COUNT * sizeof(float), &address, error);
+        status = memo_device_alloc(d, COUNT * sizeof(float), &address, error);
         if (status) break;
         r->buffers[k] = (float*)address;
         memset(address, 0, COUNT * sizeof(float));
@@ -178,7 +177,7 @@ static memo_status run_all(rank* r, memo_error* error) {
 static void* rank_main(void* argument) {
     rank* r = (rank*)argument;
     r->status = run_all(r, &r->error);
-    if (r->status) r->comm->abort(r->comm);
+    if (r->status) memo_comm_abort(r->comm);
     return NULL;
 }
 
@@ -222,7 +221,7 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
             status = ranks[i].status;
             *error = ranks[i].error;
         }
-        comms[i]->destroy(comms[i]);
+        memo_comm_destroy(comms[i]);
     }
     for (i = 0; i < N_RANKS; i++) memo_host_device_destroy(devices[i]);
     for (k = 0; k < N_RUNS; k++)

@@ -35,32 +35,32 @@ static inline double median(double* values, int n) {
 
 static inline void* device_memory(const memo_device* device, int64_t size_bytes) {
     void* address = NULL;
-    check(device->device_alloc(device->context, size_bytes, &address, &error));
+    check(memo_device_alloc(device, size_bytes, &address, &error));
     return address;
 }
 static inline void* host_memory(const memo_device* device, int64_t size_bytes) {
     void* address = NULL;
-    check(device->host_alloc(device->context, size_bytes, &address, &error));
+    check(memo_host_alloc(device, size_bytes, &address, &error));
     return address;
 }
 static inline memo_stream new_stream(const memo_device* device, const char* name,
                                      int32_t priority) {
     memo_stream stream = NULL;
-    check(device->stream_create(device->context, name, priority, &stream, &error));
+    check(memo_stream_create(device, name, priority, &stream, &error));
     return stream;
 }
 static inline memo_event new_event(const memo_device* device) {
     memo_event event = NULL;
-    check(device->event_create(device->context, &event, &error));
+    check(memo_event_create(device, &event, &error));
     return event;
 }
 static inline void record(const memo_device* device, memo_event event, memo_stream stream) {
-    check(device->event_record(device->context, event, stream, &error));
+    check(memo_event_record(device, event, stream, &error));
 }
 static inline double elapsed_s(const memo_device* device, memo_event begin, memo_event end) {
     double seconds = 0;
-    check(device->event_synchronize(device->context, end, &error));
-    check(device->event_elapsed(device->context, begin, end, &seconds, &error));
+    check(memo_event_synchronize(device, end, &error));
+    check(memo_event_elapsed(device, begin, end, &seconds, &error));
     return seconds;
 }
 

@@ -261,7 +261,7 @@ static void announce(const policy* w, const char* what, int32_t layer) {
     if (!w->device->annotate) return;
     snprintf(name, sizeof name, "%s %d", what, (int)layer);
     op.name = name;
-    check(w->device->annotate(w->device->context, w->compute, &op, &error));
+    check(memo_annotate(w->device, w->compute, &op, &error));
 }
 
 static void attention(const policy* w) {
@@ -406,7 +406,7 @@ static void step(policy* w) {
 /* --- measuring --- */
 
 static void synchronize(const policy* w) {
-    check(w->device->stream_synchronize(w->device->context, w->compute, &error));
+    check(memo_stream_synchronize(w->device, w->compute, &error));
 }
 
 static memo_swap_desc swap_desc(const policy* w, memo_swap_tensor* tensors) {
@@ -443,8 +443,7 @@ static void open_way(policy* w, const memo_device* device) {
 static void close_way(policy* w) {
     synchronize(w);
     memo_swap_destroy(w->swap);
-    if (w->compute != chain.compute)
-        check(w->device->stream_destroy(w->device->context, w->compute, &error));
+    if (w->compute != chain.compute) check(memo_stream_destroy(w->device, w->compute, &error));
 }
 
 static digest read_digest(const policy* w) {
@@ -492,8 +491,8 @@ static measured_step measure(const policy* w, int round, const Enqueue& enqueue)
     record(w->device, end, w->compute);
     m.seconds = elapsed_s(w->device, begin, end);
     m.result = read_digest(w);
-    check(w->device->event_destroy(w->device->context, begin, &error));
-    check(w->device->event_destroy(w->device->context, end, &error));
+    check(memo_event_destroy(w->device, begin, &error));
+    check(memo_event_destroy(w->device, end, &error));
     return m;
 }
 
@@ -539,19 +538,19 @@ static void bare_copies(int64_t size_bytes, double* bytes_per_s) {
         double seconds[5];
         for (int k = -1; k < 5; k++) {
             record(d, begin, stream);
-            check(d->copy(d->context, stream, (memo_copy_kind)way, way ? on_device : on_host,
-                          way ? on_host : on_device, size_bytes, &error));
+            check(memo_copy(d, stream, (memo_copy_kind)way, way ? on_device : on_host,
+                            way ? on_host : on_device, size_bytes, &error));
             record(d, end, stream);
             double once = elapsed_s(d, begin, end);
             if (k >= 0) seconds[k] = once;
         }
         bytes_per_s[way] = (double)size_bytes / median(seconds, 5);
     }
-    check(d->event_destroy(d->context, begin, &error));
-    check(d->event_destroy(d->context, end, &error));
-    check(d->stream_destroy(d->context, stream, &error));
-    check(d->device_free(d->context, on_device, &error));
-    check(d->host_free(d->context, on_host, &error));
+    check(memo_event_destroy(d, begin, &error));
+    check(memo_event_destroy(d, end, &error));
+    check(memo_stream_destroy(d, stream, &error));
+    check(memo_device_free(d, on_device, &error));
+    check(memo_host_free(d, on_host, &error));
 }
 
 static void write_timeline(const memo_schedule* schedule, const memo_simulation* times,

@@ -50,8 +50,7 @@ __global__ static void fill_numbers(uint32_t* to, int64_t n) {
 static double copy_rate(double n_bytes) {
     int64_t n_copied = n_bytes / 2 < (double)n_array_bytes ? (int64_t)(n_bytes / 2) : n_array_bytes;
     double seconds;
-    TIME(seconds,
-         check(device->copy(device->context, stream, MEMO_COPY_ON_DEVICE, b, a, n_copied, &error)));
+    TIME(seconds, check(memo_copy(device, stream, MEMO_COPY_ON_DEVICE, b, a, n_copied, &error)));
     return 2 * (double)n_copied / seconds;
 }
 
@@ -82,7 +81,7 @@ int main(int argc, char** argv) {
     b = (char*)device_memory(device, 4 * n);
     small = (char*)device_memory(device, 8 * n_rows);
     fill_numbers<<<1024, 256, 0, memo_cuda_stream(stream)>>>((uint32_t*)(void*)a, n);
-    check(device->copy(device->context, stream, MEMO_COPY_ON_DEVICE, b, a, 4 * n, &error));
+    check(memo_copy(device, stream, MEMO_COPY_ON_DEVICE, b, a, 4 * n, &error));
     printf("### Row kernels, 2^%d elements, rows of %d\n\n| kernel | rate | of a copy "
            "|\n|---|---|---|\n",
            log2_elements, (int)COLUMNS);
@@ -119,7 +118,7 @@ int main(int argc, char** argv) {
     merge.part_lse = (float*)(void*)small + n_rows;
     merge.n_rows = n_rows;
     merge.n_columns = COLUMNS;
-    check(device->fill(device->context, stream, small, 0, 8 * n_rows, &error));
+    check(memo_fill(device, stream, small, 0, 8 * n_rows, &error));
     TIME(seconds, check(memo_cuda_merge(stream, &merge, &error)));
     print("merge, part fp32", 12.0 * (double)n + 12.0 * (double)n_rows, seconds);
     merge.part_type = MEMO_TYPE_BF16;
@@ -176,9 +175,9 @@ int main(int argc, char** argv) {
         print(each.name, 6.0 * (double)n, seconds);
     }
     printf("\n");
-    check(device->event_destroy(device->context, begin_event, &error));
-    check(device->event_destroy(device->context, end_event, &error));
-    check(device->stream_destroy(device->context, stream, &error));
+    check(memo_event_destroy(device, begin_event, &error));
+    check(memo_event_destroy(device, end_event, &error));
+    check(memo_stream_destroy(device, stream, &error));
     memo_cuda_device_destroy(device);
     return 0;
 }

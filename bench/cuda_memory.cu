@@ -25,7 +25,7 @@ static void pin(const char* name, memo_cuda_device_desc desc, int64_t size_bytes
     address = host_memory(device, size_bytes);
     stats = memo_cuda_device_get_stats(device);
     begin_s = now_s();
-    check(device->host_free(device->context, address, &error));
+    check(memo_host_free(device, address, &error));
     printf("| %s: %s | %.3f s/GiB (release %.3f) |\n", name,
            memo_cuda_host_kind_name(stats.host_kind),
            stats.host_alloc_s / ((double)size_bytes / GIB),
@@ -88,9 +88,9 @@ static void copy_once(const link_ends* ends, int ways, int64_t piece_bytes, doub
             char* on_device = ends->on_device[way] + at;
             char* on_host = ends->on_host[way] + at;
             if (!(ways >> way & 1)) continue;
-            check(device->copy(device->context, ends->streams[way], (memo_copy_kind)way,
-                               way ? on_device : on_host, way ? on_host : on_device, piece_bytes,
-                               &error));
+            check(memo_copy(device, ends->streams[way], (memo_copy_kind)way,
+                            way ? on_device : on_host, way ? on_host : on_device, piece_bytes,
+                            &error));
         }
     }
     for (int way = 0; way < 2; way++)
@@ -142,11 +142,11 @@ static void copies(const memo_device* device) {
     }
     printf("\n");
     for (int way = 0; way < 2; way++) {
-        check(device->stream_destroy(device->context, ends.streams[way], &error));
-        check(device->event_destroy(device->context, ends.begin[way], &error));
-        check(device->event_destroy(device->context, ends.end[way], &error));
-        check(device->device_free(device->context, ends.on_device[way], &error));
-        check(device->host_free(device->context, ends.on_host[way], &error));
+        check(memo_stream_destroy(device, ends.streams[way], &error));
+        check(memo_event_destroy(device, ends.begin[way], &error));
+        check(memo_event_destroy(device, ends.end[way], &error));
+        check(memo_device_free(device, ends.on_device[way], &error));
+        check(memo_host_free(device, ends.on_host[way], &error));
     }
 }
 

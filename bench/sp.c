@@ -149,7 +149,7 @@ static void* rank_main(void* argument) {
     mesh_desc.ring = r->ring;
     mesh_desc.ulysses = r->ulysses;
     if (memo_mesh_create(r->comms[args->rank], &mesh_desc, &mesh, &error) ||
-        device->stream_create(device->context, "compute", 0, &desc.stream, &error))
+        memo_stream_create(device, "compute", 0, &desc.stream, &error))
         fail(&error);
     desc.device = device;
     desc.ring = mesh->ring;
@@ -160,10 +160,10 @@ static void* rank_main(void* argument) {
     desc.attention.user = &r->sleepers[args->rank];
     if (memo_sp_attention_get_sizes(&desc, &sizes, &error) ||
         memo_sp_attention_create(&desc, &attention, &error) ||
-        device->device_alloc(device->context, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes,
-                             &memory, &error) ||
-        device->fill(device->context, desc.stream, memory, 0,
-                     8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &error))
+        memo_device_alloc(device, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &memory,
+                          &error) ||
+        memo_fill(device, desc.stream, memory, 0,
+                  8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &error))
         fail(&error);
     next = (char*)memory;
     t.q = next;
@@ -176,7 +176,7 @@ static void* rank_main(void* argument) {
     t.d_v = next + 7 * share_bytes;
     t.saved = next + 8 * share_bytes;
     t.lse = (float*)(void*)(next + 8 * share_bytes + sizes.saved_bytes);
-    if (device->stream_synchronize(device->context, desc.stream, &error)) fail(&error);
+    if (memo_stream_synchronize(device, desc.stream, &error)) fail(&error);
     for (k = 0; k < 2 * r->repetitions; k++) {
         int is_backward = k % 2;
         int64_t before = mesh->ring->sent_bytes + mesh->ulysses->sent_bytes;
@@ -185,7 +185,7 @@ static void* rank_main(void* argument) {
         begin_s = now_s();
         if ((is_backward ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t,
                                                                                    &mask, &error) ||
-            device->stream_synchronize(device->context, desc.stream, &error))
+            memo_stream_synchronize(device, desc.stream, &error))
             fail(&error);
         pthread_barrier_wait(&r->barrier);
         if (args->rank == 0) {
@@ -196,7 +196,7 @@ static void* rank_main(void* argument) {
     }
     memo_sp_attention_destroy(attention);
     memo_mesh_destroy(mesh);
-    r->comms[args->rank]->destroy(r->comms[args->rank]);
+    memo_comm_destroy(r->comms[args->rank]);
     return NULL;
 }
 
@@ -313,7 +313,7 @@ static void report_host_attention(void) {
     layout_desc.n_tokens = 1024;
     if (memo_host_device_create(&device_desc, &device, &error) ||
         memo_layout_make(&layout_desc, &desc.layout, &error) ||
-        device->stream_create(device->context, "compute", 0, &desc.stream, &error))
+        memo_stream_create(device, "compute", 0, &desc.stream, &error))
         fail(&error);
     state.device = device;
     state.n_scores = 0;
@@ -326,7 +326,7 @@ static void report_host_attention(void) {
         double begin_s = now_s(), elapsed_s, flops;
         if ((k ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, &t, &mask,
                                                                          &error) ||
-            device->stream_synchronize(device->context, desc.stream, &error))
+            memo_stream_synchronize(device, desc.stream, &error))
             fail(&error);
         elapsed_s = now_s() - begin_s;
         flops = 1024.0 * 1025 / 2 * 64 * (k ? 10 : 4); /* of the pairs that the mask lets through */

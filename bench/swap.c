@@ -47,7 +47,7 @@ static void compute(memo_device* host, const memo_device* device, memo_stream st
     if (duration_s <= 0) return;
     what.name = name;
     what.duration_s = duration_s;
-    if (device->annotate) check(device->annotate(device->context, stream, &what, &error));
+    if (device->annotate) check(memo_annotate(device, stream, &what, &error));
     check(memo_host_device_sleep(host, stream, duration_s, &error));
 }
 
@@ -111,9 +111,9 @@ static run measure(memo_swap_mode whole, memo_swap_mode others, double alpha, do
     recorder_desc.device = host;
     check(memo_recorder_create(&recorder_desc, &recorder, &error));
     device = memo_recorder_device(recorder);
-    check(device->stream_create(device->context, "compute", 0, &stream, &error));
-    check(host->event_create(host->context, &begin, &error));
-    check(host->event_create(host->context, &end, &error));
+    check(memo_stream_create(device, "compute", 0, &stream, &error));
+    check(memo_event_create(host, &begin, &error));
+    check(memo_event_create(host, &end, &error));
     memset(tensors, 0, sizeof tensors);
     for (t = 0; t < 3; t++) {
         tensors[t].name = t < 2 ? "whole" : "others";
@@ -131,21 +131,21 @@ static run measure(memo_swap_mode whole, memo_swap_mode others, double alpha, do
     check(memo_swap_create(&desc, &swap, &error));
     memo_recorder_pause(recorder);
     step(host, device, stream, swap, recompute_s); /* warms up */
-    check(host->stream_synchronize(host->context, stream, &error));
+    check(memo_stream_synchronize(host, stream, &error));
     memo_recorder_resume(recorder);
-    check(host->event_record(host->context, begin, stream, &error));
+    check(memo_event_record(host, begin, stream, &error));
     step(host, device, stream, swap, recompute_s);
-    check(host->event_record(host->context, end, stream, &error));
-    check(host->stream_synchronize(host->context, stream, &error));
-    check(host->event_elapsed(host->context, begin, end, &result.step_s, &error));
+    check(memo_event_record(host, end, stream, &error));
+    check(memo_stream_synchronize(host, stream, &error));
+    check(memo_event_elapsed(host, begin, end, &result.step_s, &error));
     check(memo_swap_get_stats(swap, &stats, &error));
     result.stall_s = stats.forward_stall_s + stats.backward_stall_s;
     check(memo_recorder_schedule(recorder, &schedule, &error));
     simulate(schedule, bytes_per_s, &result);
     memo_swap_destroy(swap);
-    host->event_destroy(host->context, begin, NULL);
-    host->event_destroy(host->context, end, NULL);
-    device->stream_destroy(device->context, stream, NULL);
+    memo_event_destroy(host, begin, NULL);
+    memo_event_destroy(host, end, NULL);
+    memo_stream_destroy(device, stream, NULL);
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);
     return result;

@@ -118,17 +118,17 @@ static double measure(trainer* t, const memo_swap_desc* desc) {
     memo_event begin, end;
     double elapsed_s;
     check(memo_swap_create(desc, &swap, &error));
-    check(device->event_create(device->context, &begin, &error));
-    check(device->event_create(device->context, &end, &error));
+    check(memo_event_create(device, &begin, &error));
+    check(memo_event_create(device, &end, &error));
     step(t, swap);
-    check(device->stream_synchronize(device->context, t->compute, &error));
-    check(device->event_record(device->context, begin, t->compute, &error));
+    check(memo_stream_synchronize(device, t->compute, &error));
+    check(memo_event_record(device, begin, t->compute, &error));
     step(t, swap);
-    check(device->event_record(device->context, end, t->compute, &error));
-    check(device->stream_synchronize(device->context, t->compute, &error));
-    check(device->event_elapsed(device->context, begin, end, &elapsed_s, &error));
-    device->event_destroy(device->context, begin, NULL);
-    device->event_destroy(device->context, end, NULL);
+    check(memo_event_record(device, end, t->compute, &error));
+    check(memo_stream_synchronize(device, t->compute, &error));
+    check(memo_event_elapsed(device, begin, end, &elapsed_s, &error));
+    memo_event_destroy(device, begin, NULL);
+    memo_event_destroy(device, end, NULL);
     memo_swap_destroy(swap);
     return elapsed_s;
 }
@@ -272,7 +272,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     disk_bytes_per_s = disk_over_link * host_desc.to_host_bytes_per_s;
     trainer_set_length(&t, n_rows);
     check(memo_host_device_create(&host_desc, &t.host, &error));
-    check(t.host->stream_create(t.host->context, "compute", 0, &t.compute, &error));
+    check(memo_stream_create(t.host, "compute", 0, &t.compute, &error));
     profile_desc.device = t.host;
     profile_desc.compute_stream = t.compute;
     profile_desc.forward = trainer_forward;
@@ -293,7 +293,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
                       (int64_t)(capacities[i].device_layers * layer_bytes),
                       (int64_t)(capacities[i].host_layers * layer_bytes), disk_bytes_per_s,
                       repetitions, worst);
-    t.host->stream_destroy(t.host->context, t.compute, NULL);
+    memo_stream_destroy(t.host, t.compute, NULL);
     memo_host_device_destroy(t.host);
 }
 

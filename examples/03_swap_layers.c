@@ -46,7 +46,7 @@ static memo_status step(memo_device* device, memo_stream stream, memo_swap* swap
             (back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, e))
             return e->status;
     }
-    return device->stream_synchronize(device->context, stream, e);
+    return memo_stream_synchronize(device, stream, e);
 }
 
 int main(void) {
@@ -63,11 +63,10 @@ int main(void) {
     desc.n_layers = N_LAYERS;
     desc.n_rows = N_ROWS;
     desc.alpha = 0.5;
-    int failed =
-        memo_host_device_create(&device_desc, &device, &error) ||
-        device->stream_create(device->context, "compute", 0, &desc.compute_stream, &error) ||
-        (desc.device = device, memo_swap_create(&desc, &swap, &error)) ||
-        step(device, desc.compute_stream, swap, &error);
+    int failed = memo_host_device_create(&device_desc, &device, &error) ||
+                 memo_stream_create(device, "compute", 0, &desc.compute_stream, &error) ||
+                 (desc.device = device, memo_swap_create(&desc, &swap, &error)) ||
+                 step(device, desc.compute_stream, swap, &error);
     if (failed) fprintf(stderr, "03_swap_layers: %s\n", error.message);
     if (!failed)
         printf("%d layers of %d KiB: device %d KiB, host %d KiB; last gradient %.4f\n", N_LAYERS,

@@ -44,17 +44,17 @@ static memo_status use(const memo_device* d, memo_error* error) {
     const int64_t row = 1024, n_rows = 1024;
     void *on_device, *on_host;
     memo_stream stream;
-    if (d->device_alloc(d->context, row * n_rows, &on_device, error) ||
-        d->host_alloc(d->context, row * n_rows, &on_host, error) ||
-        d->stream_create(d->context, "work", 0, &stream, error))
+    if (memo_device_alloc(d, row * n_rows, &on_device, error) ||
+        memo_host_alloc(d, row * n_rows, &on_host, error) ||
+        memo_stream_create(d, "work", 0, &stream, error))
         return error->status;
     memset(on_host, 7, (size_t)(row * n_rows));
-    if (d->copy(d->context, stream, MEMO_COPY_TO_DEVICE, on_device, on_host, row * n_rows, error) ||
-        d->copy_rows(d->context, stream, MEMO_COPY_TO_HOST, on_host, row, on_device, 2 * row, row,
-                     n_rows / 2, error) ||
-        d->copy_rows(d->context, stream, MEMO_COPY_TO_DEVICE, on_device, 2 * row, on_host, row, row,
-                     n_rows / 2, error) ||
-        d->stream_synchronize(d->context, stream, error))
+    if (memo_copy(d, stream, MEMO_COPY_TO_DEVICE, on_device, on_host, row * n_rows, error) ||
+        memo_copy_rows(d, stream, MEMO_COPY_TO_HOST, on_host, row, on_device, 2 * row, row,
+                       n_rows / 2, error) ||
+        memo_copy_rows(d, stream, MEMO_COPY_TO_DEVICE, on_device, 2 * row, on_host, row, row,
+                       n_rows / 2, error) ||
+        memo_stream_synchronize(d, stream, error))
         return error->status;
     printf("the row that came back begins with %d\n", *(const char*)on_host);
     return MEMO_STATUS_OK;

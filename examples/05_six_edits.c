@@ -154,7 +154,7 @@ static memo_status train(memo_swap_desc* desc, int n_steps, const char* name, me
     memo_status status = memo_swap_get_sizes(desc, &sizes, e);
     if (!status) status = plan_step(&sizes, &plan, e);
     if (!status) status = memo_host_device_create(&device_desc, &device, e);
-    if (!status) status = device->stream_create(device->context, "compute", 0, &stream, e);
+    if (!status) status = memo_stream_create(device, "compute", 0, &stream, e);
     arena_desc.device = desc->device = device;
     arena_desc.plan = plan;
     desc->compute_stream = stream;
@@ -163,7 +163,7 @@ static memo_status train(memo_swap_desc* desc, int n_steps, const char* name, me
     if (!status) status = memo_swap_create(desc, &swap, e);
     memset(grads, 0, sizeof grads);
     for (int i = 0; i < n_steps && !status; i++) status = step(arena, swap, device, stream, e);
-    if (stream && device->stream_synchronize(device->context, stream, status ? NULL : e) && !status)
+    if (stream && memo_stream_synchronize(device, stream, status ? NULL : e) && !status)
         status = e->status;
     if (!status)
         printf("%s device %d KiB, host %d KiB", name,

@@ -38,8 +38,7 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
     if (device) {
         set<<<256, 256, 0, memo_cuda_stream(stream)>>>((float*)x, 0.5f);
         if (memo_cuda_add(stream, &first, error) || memo_cuda_add(stream, &second, error) ||
-            device->copy(device->context, stream, MEMO_COPY_TO_HOST, result, z, sizeof *result,
-                         error))
+            memo_copy(device, stream, MEMO_COPY_TO_HOST, result, z, sizeof *result, error))
             return error->status;
     }
     if (memo_arena_free(arena, y, error) || memo_arena_free(arena, z, error)) return error->status;
@@ -58,8 +57,8 @@ int main(void) {
     void* result = NULL;
     int failed =
         memo_cuda_device_create(&device_desc, &device, &error) ||
-        device->stream_create(device->context, "compute", 0, &stream, &error) ||
-        device->host_alloc(device->context, sizeof(float), &result, &error) ||
+        memo_stream_create(device, "compute", 0, &stream, &error) ||
+        memo_host_alloc(device, sizeof(float), &result, &error) ||
         memo_trace_create(&trace, &error) ||
         (record.trace = trace, memo_arena_create(&record, &dry, &error)) ||
         step(dry, NULL, NULL, NULL, &error) || memo_plan_from_trace(trace, 0, &plan, &error) ||
@@ -67,7 +66,7 @@ int main(void) {
         (replay.device = device, replay.plan = plan, memo_arena_create(&replay, &arena, &error));
     for (int k = 0; k < 100 && !failed; k++)
         failed = step(arena, device, stream, (float*)result, &error) != MEMO_STATUS_OK;
-    failed = failed || device->stream_synchronize(device->context, stream, &error);
+    failed = failed || memo_stream_synchronize(device, stream, &error);
     if (failed)
         fprintf(stderr, "06_cuda_arena: %s\n", error.message);
     else
@@ -78,7 +77,7 @@ int main(void) {
     memo_arena_destroy(dry);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
-    if (stream) device->stream_destroy(device->context, stream, NULL);
+    if (stream) memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
     return failed;
 }

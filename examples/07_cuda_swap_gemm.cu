@@ -87,9 +87,9 @@ static memo_status run(memo_device* d, memo_stream stream, int is_swapped, memo_
     if (memo_swap_create(&desc, &swap, e)) return e->status;
     memo_status status = step(swap, memo_cuda_stream(stream), e);
     if (!status)
-        status = d->copy(d->context, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw,
-                         sizeof(float) * DW, e);
-    if (!status) status = d->stream_synchronize(d->context, stream, e);
+        status =
+            memo_copy(d, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw, sizeof(float) * DW, e);
+    if (!status) status = memo_stream_synchronize(d, stream, e);
     printf("%s: %d MiB on the device, %d MiB on the host\n", is_swapped ? "swap" : "keep",
            (int)(memo_swap_sizes_of(swap).device_bytes >> 20),
            (int)(memo_swap_sizes_of(swap).host_bytes >> 20));
@@ -104,13 +104,13 @@ int main(void) {
     memo_stream stream = NULL;
     memo_error e;
     int failed = memo_cuda_device_create(&desc, &d, &e) ||
-                 d->stream_create(d->context, "compute", 0, &stream, &e) ||
-                 d->device_alloc(d->context, w_bytes, (void**)&w, &e) ||
-                 d->device_alloc(d->context, w_bytes, (void**)&dw, &e) ||
-                 d->device_alloc(d->context, x_bytes, (void**)&value, &e) ||
-                 d->device_alloc(d->context, x_bytes, (void**)&next, &e) ||
-                 d->host_alloc(d->context, w_bytes, (void**)&dw_of[0], &e) ||
-                 d->host_alloc(d->context, w_bytes, (void**)&dw_of[1], &e);
+                 memo_stream_create(d, "compute", 0, &stream, &e) ||
+                 memo_device_alloc(d, w_bytes, (void**)&w, &e) ||
+                 memo_device_alloc(d, w_bytes, (void**)&dw, &e) ||
+                 memo_device_alloc(d, x_bytes, (void**)&value, &e) ||
+                 memo_device_alloc(d, x_bytes, (void**)&next, &e) ||
+                 memo_host_alloc(d, w_bytes, (void**)&dw_of[0], &e) ||
+                 memo_host_alloc(d, w_bytes, (void**)&dw_of[1], &e);
     if (!failed && (cublasCreate(&blas) || cublasSetStream(blas, memo_cuda_stream(stream))))
         failed = memo_error_set(&e, MEMO_STATUS_DEVICE, "cublasCreate failed") != 0;
     if (!failed) set<<<DW / 256, 256, 0, memo_cuda_stream(stream)>>>(w, 0.08f);
@@ -119,7 +119,7 @@ int main(void) {
     int is_same = !failed && memcmp(dw_of[0], dw_of[1], (size_t)w_bytes) == 0;
     if (!failed) printf("%s gradients\n", is_same ? "the same" : "OTHER");
     if (blas) cublasDestroy(blas);
-    if (stream) d->stream_destroy(d->context, stream, NULL);
+    if (stream) memo_stream_destroy(d, stream, NULL);
     memo_cuda_device_destroy(d);
     return !is_same;
 }

@@ -30,9 +30,8 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
         if (!status) status = memo_arena_alloc(arena, 4 * n_tokens * row_bytes, 0, &moment, e);
         /* What a kernel would write: the last rows are there, like all others. */
         if (!status)
-            status =
-                device->fill(device->context, stream,
-                             (char*)moment + (4 * n_tokens - 16) * row_bytes, 0, 16 * row_bytes, e);
+            status = memo_fill(device, stream, (char*)moment + (4 * n_tokens - 16) * row_bytes, 0,
+                               16 * row_bytes, e);
         if (!status) status = memo_arena_free(arena, moment, e);
     }
     for (int i = N_LAYERS - 1; i >= 0 && !status; i--) {
@@ -54,14 +53,13 @@ int main(void) {
     memo_error e;
     size_t free_bytes, total_bytes;
     device_desc.phantom_bytes = (int64_t)2 << 40;
-    int failed = memo_cuda_device_create(&device_desc, &device, &e) ||
-                 device->stream_create(device->context, "compute", 0, &stream, &e) ||
-                 memo_trace_create(&trace, &e) ||
-                 (desc.device = device, desc.trace = trace, memo_arena_create(&desc, &arena, &e)) ||
-                 step(arena, device, stream, n_tokens, &e) ||
-                 device->stream_synchronize(device->context, stream, &e) ||
-                 memo_plan_from_trace(trace, 0, &plan, &e) || memo_plan_solve(plan, NULL, &e) ||
-                 memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &e);
+    int failed =
+        memo_cuda_device_create(&device_desc, &device, &e) ||
+        memo_stream_create(device, "compute", 0, &stream, &e) || memo_trace_create(&trace, &e) ||
+        (desc.device = device, desc.trace = trace, memo_arena_create(&desc, &arena, &e)) ||
+        step(arena, device, stream, n_tokens, &e) || memo_stream_synchronize(device, stream, &e) ||
+        memo_plan_from_trace(trace, 0, &plan, &e) || memo_plan_solve(plan, NULL, &e) ||
+        memo_cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", &e);
     if (failed)
         fprintf(stderr, "08_cuda_phantom: %s\n", e.message);
     else
@@ -71,7 +69,7 @@ int main(void) {
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
-    if (stream) device->stream_destroy(device->context, stream, NULL);
+    if (stream) memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
     return failed;
 }

@@ -171,8 +171,7 @@ static memo_status train(thread_rank* rank, memo_error* error) {
     if (status) return status;
     status = memo_blocks_forward(blocks, error);
     if (!status) status = memo_blocks_backward(blocks, error);
-    if (!status)
-        status = rank->device->stream_synchronize(rank->device->context, rank->stream, error);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
     if (!status && rank->comm->rank == 0) {
         print_order(blocks, 0);
         print_order(blocks, 1);

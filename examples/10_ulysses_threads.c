@@ -45,7 +45,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     for (int i = 0; i < 5; i++) {
         int64_t row = i == 0 || i == 3 ? Q_ROW : KV_ROW;
         int64_t n_bytes = i == 4 ? sizes.lse_bytes : desc.layout.local_tokens * row * 4;
-        if (d->device_alloc(d->context, n_bytes, &memory[i], error)) return error->status;
+        if (memo_device_alloc(d, n_bytes, &memory[i], error)) return error->status;
         memset(memory[i], 0, (size_t)n_bytes);
     }
     memset(&t, 0, sizeof t);
@@ -58,9 +58,9 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     error->status = MEMO_STATUS_OK;
     if (memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &causal, error))
-        d->stream_synchronize(d->context, r->stream, NULL); /* what has begun must end */
+        memo_stream_synchronize(d, r->stream, NULL); /* what has begun must end */
     else
-        d->stream_synchronize(d->context, r->stream, error);
+        memo_stream_synchronize(d, r->stream, error);
     memo_layout_gather(&desc.layout, r->comm->rank, 1, sizeof out[0], memory[3], out);
     if (!error->status && r->comm->rank == 0)
         printf("rank 0 holds %d tokens, works on %d tokens of %d heads, and sends %d bytes\n",

@@ -59,8 +59,8 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     if (memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &mask, error) ||
         memo_layout_sum_loss(r->comm, r->stream, sums, error))
-        d->stream_synchronize(d->context, r->stream, NULL); /* the arrays here are still in use */
-    else if (!d->stream_synchronize(d->context, r->stream, error) && me == 0)
+        memo_stream_synchronize(d, r->stream, NULL); /* the arrays here are still in use */
+    else if (!memo_stream_synchronize(d, r->stream, error) && me == 0)
         printf("%.0f labels of all ranks: the loss is the sum over them, divided by this\n",
                sums[1]);
     memo_layout_gather(&desc.layout, me, 1, sizeof out[0], my_out, out);

@@ -95,7 +95,7 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     t.v = rows[1];
     t.out = rows[2];
     t.lse = rows[3];
-    if (device->stream_create(device->context, "compute", 0, &desc.stream, error) ||
+    if (memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &causal, error) ||
         memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* notices a lost peer, too */
@@ -122,10 +122,10 @@ int main() {
     if (memo_cuda_device_create(&device_desc, &device, &error) ||
         memo_comm_create_nccl(&desc, &comm, &error) || attend_rows(comm, device, &error)) {
         fprintf(stderr, "12_ring_nccl: %s\n", error.message);
-        if (comm) comm->abort(comm); /* so that nobody waits for this rank */
+        if (comm) memo_comm_abort(comm); /* so that nobody waits for this rank */
         return 1;
     }
-    comm->destroy(comm);
+    memo_comm_destroy(comm);
     memo_cuda_device_destroy(device);
     return 0;
 }

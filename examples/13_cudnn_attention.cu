@@ -395,11 +395,11 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     t.d_v = rows[7];
     t.lse = lse;
     if (memo_layout_make(&layout, &desc.layout, error) ||
-        device->stream_create(device->context, "compute", 0, &desc.stream, error) ||
+        memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &mask, error) ||
         memo_sp_attention_backward(attention, &t, &mask, error) ||
-        device->stream_synchronize(device->context, desc.stream, error))
+        memo_stream_synchronize(device, desc.stream, error))
         return error->status;
     for (int i = 0; i < 4; i++) {
         double off = 0, norm = 0;

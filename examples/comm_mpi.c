@@ -41,14 +41,14 @@ static memo_status work(memo_comm* comm, memo_device* device, memo_stream stream
     status = memo_mesh_create(comm, &desc, &mesh, error);
     if (status) return status;
     /* All of this is enqueued at once; the stream runs it in order. */
-    if (comm->group_begin(comm, error) ||
-        comm->send(comm, stream, &mine, 1, MEMO_TYPE_I64, next, error) ||
-        comm->receive(comm, stream, &before, 1, MEMO_TYPE_I64, previous, error) ||
-        comm->group_end(comm, stream, error) ||
-        comm->all_reduce(comm, stream, &mine, &sum, 1, MEMO_TYPE_I64, MEMO_REDUCTION_SUM, error) ||
-        mesh->ring->all_reduce(mesh->ring, stream, &mine, &half_sum, 1, MEMO_TYPE_I64,
-                               MEMO_REDUCTION_SUM, error) ||
-        device->stream_synchronize(device->context, stream, error))
+    if (memo_group_begin(comm, error) ||
+        memo_send(comm, stream, &mine, 1, MEMO_TYPE_I64, next, error) ||
+        memo_receive(comm, stream, &before, 1, MEMO_TYPE_I64, previous, error) ||
+        memo_group_end(comm, stream, error) ||
+        memo_all_reduce(comm, stream, &mine, &sum, 1, MEMO_TYPE_I64, MEMO_REDUCTION_SUM, error) ||
+        memo_all_reduce(mesh->ring, stream, &mine, &half_sum, 1, MEMO_TYPE_I64, MEMO_REDUCTION_SUM,
+                        error) ||
+        memo_stream_synchronize(device, stream, error))
         return error->status; /* the mesh is left to the end of the process: MPI may still use it */
     memo_mesh_destroy(mesh);
     printf("rank %d of %d: the one before is %lld, the sum is %lld, of my half %lld\n",
@@ -66,14 +66,14 @@ int main(int argc, char** argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     if (memo_host_device_create(&desc, &device, &error) ||
-        device->stream_create(device->context, "comm", 0, &stream, &error) ||
+        memo_stream_create(device, "comm", 0, &stream, &error) ||
         comm_mpi_create(MPI_COMM_WORLD, device, 30, 1, &comm, &error) ||
         work(comm, device, stream, &error)) {
         fprintf(stderr, "%s\n", error.message);
         MPI_Abort(MPI_COMM_WORLD, 1);
         return 1;
     }
-    comm->destroy(comm);
+    memo_comm_destroy(comm);
     memo_host_device_destroy(device);
     MPI_Finalize();
     return 0;

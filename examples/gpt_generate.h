@@ -138,8 +138,8 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
                               "no host memory for the parameters of all ranks");
     status = gpt_get_parameters(model, shares + model->share.tensor_rank * n, error);
     if (!status && size > 1)
-        status = ranks->all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
-                                   shares, n, GPT_TYPE, error);
+        status = memo_all_gather(ranks, model->compute, shares + model->share.tensor_rank * n,
+                                 shares, n, GPT_TYPE, error);
     if (!status) status = gpt_wait(model, error);
     for (t = 0; t < gpt_n_parameter_tensors(one) && !status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);

@@ -410,9 +410,9 @@ static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, gpt_need
     int i;
     for (i = 0; i < 2; i++)
         if (!gpt_is_silent(model) && begins[i] < ends[i])
-            model->status = model->device.copy(
-                model->device.context, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(&to, begins[i]),
-                gpt_at(&from, begins[i]), (ends[i] - begins[i]) * to.row_bytes, &model->error);
+            model->status = memo_copy(&model->device, model->compute, MEMO_COPY_ON_DEVICE,
+                                      gpt_at(&to, begins[i]), gpt_at(&from, begins[i]),
+                                      (ends[i] - begins[i]) * to.row_bytes, &model->error);
 }
 
 /* x: the residual stream (rows, hidden), in place. */
@@ -503,8 +503,8 @@ static void gpt_classify(gpt_model* model, gpt_rows dx, gpt_rows x, const uint8_
     snprintf(model->phase, sizeof model->phase, "classifier");
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
     if (!gpt_is_silent(model))
-        model->status = model->device.fill(model->device.context, model->compute, gpt_at(&dx, 0), 0,
-                                           n * dx.row_bytes, &model->error);
+        model->status = memo_fill(&model->device, model->compute, gpt_at(&dx, 0), 0,
+                                  n * dx.row_bytes, &model->error);
     for (begin = 0; begin < n; begin = end) {
         end = gpt_min(begin + model->chunk_rows, n);
         normed = gpt_take(model, begin, end, hidden);
@@ -538,8 +538,7 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to, const uint8_t* tokens
     if (gpt_is_silent(model)) return;
     staging = model->staging + half * 2 * model->n_rows;
     if (model->is_copying[half])
-        model->status =
-            device->event_synchronize(device->context, model->tokens_copied[half], &model->error);
+        model->status = memo_event_synchronize(device, model->tokens_copied[half], &model->error);
     if (model->status) return;
     for (row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
@@ -553,11 +552,11 @@ static void gpt_copy_tokens(gpt_model* model, uint8_t* to, const uint8_t* tokens
     }
     model->is_copying[half] = 1;
     model->half = 1 - half;
-    model->status = device->copy(device->context, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
-                                 2 * model->n_rows, &model->error);
+    model->status = memo_copy(device, model->compute, MEMO_COPY_TO_DEVICE, to, staging,
+                              2 * model->n_rows, &model->error);
     if (!model->status)
-        model->status = device->event_record(device->context, model->tokens_copied[half],
-                                             model->compute, &model->error);
+        model->status =
+            memo_event_record(device, model->tokens_copied[half], model->compute, &model->error);
 }
 
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens,
@@ -663,15 +662,15 @@ static void gpt_end_step(gpt_model* model) {
     const memo_device* device = &model->device;
     if (model->status) return;
     if ((model->status =
-             device->copy(device->context, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
-                          model->totals, GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
-        (model->status = device->fill(device->context, model->compute, model->totals, 0,
-                                      GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
-        (model->status = device->fill(device->context, model->compute, model->gradients, 0,
-                                      gpt_gradient_bytes(model), &model->error)))
+             memo_copy(device, model->compute, MEMO_COPY_TO_HOST, model->host_totals, model->totals,
+                       GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
+        (model->status = memo_fill(device, model->compute, model->totals, 0,
+                                   GPT_N_TOTALS * (int64_t)sizeof(double), &model->error)) ||
+        (model->status = memo_fill(device, model->compute, model->gradients, 0,
+                                   gpt_gradient_bytes(model), &model->error)))
         return;
     model->is_reduced = 0;
-    model->status = device->stream_synchronize(device->context, model->compute, &model->error);
+    model->status = memo_stream_synchronize(device, model->compute, &model->error);
 }
 
 static memo_status gpt_refuse_dry_run(gpt_model* model, memo_error* error) {
@@ -742,16 +741,16 @@ GPT_FUNCTION double gpt_votes(const gpt_model* model) {
 
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
     if (gpt_refuse_dry_run(model, error)) return MEMO_STATUS_INVALID_STATE;
-    return model->device.stream_synchronize(model->device.context, model->compute, error);
+    return memo_stream_synchronize(&model->device, model->compute, error);
 }
 
 /* Copies all parameters or gradients, and waits. */
 static memo_status gpt_copy_flat(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
                                  memo_error* error) {
     const memo_device* device = &model->device;
-    memo_status status = device->copy(device->context, model->compute, kind, to, from,
-                                      model->layout.n * (int64_t)sizeof(gpt_real), error);
-    return status ? status : device->stream_synchronize(device->context, model->compute, error);
+    memo_status status = memo_copy(device, model->compute, kind, to, from,
+                                   model->layout.n * (int64_t)sizeof(gpt_real), error);
+    return status ? status : memo_stream_synchronize(device, model->compute, error);
 }
 
 GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients,
@@ -765,12 +764,12 @@ GPT_FUNCTION memo_status gpt_get_gradients(gpt_model* model, gpt_real* gradients
     memset(gradients, 0, (size_t)model->layout.n * sizeof *gradients);
     for (b = 0; b < gpt_n_buckets(&model->config) && !model->status; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        model->status = device->copy(
-            device->context, model->compute, MEMO_COPY_TO_HOST, gradients + part.begin,
-            part.gradients, (part.end - part.begin) * (int64_t)sizeof(gpt_real), &model->error);
+        model->status = memo_copy(
+            device, model->compute, MEMO_COPY_TO_HOST, gradients + part.begin, part.gradients,
+            (part.end - part.begin) * (int64_t)sizeof(gpt_real), &model->error);
     }
     if (!model->status)
-        model->status = device->stream_synchronize(device->context, model->compute, &model->error);
+        model->status = memo_stream_synchronize(device, model->compute, &model->error);
     return gpt_finish(model, error);
 }
 
@@ -807,15 +806,13 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
     memo_swap_desc swap;
     void* pinned;
     int32_t i, t;
-    if ((model->status =
-             device->stream_create(device->context, "compute", 0, &model->compute, &model->error)))
+    if ((model->status = memo_stream_create(device, "compute", 0, &model->compute, &model->error)))
         return;
     for (i = 0; i < 2; i++)
-        if ((model->status =
-                 device->event_create(device->context, &model->tokens_copied[i], &model->error)))
+        if ((model->status = memo_event_create(device, &model->tokens_copied[i], &model->error)))
             return;
-    if ((model->status = device->host_alloc(device->context, gpt_staging_bytes(&model->config),
-                                            &pinned, &model->error)))
+    if ((model->status =
+             memo_host_alloc(device, gpt_staging_bytes(&model->config), &pinned, &model->error)))
         return;
     model->host_totals = (double*)pinned;
     model->staging = (uint8_t*)(model->host_totals + GPT_N_TOTALS);
@@ -856,9 +853,8 @@ static void gpt_initialise_rope(gpt_model* model, gpt_real* host) {
     gpt_rope_table(host, layout->n_tokens, head_size);
     memo_layout_scatter(layout, model->share.sequence_rank, 1, head_size * (int64_t)sizeof *host,
                         host, local);
-    model->status =
-        model->device.copy(model->device.context, model->compute, MEMO_COPY_TO_DEVICE, model->rope,
-                           local, gpt_rope_bytes(&model->config), &model->error);
+    model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->rope,
+                              local, gpt_rope_bytes(&model->config), &model->error);
 }
 
 /* Parameters, the table of RoPE, and zeros for all that is added to. */
@@ -877,15 +873,14 @@ static void gpt_initialise(gpt_model* model) {
         return;
     }
     for (i = 0; i < 4 && !model->status; i++)
-        model->status =
-            device->fill(device->context, model->compute, zeroed[i], 0, sizes[i], &model->error);
+        model->status = memo_fill(device, model->compute, zeroed[i], 0, sizes[i], &model->error);
     gpt_initial_parameters(&model->config, model->share.tensor_rank, host);
     if (!model->status)
         model->status =
             gpt_copy_flat(model, MEMO_COPY_TO_DEVICE, model->parameters, host, &model->error);
     if (!model->status) gpt_initialise_rope(model, host);
-    if (device->stream_synchronize(device->context, model->compute, NULL) && !model->status)
-        model->status = device->status(device->context, &model->error);
+    if (memo_stream_synchronize(device, model->compute, NULL) && !model->status)
+        model->status = memo_device_status(device, &model->error);
     free(host);
 }
 
@@ -997,15 +992,14 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (!model) return;
     device = &model->device;
     /* In the reverse order of creation; what was not created yet is NULL. */
-    if (model->compute) device->stream_synchronize(device->context, model->compute, NULL);
+    if (model->compute) memo_stream_synchronize(device, model->compute, NULL);
     gpt_destroy_blocks(model);
     if (model->attention) memo_sp_attention_destroy(model->attention);
     if (model->swap) memo_swap_destroy(model->swap);
-    if (model->host_totals) device->host_free(device->context, model->host_totals, NULL);
+    if (model->host_totals) memo_host_free(device, model->host_totals, NULL);
     for (i = 0; i < 2; i++)
-        if (model->tokens_copied[i])
-            device->event_destroy(device->context, model->tokens_copied[i], NULL);
-    if (model->compute) device->stream_destroy(device->context, model->compute, NULL);
+        if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
+    if (model->compute) memo_stream_destroy(device, model->compute, NULL);
     if (model->arena) memo_arena_destroy(model->arena);
     free(model->tensors);
     free(model);

@@ -219,8 +219,7 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
     announced.n_reads = op->n_reads;
     announced.writes = op->writes;
     announced.n_writes = op->n_writes;
-    model->status =
-        model->device.annotate(model->device.context, model->compute, &announced, &model->error);
+    model->status = memo_annotate(&model->device, model->compute, &announced, &model->error);
 }
 
 static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function function,

@@ -69,9 +69,9 @@ static void gpt_reduce_scatter(gpt_model* model, gpt_real* gradients, int64_t n)
     gpt_writes(&op, gradients + model->share.rank * n_part, n_part * (int64_t)sizeof *gradients);
     gpt_announce(model, &op);
     if (!model->status)
-        model->status = model->gradient->reduce_scatter(
-            model->gradient, model->compute, gradients, gradients + model->share.rank * n_part,
-            n_part, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+        model->status = memo_reduce_scatter(model->gradient, model->compute, gradients,
+                                            gradients + model->share.rank * n_part, n_part,
+                                            GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
 }
 
 /* With zero 2 a bucket has a gradient only while its backward runs. */
@@ -82,9 +82,8 @@ static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     model->bucket = gpt_take(model, 0, n, 1);
     model->bucket_begin = begin;
     if (!gpt_is_idle(model))
-        model->status =
-            model->device.fill(model->device.context, model->compute, gpt_at(&model->bucket, 0), 0,
-                               n * model->bucket.row_bytes, &model->error);
+        model->status = memo_fill(&model->device, model->compute, gpt_at(&model->bucket, 0), 0,
+                                  n * model->bucket.row_bytes, &model->error);
 }
 
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
@@ -118,9 +117,9 @@ static void gpt_reduce_gradients(gpt_model* model) {
         gpt_writes(&op, model->gradients, model->layout.n * (int64_t)sizeof(gpt_real));
         gpt_announce(model, &op);
         if (!model->status)
-            model->status = model->gradient->all_reduce(
-                model->gradient, model->compute, model->gradients, model->gradients,
-                model->layout.n, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+            model->status =
+                memo_all_reduce(model->gradient, model->compute, model->gradients, model->gradients,
+                                model->layout.n, GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
     }
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero == 1; b++)
         gpt_reduce_scatter(model, model->gradients + gpt_bucket_begin(model, b),
@@ -137,8 +136,8 @@ static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int 
     gpt_writes(&op, totals, n_bytes);
     gpt_announce(model, &op);
     if (!model->status)
-        model->status = ranks->all_reduce(ranks, model->compute, totals, totals, end - first,
-                                          MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error);
+        model->status = memo_all_reduce(ranks, model->compute, totals, totals, end - first,
+                                        MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error);
 }
 
 /* Loss and votes of all ranks; the squares too where each has summed its own part.  Tensor ranks
@@ -160,9 +159,9 @@ static void gpt_gather_parameters(gpt_model* model) {
         gpt_writes(&op, bucket, n * model->share.n_ranks * (int64_t)sizeof(gpt_real));
         gpt_announce(model, &op);
         if (!model->status)
-            model->status = model->gradient->all_gather(model->gradient, model->compute,
-                                                        model->parameters + part.begin, bucket, n,
-                                                        GPT_TYPE, &model->error);
+            model->status =
+                memo_all_gather(model->gradient, model->compute, model->parameters + part.begin,
+                                bucket, n, GPT_TYPE, &model->error);
     }
 }
 

@@ -146,7 +146,7 @@ static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* wh
     told.name = name;
     told.reads = told.writes = &range;
     told.n_reads = told.n_writes = 1;
-    return model->device.annotate(model->device.context, stream, &told, error);
+    return memo_annotate(&model->device, stream, &told, error);
 }
 
 /* Slices of the stream, or of its gradient, become those of the larger degree that comes next: this
@@ -170,10 +170,10 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
     status =
         gpt_tell(model, stream, "gather rows",
                  gpt_range(gpt_at(rows, to.begin), (to.end - to.begin) * rows->row_bytes), error);
-    return status ? status
-                  : across->all_gather(
-                        across, stream, gpt_at(rows, from.begin), gpt_at(rows, to.begin),
-                        (from.end - from.begin) * model->config.hidden, GPT_TYPE, error);
+    return status
+               ? status
+               : memo_all_gather(across, stream, gpt_at(rows, from.begin), gpt_at(rows, to.begin),
+                                 (from.end - from.begin) * model->config.hidden, GPT_TYPE, error);
 }
 
 /* The collective of the block that was called last: memo_blocks calls it right behind. */
@@ -195,7 +195,7 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const vo
     if (n == 0 || model->is_skipped) return MEMO_STATUS_OK;
     status = gpt_tell(model, stream, "sum over ranks",
                       gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
-    if (!status) status = ranks->all_reduce(ranks, stream, sum, sum, n, type, reduction, error);
+    if (!status) status = memo_all_reduce(ranks, stream, sum, sum, n, type, reduction, error);
     return status || next <= degree ? status
                                     : gpt_gather_slices(model, stream, degree, next, error);
 }
@@ -228,8 +228,8 @@ static void gpt_sum_layer_gradients(gpt_model* model) {
             gpt_writes(&op, sum, (end - begin) * (int64_t)sizeof *sum);
             gpt_announce(model, &op);
             if (!model->status)
-                model->status = ranks->all_reduce(ranks, model->compute, sum, sum, end - begin,
-                                                  GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
+                model->status = memo_all_reduce(ranks, model->compute, sum, sum, end - begin,
+                                                GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
         }
     }
 }
@@ -305,9 +305,9 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 
 static void gpt_clear_gradient(gpt_model* model, gpt_need rows) {
     if (!gpt_is_silent(model))
-        model->status = model->device.fill(
-            model->device.context, model->compute, gpt_at(&model->tensor.gradient, rows.begin), 0,
-            (rows.end - rows.begin) * model->tensor.gradient.row_bytes, &model->error);
+        model->status =
+            memo_fill(&model->device, model->compute, gpt_at(&model->tensor.gradient, rows.begin),
+                      0, (rows.end - rows.begin) * model->tensor.gradient.row_bytes, &model->error);
 }
 
 static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
@@ -394,10 +394,10 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
         gpt_compute_attention(model, layer, need, rows, t->partial);
         if (!gpt_is_idle(model) && middle.begin < middle.end)
             model->status =
-                t->ranks->all_reduce(t->ranks, model->compute, gpt_at(&t->partial, middle.begin),
-                                     gpt_at(&t->partial, middle.begin),
-                                     (middle.end - middle.begin) * model->config.hidden, GPT_TYPE,
-                                     MEMO_REDUCTION_SUM, &model->error);
+                memo_all_reduce(t->ranks, model->compute, gpt_at(&t->partial, middle.begin),
+                                gpt_at(&t->partial, middle.begin),
+                                (middle.end - middle.begin) * model->config.hidden, GPT_TYPE,
+                                MEMO_REDUCTION_SUM, &model->error);
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
                      gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
                      middle);

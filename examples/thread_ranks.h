@@ -16,9 +16,9 @@ typedef struct thread_rank {
 
 static void* thread_rank_main(void* argument) {
     thread_rank* r = (thread_rank*)argument;
-    r->status = r->device->stream_create(r->device->context, "compute", 0, &r->stream, &r->error);
+    r->status = memo_stream_create(r->device, "compute", 0, &r->stream, &r->error);
     if (!r->status) r->status = r->function(r, &r->error);
-    if (r->status) r->comm->abort(r->comm); /* so that nobody waits for this rank */
+    if (r->status) memo_comm_abort(r->comm); /* so that nobody waits for this rank */
     return NULL;
 }
 
@@ -33,7 +33,7 @@ static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** com
            !pthread_create(&threads[n_started], NULL, thread_rank_main, &ranks[n_started]))
         n_started++;
     if (n_started < n) { /* those that run would wait for it */
-        comms[n_started]->abort(comms[n_started]);
+        memo_comm_abort(comms[n_started]);
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no thread for rank %d",
                                 (int)n_started);
     }
@@ -76,7 +76,7 @@ thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, 
     if (!status) status = memo_comm_create_threads(&comm_desc, comms, error);
     if (!status) status = thread_ranks_start(ranks, comms, n, error);
     for (i = 0; i < n; i++)
-        if (comms[i]) comms[i]->destroy(comms[i]);
+        memo_comm_destroy(comms[i]);
     for (i = 0; i < n_devices; i++) memo_host_device_destroy(devices[i]);
     return status;
 }

@@ -133,7 +133,7 @@ static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
     run r;
     memo_status status = run_create(&r, rank, &call->j->options, call->plan, call->flags, error);
     if (!status) status = call->function(&r, call->j, call->result, error);
-    if (status) rank->comm->abort(rank->comm); /* streams may wait for messages that never come */
+    if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never come */
     run_destroy(&r);
     return status;
 }

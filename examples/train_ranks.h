@@ -71,7 +71,7 @@ static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_
         thread_rank_main(&rank);
         status = rank.status;
         if (status && error) *error = rank.error;
-        rank.comm->destroy(rank.comm);
+        memo_comm_destroy(rank.comm);
     }
     memo_host_device_destroy(device);
     return status;
@@ -321,9 +321,9 @@ static memo_status train_check_agreement(thread_rank* rank, const candidate* c, 
     memo_status status;
     bounds[0] = mine;
     bounds[1] = -mine;
-    status = rank->comm->all_reduce(rank->comm, rank->stream, bounds, bounds, 2, MEMO_TYPE_I64,
-                                    MEMO_REDUCTION_MAX, error);
-    if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
+    status = memo_all_reduce(rank->comm, rank->stream, bounds, bounds, 2, MEMO_TYPE_I64,
+                             MEMO_REDUCTION_MAX, error);
+    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
     if (!status && (bounds[0] != mine || bounds[1] != -mine))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -336,9 +336,9 @@ static memo_status train_check_agreement(thread_rank* rank, const candidate* c, 
 static memo_status train_share_profile(thread_rank* rank, memo_profile* profile,
                                        memo_error* error) {
     const memo_device* device = rank->device;
-    memo_status status = rank->comm->broadcast(rank->comm, rank->stream, profile,
-                                               (int64_t)sizeof *profile, MEMO_TYPE_U8, 0, error);
-    if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
+    memo_status status = memo_broadcast(rank->comm, rank->stream, profile, (int64_t)sizeof *profile,
+                                        MEMO_TYPE_U8, 0, error);
+    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
     return status;
 }
@@ -473,9 +473,8 @@ static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
     mine[2] = gpt_tensor_bytes(model);
     mine[1] =
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];
-    status =
-        rank->comm->all_gather(rank->comm, rank->stream, mine, of_ranks, 3, MEMO_TYPE_I64, error);
-    if (device->stream_synchronize(device->context, rank->stream, status ? NULL : error))
+    status = memo_all_gather(rank->comm, rank->stream, mine, of_ranks, 3, MEMO_TYPE_I64, error);
+    if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
     if (!status && train_rank_reports(rank))
         print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);

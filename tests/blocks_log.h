@@ -144,7 +144,7 @@ static inline memo_status log_all_reduce(memo_comm* comm, memo_stream stream, co
     blocks_log* log = (blocks_log*)comm->context;
     memo_comm* inner = log->inner.comm;
     log_reduce(log, stream, from, count);
-    return inner->all_reduce(inner, stream, from, to, count, type, reduction, e);
+    return memo_all_reduce(inner, stream, from, to, count, type, reduction, e);
 }
 static inline memo_status log_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
                                              void* to, int64_t count, memo_type type,
@@ -152,7 +152,7 @@ static inline memo_status log_reduce_scatter(memo_comm* comm, memo_stream stream
     blocks_log* log = (blocks_log*)comm->context;
     memo_comm* inner = log->inner.comm;
     log_reduce(log, stream, from, count * inner->size);
-    return inner->reduce_scatter(inner, stream, from, to, count, type, reduction, e);
+    return memo_reduce_scatter(inner, stream, from, to, count, type, reduction, e);
 }
 static inline memo_status log_all_gather(memo_comm* comm, memo_stream stream, const void* from,
                                          void* to, int64_t count, memo_type type, memo_error* e) {
@@ -162,7 +162,7 @@ static inline memo_status log_all_gather(memo_comm* comm, memo_stream stream, co
         log_wrong(log, "a gather that does not follow its rows",
                   log->n ? log->entries[log->n - 1].name : "first");
     log->gathers = NULL;
-    return inner->all_gather(inner, stream, from, to, count, type, e);
+    return memo_all_gather(inner, stream, from, to, count, type, e);
 }
 
 /* ---- the device ---- */
@@ -171,45 +171,45 @@ static inline memo_status log_stream_create(void* context, const char* name, int
                                             memo_stream* stream, memo_error* e) {
     blocks_log* log = (blocks_log*)context;
     const memo_device* inner = log->inner.device;
-    memo_status status = inner->stream_create(inner->context, name, priority, stream, e);
+    memo_status status = memo_stream_create(inner, name, priority, stream, e);
     if (!status) log->comm_stream = *stream;
     log->priority = priority;
     return status;
 }
 static inline memo_status log_stream_destroy(void* context, memo_stream stream, memo_error* e) {
     const memo_device* inner = ((blocks_log*)context)->inner.device;
-    return inner->stream_destroy(inner->context, stream, e);
+    return memo_stream_destroy(inner, stream, e);
 }
 static inline memo_status log_stream_synchronize(void* context, memo_stream stream, memo_error* e) {
     const memo_device* inner = ((blocks_log*)context)->inner.device;
-    return inner->stream_synchronize(inner->context, stream, e);
+    return memo_stream_synchronize(inner, stream, e);
 }
 static inline memo_status log_event_create(void* context, memo_event* event, memo_error* e) {
     const memo_device* inner = ((blocks_log*)context)->inner.device;
-    return inner->event_create(inner->context, event, e);
+    return memo_event_create(inner, event, e);
 }
 static inline memo_status log_event_destroy(void* context, memo_event event, memo_error* e) {
     const memo_device* inner = ((blocks_log*)context)->inner.device;
-    return inner->event_destroy(inner->context, event, e);
+    return memo_event_destroy(inner, event, e);
 }
 static inline memo_status log_event_record(void* context, memo_event event, memo_stream stream,
                                            memo_error* e) {
     blocks_log* log = (blocks_log*)context;
     const memo_device* inner = log->inner.device;
     log_add(log, MEMO_OP_RECORD, stream, "record")->event = event;
-    return inner->event_record(inner->context, event, stream, e);
+    return memo_event_record(inner, event, stream, e);
 }
 static inline memo_status log_event_wait(void* context, memo_event event, memo_stream stream,
                                          memo_error* e) {
     blocks_log* log = (blocks_log*)context;
     const memo_device* inner = log->inner.device;
     log_add(log, MEMO_OP_WAIT, stream, "wait")->event = event;
-    return inner->event_wait(inner->context, event, stream, e);
+    return memo_event_wait(inner, event, stream, e);
 }
 static inline memo_status log_annotate(void* context, memo_stream stream,
                                        const struct memo_op_desc* op, memo_error* e) {
     const memo_device* inner = ((blocks_log*)context)->inner.device;
-    return inner->annotate ? inner->annotate(inner->context, stream, op, e) : MEMO_STATUS_OK;
+    return inner->annotate ? memo_annotate(inner, stream, op, e) : MEMO_STATUS_OK;
 }
 
 /* desc is all but its schedule's times and its comm stream, which the blocks make themselves. */

@@ -573,8 +573,8 @@ static memo_status model_gather(blocks_model* m, float* rows, memo_error* error)
     int s;
     for (s = 0; s < m->setup->n_parts && m->setup->is_scattered && !status; s++)
         status =
-            comm->all_gather(comm, m->rank->stream, rows + s * count + comm->rank * (count / m->T),
-                             rows + s * count, count / m->T, MEMO_TYPE_F32, error);
+            memo_all_gather(comm, m->rank->stream, rows + s * count + comm->rank * (count / m->T),
+                            rows + s * count, count / m->T, MEMO_TYPE_F32, error);
     return status;
 }
 
@@ -612,8 +612,8 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
                                 m->labels, ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
         memo_linear_backward(&m->head, stream, m->logits, m->d_final, ROWS, error) ||
         memo_linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
-        comm->all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
-                         MEMO_REDUCTION_SUM, error) ||
+        memo_all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
+                        MEMO_REDUCTION_SUM, error) ||
         model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error) ||
         model_gather(m, m->d, error))
         return error->status;
@@ -721,7 +721,7 @@ static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_er
     }
     if (!status) status = memo_blocks_create(&desc, &blocks, e);
     for (step = 0; step < j->setup.n_steps && !status; step++) status = model_step(m, blocks, e);
-    if (!status) status = rank->device->stream_synchronize(rank->device->context, rank->stream, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     if (!status && recorder) {
         memo_schedule* recorded;
         status = memo_recorder_schedule(recorder, &recorded, e);

@@ -95,14 +95,14 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (recorder) memo_recorder_pause(recorder);
     if (!status && rank->comm->rank == t->failing_rank && !t->fails_later)
-        status = rank->device->device_alloc(rank->device->context, 512, &taken, error);
+        status = memo_device_alloc(rank->device, 512, &taken, error);
     desc.host_device = rank->device;
     desc.device = recorder ? memo_recorder_device(recorder) : rank->device;
     desc.plan = t->planned.plan;
     desc.mesh = mesh;
     if (!status) status = gpt_create(&desc, &model, error);
     if (!status) status = train_steps(t, rank, model, recorder, error);
-    if (status) rank->comm->abort(rank->comm);
+    if (status) memo_comm_abort(rank->comm);
     gpt_destroy(model);
     memo_mesh_destroy(mesh);
     memo_recorder_destroy(recorder);

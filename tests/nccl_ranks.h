@@ -27,8 +27,8 @@ static void nccl_count_failures(memo_comm* comm, memo_stream stream) {
     CHECK(failures != NULL);
     if (!failures) return;
     *failures = memo_test.failures;
-    CHECK_OK(comm->all_reduce(comm, stream, failures, failures, 1, MEMO_TYPE_I32,
-                              MEMO_REDUCTION_SUM, &error));
+    CHECK_OK(memo_all_reduce(comm, stream, failures, failures, 1, MEMO_TYPE_I32, MEMO_REDUCTION_SUM,
+                             &error));
     CHECK_OK(memo_comm_nccl_synchronize(comm, stream, 60, &error));
     if (*failures > memo_test.failures) memo_test.failures = *failures;
     cudaFree(failures);

@@ -351,8 +351,7 @@ static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_sch
                                void* to, const void* from, int64_t n_bytes, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
     memo_range read, written;
-    if (!schedule)
-        return device->copy(device->context, stream, MEMO_COPY_ON_DEVICE, to, from, n_bytes, error);
+    if (!schedule) return memo_copy(device, stream, MEMO_COPY_ON_DEVICE, to, from, n_bytes, error);
     read.begin = (uint64_t)(uintptr_t)from;
     written.begin = (uint64_t)(uintptr_t)to;
     read.end = read.begin + (uint64_t)n_bytes;
@@ -524,10 +523,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
         desc.device_memory = (void*)(((uintptr_t)scratch + 511) / 512 * 512);
     }
-    if (!status) status = device->memory_info(device->context, &free_bytes, &total_bytes, error);
+    if (!status) status = memo_memory_info(device, &free_bytes, &total_bytes, error);
     if (!status) status = memo_sp_attention_create(&desc, &attention, error);
     result->device_bytes = free_bytes;
-    if (!status) status = device->memory_info(device->context, &free_bytes, &total_bytes, error);
+    if (!status) status = memo_memory_info(device, &free_bytes, &total_bytes, error);
     if (status) return status;
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
@@ -600,11 +599,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         result->ulysses_backward_bytes = mesh->ulysses->sent_bytes - ulysses_bytes;
     }
     if (recorder) memo_recorder_pause(recorder);
-    if (status && rank == all->failing_rank) mesh->world->abort(mesh->world);
+    if (status && rank == all->failing_rank) memo_comm_abort(mesh->world);
     if (status)
-        (void)device->stream_synchronize(device->context, stream, NULL);
+        (void)memo_stream_synchronize(device, stream, NULL);
     else
-        status = device->stream_synchronize(device->context, stream, error);
+        status = memo_stream_synchronize(device, stream, error);
     result->elapsed_s += test_now_s();
     wait_for_all(all);
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
@@ -631,11 +630,9 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         }
         /* Rows of ranks in other processes are 0 here. */
         if (!status && all->is_alone && (t == OUT || t == D_Q || t == D_K || t == D_V))
-            status =
-                mesh->world->all_reduce(mesh->world, stream, all->w->typed[t], all->w->typed[t],
-                                        all->w->n[t], c->type, MEMO_REDUCTION_SUM, error);
-        if (!status && all->is_alone)
-            status = device->stream_synchronize(device->context, stream, error);
+            status = memo_all_reduce(mesh->world, stream, all->w->typed[t], all->w->typed[t],
+                                     all->w->n[t], c->type, MEMO_REDUCTION_SUM, error);
+        if (!status && all->is_alone) status = memo_stream_synchronize(device, stream, error);
         CASE_FREE(share[t]);
         CASE_FREE(other_share[t]);
     }
@@ -673,14 +670,14 @@ static void* rank_main(void* argument) {
             memo_recorder_pause(recorder);
         }
     }
-    if (!status) status = device->stream_create(device->context, "compute", 0, &stream, &error);
+    if (!status) status = memo_stream_create(device, "compute", 0, &stream, &error);
     if (!status) status = memo_mesh_create(all->comms[rank], &mesh_desc, &mesh, &error);
     if (!status) status = rank_steps(all, rank, device, stream, recorder, mesh, &error);
     if (status && all->failing_rank < 0) printf("# rank %d: %s\n", (int)rank, error.message);
     all->results[rank].status = status;
     memo_mesh_destroy(mesh);
     memo_recorder_destroy(recorder);
-    all->comms[rank]->destroy(all->comms[rank]);
+    memo_comm_destroy(all->comms[rank]);
     return NULL;
 }
 

@@ -107,7 +107,7 @@ static memo_status chain_announce(chain* c, const char* name, int is_written, in
     what.reads = what.writes = ranges;
     what.n_reads = is_written ? 0 : n;
     what.n_writes = is_written ? n : 0;
-    return c->device->annotate(c->device->context, c->compute, &what, error);
+    return memo_annotate(c->device, c->compute, &what, error);
 }
 
 static memo_status chain_launch(chain* c, memo_host_function function, int32_t layer,
@@ -172,8 +172,7 @@ static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_ca
 
 /* Makes the compute stream and the engine; c->host, c->device, c->desc and c->tensors are set. */
 static memo_status chain_open(chain* c, memo_error* error) {
-    memo_status status =
-        c->device->stream_create(c->device->context, "compute", 0, &c->compute, error);
+    memo_status status = memo_stream_create(c->device, "compute", 0, &c->compute, error);
     c->swap = NULL;
     c->n_wrong = 0;
     if (status) return status;
@@ -183,16 +182,16 @@ static memo_status chain_open(chain* c, memo_error* error) {
     if (c->has_rows) c->desc.rows = c->rows;
     status = memo_swap_create(&c->desc, &c->swap, error);
     if (status) {
-        c->device->stream_destroy(c->device->context, c->compute, NULL);
+        memo_stream_destroy(c->device, c->compute, NULL);
         c->compute = NULL;
     }
     return status;
 }
 
 static void chain_close(chain* c) {
-    if (c->compute) c->device->stream_synchronize(c->device->context, c->compute, NULL);
+    if (c->compute) memo_stream_synchronize(c->device, c->compute, NULL);
     memo_swap_destroy(c->swap);
-    if (c->compute) c->device->stream_destroy(c->device->context, c->compute, NULL);
+    if (c->compute) memo_stream_destroy(c->device, c->compute, NULL);
 }
 
 #endif

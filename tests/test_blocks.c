@@ -401,10 +401,10 @@ static memo_status mixed_exchange(thread_rank* rank, memo_comm* across, float* f
     const memo_device* d = rank->device;
     int64_t count = (int64_t)(n_from < n_to ? n_from : n_to) * HIDDEN;
     if (n_from < n_to)
-        return across->all_gather(across, rank->stream, from, to, count, MEMO_TYPE_F32, e);
+        return memo_all_gather(across, rank->stream, from, to, count, MEMO_TYPE_F32, e);
     if (n_from > n_to) from += across->rank * count;
-    return d->copy(d->context, rank->stream, MEMO_COPY_ON_DEVICE, to, from,
-                   count * (int64_t)sizeof(float), e);
+    return memo_copy(d, rank->stream, MEMO_COPY_ON_DEVICE, to, from, count * (int64_t)sizeof(float),
+                     e);
 }
 
 /* Forward through all stages, backward through all, gradients summed over the data-parallel ranks. */
@@ -433,12 +433,11 @@ static memo_status mixed_run(mixed_stage* m, thread_rank* rank, const mixed_job*
                                m[k - 1].n_rows, e))
                 return e->status;
         for (i = 0; i < MIXED_LINEARS; i++)
-            if (m[k].comms.data->all_reduce(m[k].comms.data, rank->stream, m[k].gradients[i],
-                                            m[k].gradients[i], mixed_size(&m[k], i), MEMO_TYPE_F32,
-                                            MEMO_REDUCTION_SUM, e))
+            if (memo_all_reduce(m[k].comms.data, rank->stream, m[k].gradients[i], m[k].gradients[i],
+                                mixed_size(&m[k], i), MEMO_TYPE_F32, MEMO_REDUCTION_SUM, e))
                 return e->status;
     }
-    return rank->device->stream_synchronize(rank->device->context, rank->stream, e);
+    return memo_stream_synchronize(rank->device, rank->stream, e);
 }
 
 static void mixed_result(mixed_stage* m, mixed_job* mix, int me) {
@@ -606,7 +605,7 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
     CHECK_OK(memo_comm_create_threads(&comm_desc, comms, &error));
     CHECK_OK(thread_ranks_start(ranks, comms, MEASURED_RANKS, &error));
     for (r = 0; r < MEASURED_RANKS; r++) {
-        comms[r]->destroy(comms[r]);
+        memo_comm_destroy(comms[r]);
         memo_host_device_destroy(devices[r]);
     }
 }
@@ -664,14 +663,14 @@ static memo_status profile_time(thread_rank* rank, double duration_s, double* me
     memo_event events[2] = {NULL, NULL};
     int k;
     memo_status status = MEMO_STATUS_OK;
-    for (k = 0; k < 2 && !status; k++) status = d->event_create(d->context, &events[k], e);
-    if (!status) status = d->event_record(d->context, events[0], rank->stream, e);
+    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &events[k], e);
+    if (!status) status = memo_event_record(d, events[0], rank->stream, e);
     if (!status) status = memo_host_device_sleep(rank->device, rank->stream, duration_s, e);
-    if (!status) status = d->event_record(d->context, events[1], rank->stream, e);
-    if (!status) status = d->stream_synchronize(d->context, rank->stream, e);
-    if (!status) status = d->event_elapsed(d->context, events[0], events[1], measured_s, e);
+    if (!status) status = memo_event_record(d, events[1], rank->stream, e);
+    if (!status) status = memo_stream_synchronize(d, rank->stream, e);
+    if (!status) status = memo_event_elapsed(d, events[0], events[1], measured_s, e);
     for (k = 0; k < 2; k++)
-        if (events[k]) (void)d->event_destroy(d->context, events[k], NULL);
+        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
     return status;
 }
 

@@ -51,8 +51,7 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
         for (i = 0; i < CASE_STREAMS; i++) {
             char name[16];
             snprintf(name, sizeof name, "r%d s%d", (int)r, i);
-            CHECK_OK(g->devices[r]->stream_create(g->devices[r]->context, name, 0,
-                                                  &g->cases[r].streams[i], &error));
+            CHECK_OK(memo_stream_create(g->devices[r], name, 0, &g->cases[r].streams[i], &error));
         }
     }
     if (desc) plain = *desc;
@@ -97,15 +96,13 @@ static void rig_synchronize(rig* g) {
     int i;
     for (r = 0; r < g->n_ranks; r++)
         for (i = 0; i < CASE_STREAMS; i++)
-            (void)g->devices[r]->stream_synchronize(g->devices[r]->context, g->cases[r].streams[i],
-                                                    NULL);
+            (void)memo_stream_synchronize(g->devices[r], g->cases[r].streams[i], NULL);
 }
 
 static void rig_end(rig* g) {
     int32_t r;
     rig_synchronize(g);
-    for (r = 0; r < g->n_ranks; r++)
-        if (g->comms[r]) g->comms[r]->destroy(g->comms[r]);
+    for (r = 0; r < g->n_ranks; r++) memo_comm_destroy(g->comms[r]);
     for (r = 0; r < g->n_ranks; r++) memo_host_device_destroy(g->devices[r]);
 }
 
@@ -267,11 +264,11 @@ static void sums_have_the_same_bits_whatever_the_timing(void) {
             memo_comm* comm = g.comms[r];
             memo_stream stream = g.cases[r].streams[0];
             CHECK_OK(memo_host_device_sleep(g.devices[r], stream, memo_test_real() * 2e-3, &error));
-            CHECK_OK(comm->all_reduce(comm, stream, from[r], to[r], count, type, MEMO_REDUCTION_SUM,
-                                      &error));
+            CHECK_OK(memo_all_reduce(comm, stream, from[r], to[r], count, type, MEMO_REDUCTION_SUM,
+                                     &error));
             CHECK_OK(memo_host_device_sleep(g.devices[r], stream, memo_test_real() * 1e-3, &error));
-            CHECK_OK(comm->reduce_scatter(comm, stream, from[r], part[r], count / n, type,
-                                          MEMO_REDUCTION_SUM, &error));
+            CHECK_OK(memo_reduce_scatter(comm, stream, from[r], part[r], count / n, type,
+                                         MEMO_REDUCTION_SUM, &error));
         }
         rig_synchronize(&g);
         for (r = 0; r < n; r++) {
@@ -294,8 +291,8 @@ static void a_nan_is_the_largest_on_every_rank(void) {
     for (r = 0; r < 3; r++) {
         x[r][0] = (float)r;
         x[r][1] = r == 1 ? (float)(zero / zero) : 5.0f;
-        CHECK_OK(g.comms[r]->all_reduce(g.comms[r], g.cases[r].streams[0], x[r], y[r], 2,
-                                        MEMO_TYPE_F32, MEMO_REDUCTION_MAX, &error));
+        CHECK_OK(memo_all_reduce(g.comms[r], g.cases[r].streams[0], x[r], y[r], 2, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_MAX, &error));
     }
     rig_synchronize(&g);
     for (r = 0; r < 3; r++) CHECK(y[r][0] == 2 && y[r][1] != y[r][1]);
@@ -313,22 +310,22 @@ static void nothing_is_a_count_too(void) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
         CHECK_OK(
-            comm->all_reduce(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
-        CHECK_OK(comm->all_gather(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, &error));
-        CHECK_OK(comm->reduce_scatter(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
-                                      &error));
-        CHECK_OK(comm->broadcast(comm, s, NULL, 0, MEMO_TYPE_F32, 2, &error));
-        CHECK_OK(memo_comm_all_to_all(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, &error));
-        CHECK_OK(memo_comm_all_to_all_v(comm, s, NULL, zeros, zeros, NULL, zeros, zeros,
-                                        MEMO_TYPE_F32, &error));
-        CHECK_OK(comm->group_begin(comm, &error));
-        CHECK_OK(comm->send(comm, s, NULL, 0, MEMO_TYPE_F32, (r + 1) % 3, &error));
-        CHECK_OK(comm->receive(comm, s, NULL, 0, MEMO_TYPE_F32, (r + 2) % 3, &error));
-        CHECK_OK(comm->group_end(comm, s, &error));
+            memo_all_reduce(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+        CHECK_OK(memo_all_gather(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, &error));
+        CHECK_OK(
+            memo_reduce_scatter(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+        CHECK_OK(memo_broadcast(comm, s, NULL, 0, MEMO_TYPE_F32, 2, &error));
+        CHECK_OK(memo_all_to_all(comm, s, NULL, NULL, 0, MEMO_TYPE_F32, &error));
+        CHECK_OK(memo_all_to_all_v(comm, s, NULL, zeros, zeros, NULL, zeros, zeros, MEMO_TYPE_F32,
+                                   &error));
+        CHECK_OK(memo_group_begin(comm, &error));
+        CHECK_OK(memo_send(comm, s, NULL, 0, MEMO_TYPE_F32, (r + 1) % 3, &error));
+        CHECK_OK(memo_receive(comm, s, NULL, 0, MEMO_TYPE_F32, (r + 2) % 3, &error));
+        CHECK_OK(memo_group_end(comm, s, &error));
     }
     rig_synchronize(&g);
     for (r = 0; r < 3; r++) {
-        CHECK_OK(g.comms[r]->status(g.comms[r], &error));
+        CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK(g.comms[r]->sent_bytes == 0);
     }
     rig_end(&g);
@@ -348,16 +345,16 @@ static void a_group_takes_what_comes_first(void) {
     for (i = 0; i < 20; i++) {
         if (!rig_begin(&g, 3, NULL)) return;
         for (r = 0; r < 3; r++) s[r] = g.cases[r].streams[0];
-        CHECK_OK(g.comms[0]->group_begin(g.comms[0], &error));
-        CHECK_OK(g.comms[0]->receive(g.comms[0], s[0], &y[0], 1, MEMO_TYPE_F32, 1, &error));
-        CHECK_OK(g.comms[0]->receive(g.comms[0], s[0], &y[1], 1, MEMO_TYPE_F32, 2, &error));
-        CHECK_OK(g.comms[0]->group_end(g.comms[0], s[0], &error));
-        CHECK_OK(g.comms[1]->receive(g.comms[1], s[1], &y[2], 1, MEMO_TYPE_F32, 2, &error));
-        CHECK_OK(g.comms[1]->send(g.comms[1], s[1], &x, 1, MEMO_TYPE_F32, 0, &error));
-        CHECK_OK(g.comms[2]->send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 0, &error));
-        CHECK_OK(g.comms[2]->send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 1, &error));
+        CHECK_OK(memo_group_begin(g.comms[0], &error));
+        CHECK_OK(memo_receive(g.comms[0], s[0], &y[0], 1, MEMO_TYPE_F32, 1, &error));
+        CHECK_OK(memo_receive(g.comms[0], s[0], &y[1], 1, MEMO_TYPE_F32, 2, &error));
+        CHECK_OK(memo_group_end(g.comms[0], s[0], &error));
+        CHECK_OK(memo_receive(g.comms[1], s[1], &y[2], 1, MEMO_TYPE_F32, 2, &error));
+        CHECK_OK(memo_send(g.comms[1], s[1], &x, 1, MEMO_TYPE_F32, 0, &error));
+        CHECK_OK(memo_send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 0, &error));
+        CHECK_OK(memo_send(g.comms[2], s[2], &x, 1, MEMO_TYPE_F32, 1, &error));
         rig_synchronize(&g);
-        for (r = 0; r < 3; r++) CHECK_OK(g.comms[r]->status(g.comms[r], &error));
+        for (r = 0; r < 3; r++) CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK(y[0] == 1 && y[1] == 1 && y[2] == 1);
         rig_end(&g);
     }
@@ -377,23 +374,23 @@ static void messages_wait_for_room(void) {
     for (i = 0; i < N; i++) x[i] = i;
     for (i = 0; i < N; i++) {
         if (i % 32 == 0) {
-            CHECK_OK(a->group_begin(a, &error));
-            CHECK_OK(b->group_begin(b, &error));
+            CHECK_OK(memo_group_begin(a, &error));
+            CHECK_OK(memo_group_begin(b, &error));
         }
-        CHECK_OK(a->send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
-        CHECK_OK(b->receive(b, g.cases[1].streams[0], &y[i], 1, MEMO_TYPE_I32, 0, &error));
+        CHECK_OK(memo_send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
+        CHECK_OK(memo_receive(b, g.cases[1].streams[0], &y[i], 1, MEMO_TYPE_I32, 0, &error));
         if (i % 32 == 31) {
-            CHECK_OK(a->group_end(a, g.cases[0].streams[0], &error));
-            CHECK_OK(b->group_end(b, g.cases[1].streams[0], &error));
+            CHECK_OK(memo_group_end(a, g.cases[0].streams[0], &error));
+            CHECK_OK(memo_group_end(b, g.cases[1].streams[0], &error));
         }
     }
     rig_synchronize(&g);
     CHECK(!memcmp(x, y, sizeof x));
     CHECK(a->sent_bytes == N * 4 && b->sent_bytes == 0);
-    CHECK_OK(a->group_begin(a, &error));
+    CHECK_OK(memo_group_begin(a, &error));
     for (i = 0; i < MEMOI_THREADS_MESSAGES; i++)
-        CHECK_OK(a->send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
-    CHECK(a->send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error) ==
+        CHECK_OK(memo_send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
+    CHECK(memo_send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "4096"), "%s", error.message);
     rig_end(&g);
@@ -414,21 +411,20 @@ static void messages_before_the_start_are_refused_when_full(void) {
     host.queue_operations = 2 * MEMOI_THREADS_MESSAGES;
     for (r = 0; r < 2; r++) {
         CHECK_OK(memo_host_device_create(&host, &devices[r], &error));
-        CHECK_OK(devices[r]->stream_create(devices[r]->context, "s", 0, &streams[r], &error));
+        CHECK_OK(memo_stream_create(devices[r], "s", 0, &streams[r], &error));
     }
     desc.n_ranks = 2;
     desc.devices = devices;
     CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
     for (; !status && n < 2 * MEMOI_THREADS_MESSAGES; n += !status)
-        status = comms[0]->send(comms[0], streams[0], &x[0], 1, MEMO_TYPE_I32, 1, &error);
+        status = memo_send(comms[0], streams[0], &x[0], 1, MEMO_TYPE_I32, 1, &error);
     CHECK(status == MEMO_STATUS_INVALID_STATE && n == MEMOI_THREADS_MESSAGES);
     for (i = 0; i < n; i++)
-        CHECK_OK(comms[1]->receive(comms[1], streams[1], &x[1], 1, MEMO_TYPE_I32, 0, &error));
+        CHECK_OK(memo_receive(comms[1], streams[1], &x[1], 1, MEMO_TYPE_I32, 0, &error));
     for (r = 0; r < 2; r++) CHECK_OK(memo_host_device_start(devices[r], &error));
-    for (r = 0; r < 2; r++)
-        CHECK_OK(devices[r]->stream_synchronize(devices[r]->context, streams[r], &error));
+    for (r = 0; r < 2; r++) CHECK_OK(memo_stream_synchronize(devices[r], streams[r], &error));
     CHECK(x[1] == 7);
-    for (r = 0; r < 2; r++) comms[r]->destroy(comms[r]);
+    for (r = 0; r < 2; r++) memo_comm_destroy(comms[r]);
     for (r = 0; r < 2; r++) memo_host_device_destroy(devices[r]);
 }
 
@@ -439,10 +435,10 @@ static void a_group_is_on_one_stream(void) {
     memo_comm* comm;
     if (!rig_begin(&g, 2, NULL)) return;
     comm = g.comms[0];
-    CHECK_OK(comm->group_begin(comm, &error));
-    CHECK_OK(comm->send(comm, g.cases[0].streams[0], &x, 1, MEMO_TYPE_I32, 1, &error));
-    CHECK(comm->group_end(comm, g.cases[0].streams[1], &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(comm->status(comm, &error));
+    CHECK_OK(memo_group_begin(comm, &error));
+    CHECK_OK(memo_send(comm, g.cases[0].streams[0], &x, 1, MEMO_TYPE_I32, 1, &error));
+    CHECK(memo_group_end(comm, g.cases[0].streams[1], &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_comm_status(comm, &error));
     CHECK(comm->sent_bytes == 0);
     rig_end(&g);
 }
@@ -460,13 +456,13 @@ static void expect_failure(rig* g, double start_s, double bound_s, const char* w
     for (r = 0; r < g->n_ranks; r++) {
         memo_comm* comm = g->comms[r];
         memset(&error, 0, sizeof error);
-        CHECK_CASE(comm->status(comm, &error) == MEMO_STATUS_COMM && strstr(error.message, words) &&
-                       strstr(error.message, more_words),
+        CHECK_CASE(memo_comm_status(comm, &error) == MEMO_STATUS_COMM &&
+                       strstr(error.message, words) && strstr(error.message, more_words),
                    "rank %d: %s", (int)r, error.message);
-        CHECK(comm->all_reduce(comm, g->cases[r].streams[0], &x, &x, 1, MEMO_TYPE_F32,
-                               MEMO_REDUCTION_SUM, &error) != MEMO_STATUS_OK);
-        CHECK(comm->group_begin(comm, &error) == MEMO_STATUS_COMM);
-        CHECK(comm->send(comm, g->cases[r].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error) ==
+        CHECK(memo_all_reduce(comm, g->cases[r].streams[0], &x, &x, 1, MEMO_TYPE_F32,
+                              MEMO_REDUCTION_SUM, &error) != MEMO_STATUS_OK);
+        CHECK(memo_group_begin(comm, &error) == MEMO_STATUS_COMM);
+        CHECK(memo_send(comm, g->cases[r].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error) ==
               MEMO_STATUS_COMM);
     }
     CHECK_CASE(now_s() - start_s < bound_s, "%g s", now_s() - start_s);
@@ -495,12 +491,11 @@ static void a_rank_that_never_comes_is_named(void) {
     int32_t r;
     if (!rig_begin(&g, 4, &desc)) return;
     for (r = 0; r < 4; r++)
-        CHECK(may_be_late(g.comms[r]->barrier(g.comms[r], g.cases[r].streams[0], &error)));
+        CHECK(may_be_late(memo_barrier(g.comms[r], g.cases[r].streams[0], &error)));
     for (r = 0; r < 4; r++)
         if (r != 2)
-            CHECK(
-                may_be_late(g.comms[r]->all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r],
-                                                   1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
+            CHECK(may_be_late(memo_all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r], 1,
+                                              MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
     expect_failure(&g, start, BOUND_S, "rank 2 of 'threads world' did not come to all_reduce",
                    "0.3 s");
     CHECK(now_s() - start >= 0.3);
@@ -515,14 +510,14 @@ static void a_peer_that_never_sends_is_named(void) {
     float x = 0;
     if (!rig_begin(&g, 3, &desc)) return;
     CHECK(may_be_late(
-        g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
+        memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
     expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' did not send 1 f32 that rank 0",
                    "0.2 s");
     rig_end(&g);
     start = now_s();
     if (!rig_begin(&g, 3, &desc)) return;
-    CHECK(may_be_late(
-        g.comms[2]->send(g.comms[2], g.cases[2].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
+    CHECK(
+        may_be_late(memo_send(g.comms[2], g.cases[2].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
     expect_failure(&g, start, BOUND_S,
                    "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
     rig_end(&g);
@@ -554,9 +549,9 @@ static void a_failed_device_is_noticed_by_all(void) {
             memo_status status;
             if (variant == 2 && r == 3) pause_s(0.1); /* it cannot even enqueue */
             status = variant == 1
-                         ? comm->receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
-                         : comm->all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
-                                            MEMO_REDUCTION_SUM, &error);
+                         ? memo_receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
+                         : memo_all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
+                                           MEMO_REDUCTION_SUM, &error);
             CHECK(may_be_late(status) || r == 3);
         }
         expect_failure(&g, start, BOUND_S, "rank 3", "the cat sat on the GPU");
@@ -573,16 +568,16 @@ static void a_rank_that_goes_is_noticed(void) {
     float x = 0;
     if (!rig_begin(&g, 3, &desc)) return;
     CHECK(may_be_late(
-        g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 2, &error)));
-    CHECK(may_be_late(g.comms[2]->barrier(g.comms[2], g.cases[2].streams[0], &error)));
-    g.comms[1]->destroy(g.comms[1]);
+        memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 2, &error)));
+    CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
+    memo_comm_destroy(g.comms[1]);
     g.comms[1] = NULL;
     memo_host_device_destroy(g.devices[1]);
     g.n_ranks = 1;
     expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost to barrier",
                    "has destroyed its communicator");
-    (void)g.devices[2]->stream_synchronize(g.devices[2]->context, g.cases[2].streams[0], NULL);
-    g.comms[2]->destroy(g.comms[2]);
+    (void)memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL);
+    memo_comm_destroy(g.comms[2]);
     memo_host_device_destroy(g.devices[2]);
     rig_end(&g);
 }
@@ -597,12 +592,11 @@ static void a_peer_that_goes_is_noticed(void) {
         float x = 0;
         if (!rig_begin(&g, 2, &desc)) return;
         if (is_send)
-            CHECK_OK(g.comms[0]->send(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1,
-                                      &error));
+            CHECK_OK(memo_send(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error));
         else
-            CHECK_OK(g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1,
-                                         &error));
-        g.comms[1]->destroy(g.comms[1]);
+            CHECK_OK(
+                memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error));
+        memo_comm_destroy(g.comms[1]);
         g.comms[1] = NULL;
         g.n_ranks = 1;
         expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost to rank 0, which",
@@ -618,14 +612,13 @@ static void a_rank_that_is_done_may_go(void) {
     memo_error error;
     float x = 3, y = 0;
     if (!rig_begin(&g, 3, NULL)) return;
-    g.comms[2]->destroy(g.comms[2]);
+    memo_comm_destroy(g.comms[2]);
     g.comms[2] = NULL;
-    CHECK_OK(
-        g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &y, 1, MEMO_TYPE_F32, 1, &error));
+    CHECK_OK(memo_receive(g.comms[0], g.cases[0].streams[0], &y, 1, MEMO_TYPE_F32, 1, &error));
     pause_s(0.05);
-    CHECK_OK(g.comms[1]->send(g.comms[1], g.cases[1].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error));
+    CHECK_OK(memo_send(g.comms[1], g.cases[1].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error));
     rig_synchronize(&g);
-    CHECK_OK(g.comms[0]->status(g.comms[0], &error));
+    CHECK_OK(memo_comm_status(g.comms[0], &error));
     CHECK(y == 3);
     rig_end(&g);
 }
@@ -636,7 +629,7 @@ typedef struct {
 
 static void* abort_later(void* argument) {
     pause_s(0.05);
-    ((abort_args*)argument)->comm->abort(((abort_args*)argument)->comm);
+    memo_comm_abort(((abort_args*)argument)->comm);
     return NULL;
 }
 
@@ -652,8 +645,8 @@ static void abort_from_another_thread_ends_all(void) {
     args.comm = g.comms[1];
     CHECK(!pthread_create(&thread, NULL, abort_later, &args));
     CHECK(may_be_late(
-        g.comms[0]->receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 3, &error)));
-    CHECK(may_be_late(g.comms[2]->barrier(g.comms[2], g.cases[2].streams[0], &error)));
+        memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 3, &error)));
+    CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
     pthread_join(thread, NULL);
     expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world'", "aborted");
     rig_end(&g);
@@ -675,14 +668,14 @@ static void abort_ends_a_slow_transfer(void) {
             memo_comm* comm = g.comms[r];
             memo_stream s = g.cases[r].streams[0];
             if (is_collective)
-                CHECK_OK(comm->broadcast(comm, s, x + 2000 * r, 2000, MEMO_TYPE_U8, 0, &error));
+                CHECK_OK(memo_broadcast(comm, s, x + 2000 * r, 2000, MEMO_TYPE_U8, 0, &error));
             else if (r == 0)
-                CHECK_OK(comm->send(comm, s, x, 2000, MEMO_TYPE_U8, 1, &error));
+                CHECK_OK(memo_send(comm, s, x, 2000, MEMO_TYPE_U8, 1, &error));
             else
-                CHECK_OK(comm->receive(comm, s, x + 2000, 2000, MEMO_TYPE_U8, 0, &error));
+                CHECK_OK(memo_receive(comm, s, x + 2000, 2000, MEMO_TYPE_U8, 0, &error));
         }
         pause_s(0.05);
-        g.comms[0]->abort(g.comms[0]);
+        memo_comm_abort(g.comms[0]);
         expect_failure(&g, start, BOUND_S, "rank 0 of 'threads world'", "aborted");
         rig_end(&g);
     }
@@ -693,10 +686,10 @@ static void splits_until_the_end(rank_case* c) {
     int i;
     for (i = 0; i < 10000; i++) {
         memo_comm* part = NULL;
-        memo_status status = c->comm->split(c->comm, c->comm->rank / 2, 0, "x", &part, &error);
+        memo_status status = memo_comm_split(c->comm, c->comm->rank / 2, 0, "x", &part, &error);
         EXPECT(c, may_be_late(status) && (status == MEMO_STATUS_OK) == (part != NULL),
                "split %d: %s", i, error.message);
-        if (part) part->destroy(part);
+        memo_comm_destroy(part);
         if (status) break;
     }
 }
@@ -723,7 +716,7 @@ static void split_with_missing(rank_case* c) {
     memo_comm* part = c->comm;
     memo_error error;
     if (c->comm->rank == 1) return;
-    EXPECT(c, c->comm->split(c->comm, 0, 0, "x", &part, &error) == MEMO_STATUS_COMM, "split");
+    EXPECT(c, memo_comm_split(c->comm, 0, 0, "x", &part, &error) == MEMO_STATUS_COMM, "split");
     EXPECT(c, !part && strstr(error.message, "rank 1 of 'threads world' did not come to split"),
            "%s", error.message);
 }
@@ -750,25 +743,25 @@ static void failing_traffic(rank_case* c) {
     for (i = 0; i < 1000; i++) {
         int32_t peer = (comm->rank + 1) % comm->size;
         int32_t other = (comm->rank + comm->size - 1) % comm->size;
-        if (comm->all_reduce(comm, c->streams[0], x, y, i % 2 ? 50 : COUNT, MEMO_TYPE_F32,
-                             MEMO_REDUCTION_SUM, &error) ||
-            comm->group_begin(comm, &error) ||
-            comm->send(comm, c->streams[0], x, COUNT, MEMO_TYPE_F32, peer, &error) ||
-            comm->receive(comm, c->streams[0], y, COUNT, MEMO_TYPE_F32, other, &error) ||
-            comm->group_end(comm, c->streams[0], &error))
+        if (memo_all_reduce(comm, c->streams[0], x, y, i % 2 ? 50 : COUNT, MEMO_TYPE_F32,
+                            MEMO_REDUCTION_SUM, &error) ||
+            memo_group_begin(comm, &error) ||
+            memo_send(comm, c->streams[0], x, COUNT, MEMO_TYPE_F32, peer, &error) ||
+            memo_receive(comm, c->streams[0], y, COUNT, MEMO_TYPE_F32, other, &error) ||
+            memo_group_end(comm, c->streams[0], &error))
             break;
-        if (c->device->stream_synchronize(c->device->context, c->streams[0], &error)) break;
+        if (memo_stream_synchronize(c->device, c->streams[0], &error)) break;
         if (comm->rank == 0 && case_random(&c->my_state) % 8 == 0) {
             if (case_random(&c->my_state) % 2)
-                comm->abort(comm);
+                memo_comm_abort(comm);
             else
                 (void)memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0,
                                               &error);
             if (case_random(&c->my_state) % 2) break;
         }
     }
-    comm->abort(comm);
-    (void)c->device->stream_synchronize(c->device->context, c->streams[0], NULL);
+    memo_comm_abort(comm);
+    (void)memo_stream_synchronize(c->device, c->streams[0], NULL);
     free(x);
     free(y);
 }
@@ -797,36 +790,36 @@ static void expect_mismatch(int what, const char* words, const char* more_words)
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
         int differs = r == 3;
-        CHECK(may_be_late(comm->barrier(comm, s, &error)));
+        CHECK(may_be_late(memo_barrier(comm, s, &error)));
         switch (what) {
         case 0: /* count */
-            CHECK(may_be_late(comm->all_reduce(comm, s, x[r], x[r], differs ? 31 : 32,
-                                               MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
+            CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], differs ? 31 : 32, MEMO_TYPE_F32,
+                                              MEMO_REDUCTION_SUM, &error)));
             break;
         case 1: /* type */
-            CHECK(may_be_late(comm->all_gather(comm, s, x[r], x[r] + 32, 1,
-                                               differs ? MEMO_TYPE_BF16 : MEMO_TYPE_F32, &error)));
+            CHECK(may_be_late(memo_all_gather(comm, s, x[r], x[r] + 32, 1,
+                                              differs ? MEMO_TYPE_BF16 : MEMO_TYPE_F32, &error)));
             break;
         case 2: /* reduction */
-            CHECK(may_be_late(comm->all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
-                                               differs ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM,
-                                               &error)));
+            CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
+                                              differs ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM,
+                                              &error)));
             break;
         case 3: /* root */
             CHECK(may_be_late(
-                comm->broadcast(comm, s, x[r], 2, MEMO_TYPE_F32, differs ? 1 : 2, &error)));
+                memo_broadcast(comm, s, x[r], 2, MEMO_TYPE_F32, differs ? 1 : 2, &error)));
             break;
         case 4: /* order */
-            if (differs) CHECK(may_be_late(comm->barrier(comm, s, &error)));
-            CHECK(may_be_late(comm->all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
-                                               MEMO_REDUCTION_SUM, &error)));
+            if (differs) CHECK(may_be_late(memo_barrier(comm, s, &error)));
+            CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
+                                              MEMO_REDUCTION_SUM, &error)));
             break;
         default: /* a message's size and type */
-            if (r == 0) CHECK(may_be_late(comm->send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error)));
+            if (r == 0) CHECK(may_be_late(memo_send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error)));
             if (r == 3)
-                CHECK(may_be_late(comm->receive(comm, s, x[3], what == 5 ? 32 : 64,
-                                                what == 5 ? MEMO_TYPE_F32 : MEMO_TYPE_I32, 0,
-                                                &error)));
+                CHECK(may_be_late(memo_receive(comm, s, x[3], what == 5 ? 32 : 64,
+                                               what == 5 ? MEMO_TYPE_F32 : MEMO_TYPE_I32, 0,
+                                               &error)));
         }
     }
     expect_failure(&g, start, BOUND_S, words, more_words);
@@ -858,7 +851,7 @@ static double timed(rig* g, void (*enqueue)(rig*, int32_t rank, memo_error*)) {
         CHECK_CASE(!error.status, "%s", error.message);
     }
     rig_synchronize(g);
-    for (r = 0; r < g->n_ranks; r++) CHECK_OK(g->comms[r]->status(g->comms[r], &error));
+    for (r = 0; r < g->n_ranks; r++) CHECK_OK(memo_comm_status(g->comms[r], &error));
     return now_s() - start;
 }
 
@@ -870,28 +863,28 @@ static void enqueue_ring(rig* g, int32_t r, memo_error* e) {
     memo_stream s = g->cases[r].streams[0];
     int i;
     for (i = 0; i < 3; i++)
-        if (comm->group_begin(comm, e) ||
-            comm->send(comm, s, link_from[r], LINK_BYTES, MEMO_TYPE_U8, (r + 1) % 4, e) ||
-            comm->receive(comm, s, link_to[r], LINK_BYTES, MEMO_TYPE_U8, (r + 3) % 4, e) ||
-            comm->group_end(comm, s, e))
+        if (memo_group_begin(comm, e) ||
+            memo_send(comm, s, link_from[r], LINK_BYTES, MEMO_TYPE_U8, (r + 1) % 4, e) ||
+            memo_receive(comm, s, link_to[r], LINK_BYTES, MEMO_TYPE_U8, (r + 3) % 4, e) ||
+            memo_group_end(comm, s, e))
             return;
 }
 static void enqueue_all_to_all(rig* g, int32_t r, memo_error* e) {
-    (void)memo_comm_all_to_all(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
-                               LINK_BYTES, MEMO_TYPE_U8, e);
+    (void)memo_all_to_all(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r], LINK_BYTES,
+                          MEMO_TYPE_U8, e);
 }
 static void enqueue_all_reduce(rig* g, int32_t r, memo_error* e) {
-    (void)g->comms[r]->all_reduce(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
-                                  4 * LINK_BYTES, MEMO_TYPE_U8, MEMO_REDUCTION_MAX, e);
+    (void)memo_all_reduce(g->comms[r], g->cases[r].streams[0], link_from[r], link_to[r],
+                          4 * LINK_BYTES, MEMO_TYPE_U8, MEMO_REDUCTION_MAX, e);
 }
 static void enqueue_outer(rig* g, int32_t r,
                           memo_error* e) { /* ranks 0 and 2 are on different nodes */
     if (r == 0)
-        (void)g->comms[r]->send(g->comms[r], g->cases[r].streams[0], link_from[r], LINK_BYTES,
-                                MEMO_TYPE_U8, 2, e);
+        (void)memo_send(g->comms[r], g->cases[r].streams[0], link_from[r], LINK_BYTES, MEMO_TYPE_U8,
+                        2, e);
     if (r == 2)
-        (void)g->comms[r]->receive(g->comms[r], g->cases[r].streams[0], link_to[r], LINK_BYTES,
-                                   MEMO_TYPE_U8, 0, e);
+        (void)memo_receive(g->comms[r], g->cases[r].streams[0], link_to[r], LINK_BYTES,
+                           MEMO_TYPE_U8, 0, e);
 }
 /* A transfer beside a computation that sleeps, on another stream. */
 static void enqueue_overlap(rig* g, int32_t r, memo_error* e) {
@@ -976,11 +969,11 @@ static void descs_that_cannot_be_are_refused(void) {
 static void split_without_memory(rank_case* c) {
     memo_comm* part = NULL;
     memo_error error;
-    memo_status status = c->comm->split(c->comm, c->comm->rank % 2, 0, "x", &part, &error);
+    memo_status status = memo_comm_split(c->comm, c->comm->rank % 2, 0, "x", &part, &error);
     EXPECT(c, status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s",
            error.message);
     EXPECT(c, (status == MEMO_STATUS_OK) == (part != NULL), "status %d", (int)status);
-    if (part) part->destroy(part);
+    memo_comm_destroy(part);
 }
 
 /* Memory that ends at every possible place is reported, and nothing is lost. */
@@ -1001,7 +994,7 @@ static void memory_that_ends_is_reported(void) {
         CHECK(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY);
     }
     CHECK(!status && n > 10);
-    for (n = 0; n < 3 && !status; n++) comms[n]->destroy(comms[n]);
+    for (n = 0; n < 3 && !status; n++) memo_comm_destroy(comms[n]);
     for (n = 0; n < 30; n++) {
         mallocs_left = n;
         rig_run(&g, split_without_memory, "split_without_memory", 1);

@@ -39,7 +39,7 @@ static int world_begin(double timeout_s, int is_debug) {
     CHECK_OK(memo_host_device_create(&desc, &device, &error));
     if (!device) return 0;
     for (i = 0; i < CASE_STREAMS; i++)
-        CHECK_OK(device->stream_create(device->context, "comm", 0, &rank.streams[i], &error));
+        CHECK_OK(memo_stream_create(device, "comm", 0, &rank.streams[i], &error));
     CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device, timeout_s, is_debug, &rank.comm, &error));
     rank.device = device;
     return rank.comm != NULL;
@@ -47,9 +47,8 @@ static int world_begin(double timeout_s, int is_debug) {
 
 static void world_end(void) {
     int i;
-    for (i = 0; i < CASE_STREAMS; i++)
-        (void)device->stream_synchronize(device->context, rank.streams[i], NULL);
-    rank.comm->destroy(rank.comm);
+    for (i = 0; i < CASE_STREAMS; i++) (void)memo_stream_synchronize(device, rank.streams[i], NULL);
+    memo_comm_destroy(rank.comm);
     memo_host_device_destroy(device);
 }
 
@@ -103,9 +102,9 @@ static void sums_have_the_bits_of_the_threads_back_end(void) {
         from[r] = all[r];
     }
     memo_comm_reduce(expected, from, rank.comm->size, COUNT, MEMO_TYPE_F32, MEMO_REDUCTION_SUM);
-    CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], all[rank.comm->rank], to, COUNT,
-                                   MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
-    CHECK_OK(device->stream_synchronize(device->context, rank.streams[0], &error));
+    CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], all[rank.comm->rank], to, COUNT,
+                             MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+    CHECK_OK(memo_stream_synchronize(device, rank.streams[0], &error));
     CHECK(!memcmp(to, expected, sizeof to));
     world_end();
     count_failures();
@@ -118,18 +117,18 @@ static float word[4];
 static void expect_failure(double start_s, const char* words) {
     memo_error error;
     memset(&error, 0, sizeof error);
-    (void)device->stream_synchronize(device->context, rank.streams[0], &error);
-    while (!rank.comm->status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
+    (void)memo_stream_synchronize(device, rank.streams[0], &error);
+    while (!memo_comm_status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
         struct timespec nap;
         nap.tv_sec = 0;
         nap.tv_nsec = 5000000;
         nanosleep(&nap, NULL);
     }
-    CHECK_CASE(rank.comm->status(rank.comm, &error) == MEMO_STATUS_COMM, "rank %d: %s",
+    CHECK_CASE(memo_comm_status(rank.comm, &error) == MEMO_STATUS_COMM, "rank %d: %s",
                (int)rank.comm->rank, error.message);
     CHECK_CASE(strstr(error.message, words), "rank %d: %s", (int)rank.comm->rank, error.message);
     CHECK_CASE(MPI_Wtime() - start_s < 10, "%g s", MPI_Wtime() - start_s);
-    CHECK(rank.comm->barrier(rank.comm, rank.streams[0], &error) != MEMO_STATUS_OK);
+    CHECK(memo_barrier(rank.comm, rank.streams[0], &error) != MEMO_STATUS_OK);
     world_end();
     count_failures();
 }
@@ -139,9 +138,9 @@ static void a_rank_that_never_comes_ends_in_a_timeout(void) {
     double start_s = MPI_Wtime();
     if (!world_begin(0.5, 0)) return;
     if (rank.comm->size > 1 && rank.comm->rank != 1)
-        CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], &word[0], &word[1], 1,
-                                       MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
-    if (rank.comm->size == 1) rank.comm->abort(rank.comm);
+        CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], &word[0], &word[1], 1, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_SUM, &error));
+    if (rank.comm->size == 1) memo_comm_abort(rank.comm);
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank 1");
 }
 
@@ -150,9 +149,9 @@ static void abort_reaches_all(void) {
     double start_s = MPI_Wtime();
     if (!world_begin(60, 0)) return;
     if (rank.comm->rank == 0)
-        rank.comm->abort(rank.comm);
+        memo_comm_abort(rank.comm);
     else /* it may have heard already */
-        (void)rank.comm->receive(rank.comm, rank.streams[0], &word[2], 1, MEMO_TYPE_F32, 0, &error);
+        (void)memo_receive(rank.comm, rank.streams[0], &word[2], 1, MEMO_TYPE_F32, 0, &error);
     expect_failure(start_s, "rank 0 of 'mpi world' aborted it");
 }
 
@@ -161,11 +160,11 @@ static void ranks_that_differ_are_both_named(void) {
     double start_s = MPI_Wtime();
     if (!world_begin(60, 1)) return;
     if (rank.comm->size == 1)
-        rank.comm->abort(rank.comm);
+        memo_comm_abort(rank.comm);
     else
-        CHECK_OK(rank.comm->all_reduce(rank.comm, rank.streams[0], word, word,
-                                       rank.comm->rank == 1 ? 3 : 4, MEMO_TYPE_F32,
-                                       MEMO_REDUCTION_SUM, &error));
+        CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], word, word,
+                                 rank.comm->rank == 1 ? 3 : 4, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
+                                 &error));
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "of 4 f32, rank 1 kind 0 of 3 f32");
 }
 
@@ -177,14 +176,13 @@ static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received,
     double start_s = MPI_Wtime();
     if (!world_begin(60, 1)) return;
     if (rank.comm->size == 1)
-        rank.comm->abort(rank.comm);
+        memo_comm_abort(rank.comm);
     else if (rank.comm->rank == 0)
-        CHECK_OK(rank.comm->send(rank.comm, rank.streams[0], from, n_sent, sent, 1, &error));
+        CHECK_OK(memo_send(rank.comm, rank.streams[0], from, n_sent, sent, 1, &error));
     else if (rank.comm->rank == 1)
-        CHECK_OK(
-            rank.comm->receive(rank.comm, rank.streams[0], to, n_received, received, 0, &error));
+        CHECK_OK(memo_receive(rank.comm, rank.streams[0], to, n_received, received, 0, &error));
     if (rank.comm->size > 1 && rank.comm->rank < 2) { /* in both the operation itself fails */
-        memo_status status = device->stream_synchronize(device->context, rank.streams[0], &error);
+        memo_status status = memo_stream_synchronize(device, rank.streams[0], &error);
         CHECK_CASE(status == MEMO_STATUS_COMM && strstr(error.message, words), "rank %d: %s",
                    (int)rank.comm->rank, status ? error.message : "no error");
     }
@@ -209,15 +207,15 @@ static void messages_in_another_order_name_both_ranks(void) {
     int k;
     if (!world_begin(60, 1)) return;
     comm = rank.comm;
-    if (comm->size == 1) comm->abort(comm);
+    if (comm->size == 1) memo_comm_abort(comm);
     if (comm->size > 1 && comm->rank < 2) {
-        CHECK_OK(comm->group_begin(comm, &error));
+        CHECK_OK(memo_group_begin(comm, &error));
         for (k = 0; k < 2; k++)
-            CHECK_OK(comm->rank ? comm->receive(comm, rank.streams[0], to + 32 * k, 8 + 16 * k,
-                                                MEMO_TYPE_F32, 0, &error)
-                                : comm->send(comm, rank.streams[0], from + 32 * k, 24 - 16 * k,
-                                             MEMO_TYPE_F32, 1, &error));
-        CHECK_OK(comm->group_end(comm, rank.streams[0], &error));
+            CHECK_OK(comm->rank ? memo_receive(comm, rank.streams[0], to + 32 * k, 8 + 16 * k,
+                                               MEMO_TYPE_F32, 0, &error)
+                                : memo_send(comm, rank.streams[0], from + 32 * k, 24 - 16 * k,
+                                            MEMO_TYPE_F32, 1, &error));
+        CHECK_OK(memo_group_end(comm, rank.streams[0], &error));
     }
     expect_failure(start_s, comm->size == 1
                                 ? "aborted"
@@ -230,13 +228,13 @@ static void a_message_against_a_collective_names_both_ranks(void) {
     double start_s = MPI_Wtime();
     if (!world_begin(0.5, 1)) return;
     if (rank.comm->size == 1)
-        rank.comm->abort(rank.comm);
+        memo_comm_abort(rank.comm);
     else if (rank.comm->rank == 1)
-        CHECK_OK(rank.comm->receive(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 0, &error));
+        CHECK_OK(memo_receive(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 0, &error));
     else
-        CHECK_OK(rank.comm->barrier(rank.comm, rank.streams[0], &error));
+        CHECK_OK(memo_barrier(rank.comm, rank.streams[0], &error));
     memset(&error, 0, sizeof error);
-    (void)device->stream_synchronize(device->context, rank.streams[0], &error);
+    (void)memo_stream_synchronize(device, rank.streams[0], &error);
     CHECK_CASE(
         rank.comm->size == 1 || strstr(error.message, "0.5 s for rank 1 in a collective") ||
             (strstr(error.message, "rank 1 of 'mpi world' waited 0.5 s for rank 0 in sends")),

@@ -37,7 +37,7 @@ static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
     for (i = 0; i < n_streams; i++) {
         char name[16];
         snprintf(name, sizeof name, "s%d", i);
-        CHECK_OK(r->d->stream_create(r->context, name, 0, &r->streams[i], &error));
+        CHECK_OK(memo_stream_create(r->d, name, 0, &r->streams[i], &error));
         if (!r->streams[i]) return 0;
     }
     return 1;
@@ -105,33 +105,33 @@ static void memory_is_counted_and_capped(void) {
     desc.device_memory_bytes = 4096;
     desc.host_memory_bytes = 1024;
     if (!rig_begin(&r, &desc, 0)) return;
-    CHECK_OK(r.d->device_alloc(r.context, 1, &a, &error));
-    CHECK_OK(r.d->device_alloc(r.context, 513, &b, &error));
+    CHECK_OK(memo_device_alloc(r.d, 1, &a, &error));
+    CHECK_OK(memo_device_alloc(r.d, 513, &b, &error));
     CHECK(a && b && (uintptr_t)a % 512 == 0 && (uintptr_t)b % 512 == 0);
-    CHECK_OK(r.d->memory_info(r.context, &free_bytes, &total_bytes, &error));
+    CHECK_OK(memo_memory_info(r.d, &free_bytes, &total_bytes, &error));
     CHECK(total_bytes == 4096 && free_bytes == 4096 - 1536);
 
     c = &r;
-    CHECK(r.d->device_alloc(r.context, 2561, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK(memo_device_alloc(r.d, 2561, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK(c == NULL && error.status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK_CASE(strstr(error.message, "2561 bytes") && strstr(error.message, "2560 bytes") &&
                    strstr(error.message, "4.0 KiB"),
                "%s", error.message);
-    CHECK_OK(r.d->device_alloc(r.context, 2560, &c, &error));
-    CHECK_OK(r.d->device_free(r.context, b, &error));
-    CHECK(r.d->device_free(r.context, b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(r.d->device_free(r.context, (char*)c + 512, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(r.d->host_free(r.context, c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(r.d->device_free(r.context, NULL, NULL));
+    CHECK_OK(memo_device_alloc(r.d, 2560, &c, &error));
+    CHECK_OK(memo_device_free(r.d, b, &error));
+    CHECK(memo_device_free(r.d, b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_device_free(r.d, (char*)c + 512, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_host_free(r.d, c, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_device_free(r.d, NULL, NULL));
 
-    CHECK(r.d->host_alloc(r.context, 1025, &h, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
-    CHECK_OK(r.d->host_alloc(r.context, 1024, &h, &error));
+    CHECK(memo_host_alloc(r.d, 1025, &h, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_OK(memo_host_alloc(r.d, 1024, &h, &error));
     stats = memo_host_device_get_stats(r.device);
     CHECK(stats.device_bytes == 512 + 2560 && stats.device_peak_bytes == 4096);
     CHECK(stats.host_bytes == 1024 && stats.host_peak_bytes == 1024);
-    CHECK_OK(r.d->host_free(r.context, h, &error));
-    CHECK(r.d->device_alloc(r.context, -1, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(r.d->device_alloc(r.context, INT64_MAX, &b, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_OK(memo_host_free(r.d, h, &error));
+    CHECK(memo_device_alloc(r.d, -1, &b, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_device_alloc(r.d, INT64_MAX, &b, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     /* Nothing but c and a is left, and destroy frees them. */
     memo_host_device_destroy(r.device);
 }
@@ -142,10 +142,10 @@ static void empty_allocations_are_distinct(void) {
     void* addresses[3];
     int i;
     if (!rig_begin(&r, NULL, 0)) return;
-    for (i = 0; i < 3; i++) CHECK_OK(r.d->device_alloc(r.context, 0, &addresses[i], &error));
+    for (i = 0; i < 3; i++) CHECK_OK(memo_device_alloc(r.d, 0, &addresses[i], &error));
     CHECK(addresses[0] && addresses[0] != addresses[1] && addresses[1] != addresses[2] &&
           addresses[0] != addresses[2]);
-    for (i = 0; i < 3; i++) CHECK_OK(r.d->device_free(r.context, addresses[i], &error));
+    for (i = 0; i < 3; i++) CHECK_OK(memo_device_free(r.d, addresses[i], &error));
     CHECK(memo_host_device_get_stats(r.device).device_bytes == 0);
     memo_host_device_destroy(r.device);
 }
@@ -163,12 +163,12 @@ static void many_allocations_come_and_go(void) {
     for (round = 0; round < 3000; round++) {
         i = (int)memo_test_int(0, N - 1);
         if (addresses[i]) {
-            CHECK_OK(r.d->device_free(r.context, addresses[i], &error));
+            CHECK_OK(memo_device_free(r.d, addresses[i], &error));
             addresses[i] = NULL;
             sum -= sizes[i];
         } else {
             int64_t size = memo_test_int(0, 5000);
-            CHECK_OK(r.d->device_alloc(r.context, size, &addresses[i], &error));
+            CHECK_OK(memo_device_alloc(r.d, size, &addresses[i], &error));
             sizes[i] = (size + 511) / 512 * 512;
             sum += sizes[i];
             if (sum > peak) peak = sum;
@@ -189,17 +189,16 @@ static void copies_go_both_ways(void) {
     memo_host_device_stats stats;
     int i, n_wrong = 0;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(r.d->host_alloc(r.context, N, &on_host, &error));
-    CHECK_OK(r.d->host_alloc(r.context, N, &back, &error));
-    CHECK_OK(r.d->device_alloc(r.context, N, &on_device, &error));
-    CHECK_OK(r.d->device_alloc(r.context, N, &twin, &error));
+    CHECK_OK(memo_host_alloc(r.d, N, &on_host, &error));
+    CHECK_OK(memo_host_alloc(r.d, N, &back, &error));
+    CHECK_OK(memo_device_alloc(r.d, N, &on_device, &error));
+    CHECK_OK(memo_device_alloc(r.d, N, &twin, &error));
     for (i = 0; i < N; i++) ((char*)on_host)[i] = (char)(i * 31);
-    CHECK_OK(
-        r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_DEVICE, on_device, on_host, N, &error));
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_ON_DEVICE, twin, on_device, N, &error));
-    CHECK_OK(r.d->fill(r.context, r.streams[0], twin, 0x5a, 10, &error));
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, back, twin, N, &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_DEVICE, on_device, on_host, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_ON_DEVICE, twin, on_device, N, &error));
+    CHECK_OK(memo_fill(r.d, r.streams[0], twin, 0x5a, 10, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, back, twin, N, &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     for (i = 0; i < N; i++) n_wrong += ((char*)back)[i] != (i < 10 ? 0x5a : (char)(i * 31));
     CHECK(n_wrong == 0);
     stats = memo_host_device_get_stats(r.device);
@@ -221,9 +220,9 @@ static void rows_keep_their_strides(void) {
         char* to = (char*)calloc((size_t)(n_rows * to_stride) + 1, 1);
         char* from = (char*)malloc((size_t)(n_rows * from_stride) + 1);
         for (i = 0; i < n_rows * from_stride; i++) from[i] = (char)(memo_test_random() | 1);
-        CHECK_OK(r.d->copy_rows(r.context, r.streams[0], (memo_copy_kind)(round % 3), to, to_stride,
-                                from, from_stride, row, n_rows, &error));
-        CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+        CHECK_OK(memo_copy_rows(r.d, r.streams[0], (memo_copy_kind)(round % 3), to, to_stride, from,
+                                from_stride, row, n_rows, &error));
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
         for (i = 0; i < n_rows; i++)
             for (k = 0; k < to_stride; k++)
                 n_wrong += to[i * to_stride + k] != (k < row ? from[i * from_stride + k] : 0);
@@ -253,7 +252,7 @@ static void a_stream_keeps_order(void) {
         CHECK_OK(
             memo_host_device_launch(r.device, r.streams[0], append, &args, sizeof args, &error));
     }
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     CHECK(n_log == N);
     for (i = 0; i < N; i++) n_wrong += log[i] != i;
     CHECK(n_wrong == 0);
@@ -282,7 +281,7 @@ static void args_are_copied_at_launch(void) {
         memo_host_device_launch(r.device, r.streams[0], check_args, args, sizeof args, &error));
     memset(args, 0, sizeof args);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     memo_host_device_destroy(r.device);
 }
 
@@ -300,15 +299,15 @@ static void a_wait_orders_two_streams(void) {
     int64_t value = 0;
     int64_t* target = &value;
     if (!rig_begin(&r, NULL, 2)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
     CHECK_OK(
         memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
                                      &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
     CHECK(value == 1);
     memo_host_device_destroy(r.device);
 }
@@ -320,14 +319,13 @@ static void an_event_never_recorded_holds_nobody(void) {
     int32_t is_done = 0;
     double elapsed_s;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
-    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
+    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
     CHECK(is_done == 1);
-    CHECK_OK(r.d->event_synchronize(r.context, event, &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
-    CHECK(r.d->event_elapsed(r.context, event, event, &elapsed_s, &error) ==
-          MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_event_synchronize(r.d, event, &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+    CHECK(memo_event_elapsed(r.d, event, event, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
     memo_host_device_destroy(r.device);
 }
 
@@ -338,38 +336,38 @@ static void a_wait_means_the_record_before_it(void) {
     memo_event event, other;
     int32_t gate0 = 0, gate1 = 0, is_done = -1;
     if (!rig_begin(&r, NULL, 4)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
-    CHECK_OK(r.d->event_create(r.context, &other, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
+    CHECK_OK(memo_event_create(r.d, &other, &error));
 
     /* A later record that is not reached does not hold an earlier wait. */
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[2], &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[2], &error));
     close_with_gate(&r, 0, &gate0);
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[2], &error));
-    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[2], &error));
+    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
     CHECK(is_done == 0);
 
     /* A later record on another stream, reached first, does not satisfy it. */
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[2], &error));
-    CHECK_OK(r.d->event_record(r.context, other, r.streams[2], &error));
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[1], &error));
-    CHECK_OK(r.d->event_synchronize(r.context, event, &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[3], &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[3], &error));
-    CHECK_OK(r.d->event_query(r.context, other, &is_done, &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[2], &error));
+    CHECK_OK(memo_event_record(r.d, other, r.streams[2], &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[1], &error));
+    CHECK_OK(memo_event_synchronize(r.d, event, &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[3], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[3], &error));
+    CHECK_OK(memo_event_query(r.d, other, &is_done, &error));
     CHECK(is_done == 0);
     __atomic_store_n(&gate0, 1, __ATOMIC_RELEASE);
-    CHECK_OK(r.d->event_synchronize(r.context, other, &error));
+    CHECK_OK(memo_event_synchronize(r.d, other, &error));
 
     /* Back on a stream where it has been: the latest record is what counts. */
     close_with_gate(&r, 0, &gate1);
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
     CHECK(is_done == 0);
     __atomic_store_n(&gate1, 1, __ATOMIC_RELEASE);
-    CHECK_OK(r.d->event_synchronize(r.context, event, &error));
-    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK_OK(memo_event_synchronize(r.d, event, &error));
+    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
     CHECK(is_done == 1);
     memo_host_device_destroy(r.device);
 }
@@ -382,22 +380,21 @@ static void a_destroyed_event_still_orders(void) {
     int64_t* target = &value;
     int32_t gate = 0, is_done = -1;
     if (!rig_begin(&r, NULL, 2)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(
         memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
                                      &error));
-    CHECK_OK(r.d->event_destroy(r.context, event, &error));
-    CHECK(r.d->event_record(r.context, event, r.streams[0], &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(r.d->event_create(r.context, &next, &error));
-    CHECK_OK(r.d->event_query(r.context, next, &is_done, &error));
+    CHECK_OK(memo_event_destroy(r.d, event, &error));
+    CHECK(memo_event_record(r.d, event, r.streams[0], &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_event_create(r.d, &next, &error));
+    CHECK_OK(memo_event_query(r.d, next, &is_done, &error));
     CHECK(is_done == 1); /* new, though it may be the old one's place */
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
     memo_host_device_destroy(r.device);
 }
 
@@ -408,18 +405,18 @@ static void time_passes_between_events(void) {
     int32_t gate = 0;
     double elapsed_s = -1;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(r.d->event_create(r.context, &a, &error));
-    CHECK_OK(r.d->event_create(r.context, &b, &error));
-    CHECK_OK(r.d->event_record(r.context, a, r.streams[0], &error));
+    CHECK_OK(memo_event_create(r.d, &a, &error));
+    CHECK_OK(memo_event_create(r.d, &b, &error));
+    CHECK_OK(memo_event_record(r.d, a, r.streams[0], &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
-    CHECK_OK(r.d->event_record(r.context, b, r.streams[0], &error));
-    CHECK(r.d->event_elapsed(r.context, a, b, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_event_record(r.d, b, r.streams[0], &error));
+    CHECK(memo_event_elapsed(r.d, a, b, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    CHECK_OK(r.d->event_synchronize(r.context, b, &error));
-    CHECK_OK(r.d->event_elapsed(r.context, a, b, &elapsed_s, &error));
+    CHECK_OK(memo_event_synchronize(r.d, b, &error));
+    CHECK_OK(memo_event_elapsed(r.d, a, b, &elapsed_s, &error));
     CHECK_CASE(elapsed_s >= 20 * MS && elapsed_s < 2, "%g s", elapsed_s);
-    CHECK_OK(r.d->event_elapsed(r.context, b, a, &elapsed_s, &error));
+    CHECK_OK(memo_event_elapsed(r.d, b, a, &elapsed_s, &error));
     CHECK(elapsed_s <= -20 * MS);
     memo_host_device_destroy(r.device);
 }
@@ -449,26 +446,25 @@ static void many_short_streams(void) {
     int64_t value = 0, i;
     int64_t* target = &value;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
     for (i = 0; i < 100; i++) {
         memo_stream stream = NULL;
         char name[64];
         value = 0;
         snprintf(name, sizeof name, "short stream %lld with a long name", (long long)i);
-        CHECK_OK(r.d->stream_create(r.context, i % 3 ? name : NULL, (int32_t)i, &stream, &error));
+        CHECK_OK(memo_stream_create(r.d, i % 3 ? name : NULL, (int32_t)i, &stream, &error));
         CHECK_OK(
             memo_host_device_launch(r.device, stream, set_value, &target, sizeof target, &error));
-        CHECK_OK(r.d->event_record(r.context, event, stream, &error));
-        CHECK_OK(r.d->event_wait(r.context, event, r.streams[0], &error));
+        CHECK_OK(memo_event_record(r.d, event, stream, &error));
+        CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
         CHECK_OK(memo_host_device_launch(r.device, r.streams[0], expect_value, &target,
                                          sizeof target, &error));
         if (i % 10) { /* some are left to the device */
-            CHECK_OK(r.d->stream_destroy(r.context, stream, &error));
+            CHECK_OK(memo_stream_destroy(r.d, stream, &error));
             CHECK(value == 1);
-            CHECK(r.d->stream_synchronize(r.context, stream, &error) ==
-                  MEMO_STATUS_INVALID_ARGUMENT);
+            CHECK(memo_stream_synchronize(r.d, stream, &error) == MEMO_STATUS_INVALID_ARGUMENT);
         }
-        CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+        CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     }
     memo_host_device_destroy(r.device);
 }
@@ -487,16 +483,16 @@ static void nothing_runs_before_the_start(void) {
     desc.start_held = 1;
     desc.queue_operations = 4;
     if (!rig_begin(&r, &desc, 2)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error)); /* nothing to wait for */
+    CHECK_OK(memo_event_create(r.d, &event, &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error)); /* nothing to wait for */
     CHECK_OK(
         memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
-    CHECK(r.d->stream_synchronize(r.context, r.streams[0], &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
+    CHECK(memo_stream_synchronize(r.d, r.streams[0], &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "memo_host_device_start") != NULL);
-    CHECK(r.d->event_synchronize(r.context, event, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK_OK(r.d->event_query(r.context, event, &is_done, &error));
+    CHECK(memo_event_synchronize(r.d, event, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
     CHECK(is_done == 0);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 0, &error));
@@ -504,14 +500,14 @@ static void nothing_runs_before_the_start(void) {
     CHECK_CASE(strstr(error.message, "queue_operations above 4") != NULL, "%s", error.message);
     CHECK(value == 0); /* a race detector would object if anything ran */
     CHECK_OK(memo_host_device_start(r.device, &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
     CHECK(value == 1);
     CHECK_OK(memo_host_device_start(r.device, &error)); /* again: nothing */
-    CHECK_OK(r.d->stream_create(r.context, "late", 0, &late, &error));
+    CHECK_OK(memo_stream_create(r.d, "late", 0, &late, &error));
     value = 0;
     CHECK_OK(memo_host_device_launch(r.device, late, set_value, &target, sizeof target, &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, late, &error));
+    CHECK_OK(memo_stream_synchronize(r.d, late, &error));
     CHECK(value == 1);
     memo_host_device_destroy(r.device);
 }
@@ -528,17 +524,17 @@ static void destroyed_before_the_start(void) {
         desc.start_held = 1;
         desc.queue_operations = 3;
         if (!rig_begin(&r, &desc, 2)) return;
-        CHECK_OK(r.d->event_create(r.context, &event, &error));
+        CHECK_OK(memo_event_create(r.d, &event, &error));
         CHECK_OK(memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target,
                                          &error));
-        CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-        CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
-        CHECK_OK(r.d->event_record(r.context, event, r.streams[1], &error));
-        CHECK_OK(r.d->event_wait(r.context, event, r.streams[0], &error));
+        CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+        CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
+        CHECK_OK(memo_event_record(r.d, event, r.streams[1], &error));
+        CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
         if (also_a_stream) { /* what waits for it must not hang */
-            CHECK_OK(r.d->stream_destroy(r.context, r.streams[0], &error));
+            CHECK_OK(memo_stream_destroy(r.d, r.streams[0], &error));
             CHECK_OK(memo_host_device_start(r.device, &error));
-            CHECK_OK(r.d->stream_synchronize(r.context, r.streams[1], &error));
+            CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
         }
         memo_host_device_destroy(r.device);
         CHECK(value == 0);
@@ -559,46 +555,45 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
     int64_t a, b;
     double elapsed_s;
     if (!rig_begin(&r, NULL, 3)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
-    CHECK_OK(r.d->status(r.context, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
+    CHECK_OK(memo_device_status(r.d, &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_launch(r.device, r.streams[0], fail_with_message, NULL, 0, &error));
     CHECK_OK(
         memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 1000, &error));
-    CHECK_OK(r.d->event_record(r.context, event, r.streams[0], &error));
-    CHECK_OK(r.d->event_wait(r.context, event, r.streams[1], &error));
+    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], fail_silently, NULL, 0, &error));
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    CHECK(r.d->stream_synchronize(r.context, r.streams[1], &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_stream_synchronize(r.d, r.streams[1], &error) == MEMO_STATUS_DIVERGED);
     CHECK_CASE(strcmp(error.message, "stream s0: the cat sat on layer 7") == 0, "%s",
                error.message);
     CHECK(error.status == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->stream_synchronize(r.context, r.streams[0], NULL) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_stream_synchronize(r.d, r.streams[0], NULL) == MEMO_STATUS_DIVERGED);
     CHECK(value == 0);
 
     /* Everything says so from now on, */
-    CHECK(r.d->status(r.context, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->event_synchronize(r.context, event, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->event_query(r.context, event, &is_done, &error) == MEMO_STATUS_DIVERGED && is_done);
-    CHECK(r.d->event_elapsed(r.context, event, event, &elapsed_s, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->event_record(r.context, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->event_wait(r.context, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->event_create(r.context, &unused, &error) == MEMO_STATUS_DIVERGED && !unused);
-    CHECK(r.d->stream_create(r.context, "x", 0, &stream, &error) == MEMO_STATUS_DIVERGED &&
-          !stream);
-    CHECK(r.d->fill(r.context, r.streams[2], &a, 0, 8, &error) == MEMO_STATUS_DIVERGED);
-    CHECK(r.d->copy(r.context, r.streams[2], MEMO_COPY_TO_HOST, &a, &b, 8, &error) ==
+    CHECK(memo_device_status(r.d, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_event_synchronize(r.d, event, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_event_query(r.d, event, &is_done, &error) == MEMO_STATUS_DIVERGED && is_done);
+    CHECK(memo_event_elapsed(r.d, event, event, &elapsed_s, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_event_record(r.d, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_event_wait(r.d, event, r.streams[2], &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_event_create(r.d, &unused, &error) == MEMO_STATUS_DIVERGED && !unused);
+    CHECK(memo_stream_create(r.d, "x", 0, &stream, &error) == MEMO_STATUS_DIVERGED && !stream);
+    CHECK(memo_fill(r.d, r.streams[2], &a, 0, 8, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_copy(r.d, r.streams[2], MEMO_COPY_TO_HOST, &a, &b, 8, &error) ==
           MEMO_STATUS_DIVERGED);
-    CHECK(r.d->memory_info(r.context, &a, &b, &error) == MEMO_STATUS_DIVERGED);
+    CHECK(memo_memory_info(r.d, &a, &b, &error) == MEMO_STATUS_DIVERGED);
     CHECK(memo_host_device_sleep(r.device, r.streams[2], 0, &error) == MEMO_STATUS_DIVERGED);
     CHECK(memo_host_device_launch(r.device, r.streams[2], set_value, &target, sizeof target,
                                   &error) == MEMO_STATUS_DIVERGED);
     /* but for what cleans up. */
-    CHECK_OK(r.d->device_alloc(r.context, 100, &memory, &error));
-    CHECK_OK(r.d->device_free(r.context, memory, &error));
-    CHECK_OK(r.d->event_destroy(r.context, event, &error));
-    CHECK_OK(r.d->stream_destroy(r.context, r.streams[0], &error));
+    CHECK_OK(memo_device_alloc(r.d, 100, &memory, &error));
+    CHECK_OK(memo_device_free(r.d, memory, &error));
+    CHECK_OK(memo_event_destroy(r.d, event, &error));
+    CHECK_OK(memo_stream_destroy(r.d, r.streams[0], &error));
     memo_host_device_destroy(r.device);
 }
 
@@ -616,7 +611,7 @@ static void several_streams_fail_at_once(void) {
                 memo_host_device_launch(r.device, r.streams[i], fail_silently, NULL, 0, &error));
         CHECK_OK(memo_host_device_start(r.device, &error));
         for (i = 2; i >= 0; i--)
-            CHECK(r.d->stream_synchronize(r.context, r.streams[i], &error) == MEMO_STATUS_DEVICE);
+            CHECK(memo_stream_synchronize(r.d, r.streams[i], &error) == MEMO_STATUS_DEVICE);
         CHECK(strstr(error.message, "device error") != NULL);
         memo_host_device_destroy(r.device);
     }
@@ -632,12 +627,12 @@ static memo_status build_something(memo_error* error) {
     void* address;
     memo_status status = memo_host_device_create(&desc, &device, error);
     if (status) return status;
-    if ((status = device->stream_create(device->context, "a", 0, &streams[0], error)) == 0 &&
-        (status = device->stream_create(device->context, "b", 0, &streams[1], error)) == 0 &&
-        (status = device->event_create(device->context, &event, error)) == 0 &&
-        (status = device->event_record(device->context, event, streams[0], error)) == 0 &&
-        (status = device->event_record(device->context, event, streams[1], error)) == 0)
-        status = device->device_alloc(device->context, 100, &address, error);
+    if ((status = memo_stream_create(device, "a", 0, &streams[0], error)) == 0 &&
+        (status = memo_stream_create(device, "b", 0, &streams[1], error)) == 0 &&
+        (status = memo_event_create(device, &event, error)) == 0 &&
+        (status = memo_event_record(device, event, streams[0], error)) == 0 &&
+        (status = memo_event_record(device, event, streams[1], error)) == 0)
+        status = memo_device_alloc(device, 100, &address, error);
     memo_host_device_destroy(device);
     return status;
 }
@@ -683,8 +678,8 @@ static void arguments_are_checked(void) {
     int32_t is_done;
     memset(no_context, 0, sizeof no_context);
     if (!rig_begin(&r, NULL, 1) || !rig_begin(&other, NULL, 1)) return;
-    CHECK_OK(r.d->event_create(r.context, &event, &error));
-    CHECK_OK(other.d->event_create(other.context, &foreign_event, &error));
+    CHECK_OK(memo_event_create(r.d, &event, &error));
+    CHECK_OK(memo_event_create(other.d, &foreign_event, &error));
 #define INVALID(call) CHECK((call) == MEMO_STATUS_INVALID_ARGUMENT)
     desc = memo_host_device_desc_default();
     desc.device_memory_bytes = -1;
@@ -721,29 +716,29 @@ static void arguments_are_checked(void) {
                                     MEMO_HOST_ARGS_BYTES + 1, &error));
     INVALID(memo_host_device_sleep(r.device, r.streams[0], -1, &error));
     INVALID(memo_host_device_sleep(r.device, r.streams[0], NAN, &error));
-    INVALID(r.d->event_record(r.context, NULL, r.streams[0], &error));
-    INVALID(r.d->event_record(r.context, event, NULL, &error));
-    INVALID(r.d->event_record(r.context, foreign_event, r.streams[0], &error));
-    INVALID(r.d->event_wait(r.context, foreign_event, r.streams[0], &error));
-    INVALID(r.d->event_query(r.context, foreign_event, &is_done, &error));
-    INVALID(r.d->stream_synchronize(r.context, other.streams[0], &error));
-    INVALID(r.d->stream_destroy(r.context, other.streams[0], &error));
-    INVALID(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, NULL, 1, &error));
-    INVALID(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, bytes + 8, -1, &error));
-    INVALID(r.d->copy(r.context, r.streams[0], (memo_copy_kind)3, bytes, bytes + 8, 1, &error));
-    INVALID(r.d->copy_rows(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, 2, bytes + 8, 4, 4, 2,
-                           &error));
-    INVALID(r.d->copy_rows(r.context, r.streams[0], MEMO_COPY_TO_HOST, bytes, INT64_MAX, bytes,
-                           INT64_MAX, INT64_MAX, 3, &error));
-    INVALID(r.d->fill(r.context, r.streams[0], NULL, 0, 1, &error));
-    INVALID(r.d->fill(r.context, r.streams[0], bytes, 0, -1, &error));
+    INVALID(memo_event_record(r.d, NULL, r.streams[0], &error));
+    INVALID(memo_event_record(r.d, event, NULL, &error));
+    INVALID(memo_event_record(r.d, foreign_event, r.streams[0], &error));
+    INVALID(memo_event_wait(r.d, foreign_event, r.streams[0], &error));
+    INVALID(memo_event_query(r.d, foreign_event, &is_done, &error));
+    INVALID(memo_stream_synchronize(r.d, other.streams[0], &error));
+    INVALID(memo_stream_destroy(r.d, other.streams[0], &error));
+    INVALID(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, bytes, NULL, 1, &error));
+    INVALID(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, bytes, bytes + 8, -1, &error));
+    INVALID(memo_copy(r.d, r.streams[0], (memo_copy_kind)3, bytes, bytes + 8, 1, &error));
+    INVALID(
+        memo_copy_rows(r.d, r.streams[0], MEMO_COPY_TO_HOST, bytes, 2, bytes + 8, 4, 4, 2, &error));
+    INVALID(memo_copy_rows(r.d, r.streams[0], MEMO_COPY_TO_HOST, bytes, INT64_MAX, bytes, INT64_MAX,
+                           INT64_MAX, 3, &error));
+    INVALID(memo_fill(r.d, r.streams[0], NULL, 0, 1, &error));
+    INVALID(memo_fill(r.d, r.streams[0], bytes, 0, -1, &error));
 #undef INVALID
     /* None of it made the device fail, and nothing at all is fine. */
-    CHECK_OK(r.d->fill(r.context, r.streams[0], NULL, 0, 0, &error));
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, NULL, NULL, 0, &error));
-    CHECK_OK(r.d->stream_destroy(r.context, NULL, &error));
-    CHECK_OK(r.d->event_destroy(r.context, NULL, &error));
-    CHECK_OK(r.d->stream_synchronize(r.context, r.streams[0], &error));
+    CHECK_OK(memo_fill(r.d, r.streams[0], NULL, 0, 0, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, NULL, NULL, 0, &error));
+    CHECK_OK(memo_stream_destroy(r.d, NULL, &error));
+    CHECK_OK(memo_event_destroy(r.d, NULL, &error));
+    CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     CHECK(r.d->struct_bytes == (int64_t)sizeof(memo_device) && strcmp(r.d->name, "host") == 0);
     CHECK(r.d->annotate == NULL);
     memo_host_device_destroy(r.device);
@@ -755,7 +750,7 @@ static void arguments_are_checked(void) {
 /* Time from the start until stream is done. */
 static double finish(rig* r, double start_s, int stream) {
     memo_error error;
-    CHECK_OK(r->d->stream_synchronize(r->context, r->streams[stream], &error));
+    CHECK_OK(memo_stream_synchronize(r->d, r->streams[stream], &error));
     return now_s() - start_s;
 }
 
@@ -788,26 +783,26 @@ static void copies_take_their_time(void) {
     desc.to_device_bytes_per_s = 50e6;
     if (!rig_begin(&r, &desc, 3)) return;
     start_s = now_s();
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
     elapsed_s = finish(&r, start_s, 0);
     CHECK_CASE(elapsed_s >= 40 * MS && elapsed_s < 2, "to host: %g s", elapsed_s);
 
     start_s = now_s();
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_DEVICE, b, a, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_DEVICE, b, a, N, &error));
     elapsed_s = finish(&r, start_s, 0);
     CHECK_CASE(elapsed_s >= 80 * MS && elapsed_s < 2, "to device: %g s", elapsed_s);
 
     /* Rows cost their own bytes, not their strides'. */
     start_s = now_s();
-    CHECK_OK(r.d->copy_rows(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, 4000, b, 4000, 1000,
-                            1000, &error));
+    CHECK_OK(
+        memo_copy_rows(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, 4000, b, 4000, 1000, 1000, &error));
     elapsed_s = finish(&r, start_s, 0);
     CHECK_CASE(elapsed_s >= 10 * MS && elapsed_s < 2, "rows: %g s", elapsed_s);
 
     /* Two streams in one direction share it: a copy by the rate takes 80 ms for both. */
     start_s = now_s();
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
-    CHECK_OK(r.d->copy(r.context, r.streams[1], MEMO_COPY_TO_HOST, c, b, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[1], MEMO_COPY_TO_HOST, c, b, N, &error));
     finish(&r, start_s, 0);
     elapsed_s = finish(&r, start_s, 1);
     CHECK_CASE(elapsed_s >= 70 * MS && elapsed_s < 2, "shared: %g s", elapsed_s);
@@ -833,12 +828,12 @@ static void both_ways_share_their_rate(void) {
     desc.both_ways_bytes_per_s = 100e6; /* together: 100 ms */
     if (!rig_begin(&r, &desc, 2)) return;
     start_s = now_s();
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
     elapsed_s = finish(&r, start_s, 0);
     CHECK_CASE(elapsed_s >= 50 * MS && elapsed_s < 2, "alone: %g s", elapsed_s);
     start_s = now_s();
-    CHECK_OK(r.d->copy(r.context, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
-    CHECK_OK(r.d->copy(r.context, r.streams[1], MEMO_COPY_TO_DEVICE, c, e, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, a, b, N, &error));
+    CHECK_OK(memo_copy(r.d, r.streams[1], MEMO_COPY_TO_DEVICE, c, e, N, &error));
     finish(&r, start_s, 0);
     elapsed_s = finish(&r, start_s, 1);
     /* Less than 100 ms by what they do not overlap, if a worker starts late. */
@@ -860,18 +855,18 @@ static void devices_do_not_know_each_other(void) {
     int64_t* target = &value;
     if (!rig_begin(&a, NULL, 2) || !rig_begin(&b, NULL, 2)) return;
     CHECK_OK(memo_host_device_launch(a.device, a.streams[0], fail_silently, NULL, 0, &error));
-    CHECK(a.d->stream_synchronize(a.context, a.streams[0], &error) == MEMO_STATUS_DEVICE);
+    CHECK(memo_stream_synchronize(a.d, a.streams[0], &error) == MEMO_STATUS_DEVICE);
     CHECK_OK(
         memo_host_device_launch(b.device, b.streams[0], set_value, &target, sizeof target, &error));
-    CHECK_OK(b.d->stream_synchronize(b.context, b.streams[0], &error));
+    CHECK_OK(memo_stream_synchronize(b.d, b.streams[0], &error));
     CHECK(value == 1);
-    CHECK_OK(a.d->device_alloc(a.context, 512, &memory, &error));
-    CHECK(b.d->device_free(b.context, memory, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_device_alloc(a.d, 512, &memory, &error));
+    CHECK(memo_device_free(b.d, memory, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_host_device_get_stats(b.device).device_bytes == 0);
     memo_host_device_destroy(a.device);
     CHECK_OK(
         memo_host_device_launch(b.device, b.streams[1], set_value, &target, sizeof target, &error));
-    CHECK_OK(b.d->stream_synchronize(b.context, b.streams[1], &error));
+    CHECK_OK(memo_stream_synchronize(b.d, b.streams[1], &error));
     memo_host_device_destroy(b.device);
 }
 

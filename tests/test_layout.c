@@ -375,18 +375,18 @@ static void* loss_main(void* argument) {
         if (labels[i] != -1)
             sums[0] += loss_of(memo_layout_position(&r->layout, r->rank, i), labels[i]);
     r->gradient = sums[0];
-    r->status = r->device->stream_create(r->device->context, "compute", 0, &stream, &error);
+    r->status = memo_stream_create(r->device, "compute", 0, &stream, &error);
     if (!r->status) r->status = memo_layout_sum_loss(r->comm, stream, sums, &error);
-    if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
+    if (!r->status) r->status = memo_stream_synchronize(r->device, stream, &error);
     /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not averaged. */
     r->gradient /= sums[1];
     if (!r->status)
-        r->status = r->comm->all_reduce(r->comm, stream, &r->gradient, &r->gradient, 1,
-                                        MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &error);
-    if (!r->status) r->status = r->device->stream_synchronize(r->device->context, stream, &error);
+        r->status = memo_all_reduce(r->comm, stream, &r->gradient, &r->gradient, 1, MEMO_TYPE_F64,
+                                    MEMO_REDUCTION_SUM, &error);
+    if (!r->status) r->status = memo_stream_synchronize(r->device, stream, &error);
     r->loss = sums[0] / sums[1];
     r->n_labels = sums[1];
-    r->comm->destroy(r->comm);
+    memo_comm_destroy(r->comm);
     return NULL;
 }
 

@@ -348,13 +348,13 @@ static void a_missing_wait_is_found(void) {
         memo_schedule* s;
         memo_check* check;
         char a[16], b[16];
-        CHECK_OK(d->stream_create(d->context, "compute", 0, &compute, &error));
-        CHECK_OK(d->stream_create(d->context, "copy", 0, &copy, &error));
-        CHECK_OK(d->event_create(d->context, &event, &error));
-        CHECK_OK(d->fill(d->context, compute, a, 1, 16, &error));
-        CHECK_OK(d->event_record(d->context, event, compute, &error));
-        if (with_wait) CHECK_OK(d->event_wait(d->context, event, copy, &error));
-        CHECK_OK(d->copy(d->context, copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
+        CHECK_OK(memo_stream_create(d, "compute", 0, &compute, &error));
+        CHECK_OK(memo_stream_create(d, "copy", 0, &copy, &error));
+        CHECK_OK(memo_event_create(d, &event, &error));
+        CHECK_OK(memo_fill(d, compute, a, 1, 16, &error));
+        CHECK_OK(memo_event_record(d, event, compute, &error));
+        if (with_wait) CHECK_OK(memo_event_wait(d, event, copy, &error));
+        CHECK_OK(memo_copy(d, copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
         CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
         CHECK_OK(memo_schedule_check(s, &check, &error));
         CHECK(check->n_races == !with_wait && check->n_redundant_waits == 0);
@@ -373,17 +373,17 @@ static void handles_may_come_again(void) {
     memo_event event, again;
     memo_schedule* s;
     memo_check* check;
-    CHECK_OK(d->stream_create(d->context, "first", 0, &first, &error));
-    CHECK_OK(d->event_create(d->context, &event, &error));
-    CHECK_OK(d->event_record(d->context, event, first, &error));
-    CHECK_OK(d->event_destroy(d->context, event, &error));
-    CHECK_OK(d->event_create(d->context, &again, &error));
+    CHECK_OK(memo_stream_create(d, "first", 0, &first, &error));
+    CHECK_OK(memo_event_create(d, &event, &error));
+    CHECK_OK(memo_event_record(d, event, first, &error));
+    CHECK_OK(memo_event_destroy(d, event, &error));
+    CHECK_OK(memo_event_create(d, &again, &error));
     CHECK(again == event);
-    CHECK_OK(d->event_wait(d->context, again, first, &error)); /* another event, never recorded */
-    CHECK_OK(d->stream_destroy(d->context, first, &error));
-    CHECK_OK(d->stream_create(d->context, "second", 0, &second, &error));
+    CHECK_OK(memo_event_wait(d, again, first, &error)); /* another event, never recorded */
+    CHECK_OK(memo_stream_destroy(d, first, &error));
+    CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
     CHECK(second == first);
-    CHECK_OK(d->event_record(d->context, again, second, &error));
+    CHECK_OK(memo_event_record(d, again, second, &error));
     CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
     CHECK(s->n_streams == 2 && s->n_events == 2 && s->n_ops == 3);
     CHECK(s->ops[1].event == 1 && s->ops[2].event == 1 && s->ops[2].stream == 1);
@@ -410,27 +410,27 @@ static void times_are_those_of_the_device(void) {
     f->host_now = 1000;
     recorder = new_recorder(&f->device, 1);
     d = memo_recorder_device(recorder);
-    CHECK_OK(d->stream_create(d->context, "compute", 0, &compute, &error));
-    CHECK_OK(d->stream_create(d->context, "copy", 0, &copy, &error));
-    CHECK_OK(d->event_create(d->context, &event, &error));
+    CHECK_OK(memo_stream_create(d, "compute", 0, &compute, &error));
+    CHECK_OK(memo_stream_create(d, "copy", 0, &copy, &error));
+    CHECK_OK(memo_event_create(d, &event, &error));
     n_before = n_events_used(f);
     desc.name = "forward";
-    CHECK_OK(d->annotate(d->context, compute, &desc, &error)); /* 0: 0 to 20 */
+    CHECK_OK(memo_annotate(d, compute, &desc, &error)); /* 0: 0 to 20 */
     fake_launch(f, compute, 20);
-    CHECK_OK(d->event_record(d->context, event, compute, &error));            /* 1: 20 */
-    CHECK_OK(d->fill(d->context, copy, b, 0, 5, &error));                     /* 2: 0 to 5 */
-    CHECK_OK(d->event_wait(d->context, event, copy, &error));                 /* 3: 5 to 20 */
-    CHECK_OK(d->copy(d->context, copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
-    CHECK_OK(d->annotate(d->context, compute, &desc, &error));                /* 5: 20 to 27 */
+    CHECK_OK(memo_event_record(d, event, compute, &error));            /* 1: 20 */
+    CHECK_OK(memo_fill(d, copy, b, 0, 5, &error));                     /* 2: 0 to 5 */
+    CHECK_OK(memo_event_wait(d, event, copy, &error));                 /* 3: 5 to 20 */
+    CHECK_OK(memo_copy(d, copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
+    CHECK_OK(memo_annotate(d, compute, &desc, &error));                /* 5: 20 to 27 */
     fake_launch(f, compute, 7);
     CHECK(memo_recorder_schedule(recorder, &s, &error) == MEMO_STATUS_DEVICE); /* copy still runs */
     CHECK(s == NULL && strcmp(error.message, "not done yet") == 0);
-    CHECK_OK(d->stream_synchronize(d->context, copy, &error)); /* 6: at 50 */
+    CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 6: at 50 */
     desc.name = "backward";
-    desc.duration_s = 99;                                      /* known before */
-    CHECK_OK(d->annotate(d->context, compute, &desc, &error)); /* 7: 50 to 53 */
+    desc.duration_s = 99;                               /* known before */
+    CHECK_OK(memo_annotate(d, compute, &desc, &error)); /* 7: 50 to 53 */
     fake_launch(f, compute, 3);
-    CHECK_OK(d->stream_synchronize(d->context, compute, &error)); /* 8: at 53 */
+    CHECK_OK(memo_stream_synchronize(d, compute, &error)); /* 8: at 53 */
     CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
     CHECK(s->n_ops == 9);
     CHECK_OK(memo_schedule_measured(s, &measured, &error));
@@ -454,7 +454,7 @@ static void times_are_those_of_the_device(void) {
     CHECK_OK(memo_recorder_schedule(recorder, &again, &error)); /* nothing is read twice */
     CHECK(again == s && s->ops[4].end_s == 50);
     i = n_events_used(f);
-    CHECK_OK(d->fill(d->context, copy, b, 0, 5, &error)); /* timing events are used again */
+    CHECK_OK(memo_fill(d, copy, b, 0, 5, &error)); /* timing events are used again */
     CHECK(n_events_used(f) == i);
     f->elapsed_fails = 1;
     CHECK(memo_recorder_schedule(recorder, &s, &error) == MEMO_STATUS_DEVICE);
@@ -471,8 +471,8 @@ static void an_open_operation_ends_with_the_schedule(void) {
     memo_stream stream;
     memo_schedule* s;
     memo_op_desc desc = memo_op_desc_default();
-    CHECK_OK(d->stream_create(d->context, "compute", 0, &stream, &error));
-    CHECK_OK(d->annotate(d->context, stream, &desc, &error));
+    CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
+    CHECK_OK(memo_annotate(d, stream, &desc, &error));
     fake_launch(f, stream, 4);
     CHECK_OK(f->device.stream_synchronize(f, stream, &error));
     CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
@@ -493,29 +493,29 @@ static void pauses_leave_no_trace_but_a_sync(void) {
     memo_op_desc desc = memo_op_desc_default();
     char a[64], b[64];
     int32_t is_done;
-    CHECK_OK(d->stream_create(d->context, "compute", 0, &compute, &error));
-    CHECK_OK(d->event_create(d->context, &event, &error));
-    CHECK_OK(d->fill(d->context, compute, a, 0, 64, &error)); /* 0 */
+    CHECK_OK(memo_stream_create(d, "compute", 0, &compute, &error));
+    CHECK_OK(memo_event_create(d, &event, &error));
+    CHECK_OK(memo_fill(d, compute, a, 0, 64, &error)); /* 0 */
     memo_recorder_pause(recorder);
     memo_recorder_pause(recorder);
-    CHECK_OK(d->stream_create(d->context, "copy", 0, &copy, &error));
-    CHECK_OK(d->annotate(d->context, compute, &desc, &error));
-    CHECK_OK(d->fill(d->context, copy, a, 0, 64, &error));
-    CHECK_OK(d->copy(d->context, copy, MEMO_COPY_ON_DEVICE, b, a, 64, &error));
-    CHECK_OK(d->copy_rows(d->context, copy, MEMO_COPY_ON_DEVICE, b, 8, a, 8, 8, 2, &error));
-    CHECK_OK(d->event_record(d->context, event, copy, &error));
-    CHECK_OK(d->event_wait(d->context, event, compute, &error));
-    CHECK_OK(d->event_synchronize(d->context, event, &error));
-    CHECK_OK(d->event_query(d->context, event, &is_done, &error));
-    CHECK_OK(d->stream_synchronize(d->context, copy, &error));
-    CHECK_OK(d->stream_synchronize(d->context, compute, &error));
+    CHECK_OK(memo_stream_create(d, "copy", 0, &copy, &error));
+    CHECK_OK(memo_annotate(d, compute, &desc, &error));
+    CHECK_OK(memo_fill(d, copy, a, 0, 64, &error));
+    CHECK_OK(memo_copy(d, copy, MEMO_COPY_ON_DEVICE, b, a, 64, &error));
+    CHECK_OK(memo_copy_rows(d, copy, MEMO_COPY_ON_DEVICE, b, 8, a, 8, 8, 2, &error));
+    CHECK_OK(memo_event_record(d, event, copy, &error));
+    CHECK_OK(memo_event_wait(d, event, compute, &error));
+    CHECK_OK(memo_event_synchronize(d, event, &error));
+    CHECK_OK(memo_event_query(d, event, &is_done, &error));
+    CHECK_OK(memo_stream_synchronize(d, copy, &error));
+    CHECK_OK(memo_stream_synchronize(d, compute, &error));
     memo_recorder_resume(recorder); /* 1, 2 */
     memo_recorder_resume(recorder);
-    CHECK_OK(d->event_wait(d->context, event, compute, &error)); /* recorded outside: covered */
-    CHECK_OK(d->event_synchronize(d->context, event, &error));
-    CHECK_OK(d->event_query(d->context, event, &is_done, &error));
-    CHECK_OK(d->fill(d->context, copy, a, 0, 64, &error));     /* 3 */
-    CHECK_OK(d->stream_synchronize(d->context, copy, &error)); /* 4 */
+    CHECK_OK(memo_event_wait(d, event, compute, &error)); /* recorded outside: covered */
+    CHECK_OK(memo_event_synchronize(d, event, &error));
+    CHECK_OK(memo_event_query(d, event, &is_done, &error));
+    CHECK_OK(memo_fill(d, copy, a, 0, 64, &error));     /* 3 */
+    CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 4 */
     CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
     CHECK(f->n_annotated == 1);
     CHECK(s->n_ops == 5 && s->n_streams == 2);
@@ -539,11 +539,11 @@ static void recorders_stack(void) {
     memo_schedule *a, *b;
     memo_op_desc desc = memo_op_desc_default();
     char bytes[8];
-    CHECK_OK(d->stream_create(d->context, "compute", 0, &stream, &error));
+    CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
     desc.name = "work";
-    CHECK_OK(d->annotate(d->context, stream, &desc, &error));
-    CHECK_OK(d->fill(d->context, stream, bytes, 0, 8, &error));
-    CHECK_OK(d->stream_synchronize(d->context, stream, &error));
+    CHECK_OK(memo_annotate(d, stream, &desc, &error));
+    CHECK_OK(memo_fill(d, stream, bytes, 0, 8, &error));
+    CHECK_OK(memo_stream_synchronize(d, stream, &error));
     CHECK_OK(memo_recorder_schedule(inner, &a, &error));
     CHECK_OK(memo_recorder_schedule(outer, &b, &error));
     CHECK(a->n_ops == 3);
@@ -569,8 +569,8 @@ static void shorter_tables_are_understood(void) {
     f->device.struct_bytes = (int64_t)offsetof(memo_device, annotate); /* ends before annotate */
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
     d = memo_recorder_device(recorder);
-    CHECK_OK(d->stream_create(d->context, NULL, 0, &stream, &error));
-    CHECK_OK(d->annotate(d->context, stream, &op, &error));
+    CHECK_OK(memo_stream_create(d, NULL, 0, &stream, &error));
+    CHECK_OK(memo_annotate(d, stream, &op, &error));
     CHECK(f->n_annotated == 0);
     memo_recorder_destroy(recorder);
     free(f);

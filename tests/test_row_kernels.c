@@ -571,7 +571,7 @@ static void run_on_a_host_stream(void) {
     recorder_desc.device = host;
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
     device = memo_recorder_device(recorder);
-    CHECK_OK(device->stream_create(device->context, "compute", 0, &stream, &error));
+    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     for (i = 0; i < N; i++) from[i] = (float)i;
     memset(&cast, 0, sizeof cast);
     memset(&add, 0, sizeof add);
@@ -594,7 +594,7 @@ static void run_on_a_host_stream(void) {
     CHECK_OK(device->cast(device->context, stream, &cast, &error));
     CHECK_OK(device->add(device->context, stream, &add, &error));
     CHECK_OK(device->gather_rows(device->context, stream, &rows, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     cast.n = -1;
     CHECK(device->cast(device->context, stream, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK(sum[i] == (float)(2 * i));
@@ -607,7 +607,7 @@ static void run_on_a_host_stream(void) {
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0);
     memo_check_destroy(check);
-    device->stream_destroy(device->context, stream, NULL);
+    memo_stream_destroy(device, stream, NULL);
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);
 }

@@ -285,12 +285,12 @@ static void a_row_that_sees_nothing_is_0(void) {
     block.out = out;
     block.lse = lse;
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
-    CHECK_OK(device->stream_create(device->context, "compute", 0, &stream, &error));
+    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     state.device = device;
     state.n_scores = 0;
     attention = memo_host_attention_functions(&state);
     CHECK_OK(attention.forward(attention.user, stream, &block, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     for (i = 0; i < 4; i++) /* only query 9 sees keys, 8 and 9 */
         if (i != 2) CHECK(out[2 * i] == 0 && out[2 * i + 1] == 0 && lse[i] == -(float)HUGE_VAL);
     CHECK(out[4] > 2 && out[4] <= 3 && lse[2] > 0 && lse[2] < 99);
@@ -305,7 +305,7 @@ static void a_row_that_sees_nothing_is_0(void) {
     block.d_k = d_k;
     block.d_v = d_v;
     CHECK_OK(attention.backward(attention.user, stream, &block, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     CHECK(d_q[0] == 0 && d_q[3] == 0 && d_q[6] == 0 && d_q[4] > 0);
     CHECK(d_k[4] == 0 && d_v[5] == 0 && d_v[2] > 0);
     block.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1;
@@ -694,7 +694,7 @@ static void documents_may_change_from_batch_to_batch(void) {
     float lse[40 * 2];
     int k;
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
-    CHECK_OK(device->stream_create(device->context, "compute", 0, &desc.stream, &error));
+    CHECK_OK(memo_stream_create(device, "compute", 0, &desc.stream, &error));
     state.device = device;
     state.n_scores = 0;
     layout_desc.kind = MEMO_LAYOUT_DOCUMENTS;
@@ -730,7 +730,7 @@ static void documents_may_change_from_batch_to_batch(void) {
         tensors.out = w.typed[OUT];
         tensors.lse = lse;
         CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-        CHECK_OK(device->stream_synchronize(device->context, desc.stream, &error));
+        CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
         CHECK(error_of(&c, &w, OUT) < 2e-6);
         whole_destroy(&w);
     }
@@ -1324,7 +1324,7 @@ static void what_cannot_be_meant_is_refused(void) {
     state.device = device;
     state.n_scores = 0;
     good.device = device;
-    CHECK_OK(device->stream_create(device->context, "compute", 0, &good.stream, &error));
+    CHECK_OK(memo_stream_create(device, "compute", 0, &good.stream, &error));
     good.attention = memo_host_attention_functions(&state);
     desc = good;
     layout_desc.ring = 2;
@@ -1356,7 +1356,7 @@ static void what_cannot_be_meant_is_refused(void) {
     mask.window = -1;
     CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(device->stream_synchronize(device->context, good.stream, &error));
+    CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }

@@ -231,10 +231,10 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     CHECK(!status == (attention != NULL));
     if (!status) status = memo_sp_attention_forward(attention, &t, &mask, e);
     if (!status) status = memo_sp_attention_backward(attention, &t, &mask, e);
-    if (!status) status = table->stream_synchronize(table->context, stream, e);
+    if (!status) status = memo_stream_synchronize(table, stream, e);
     r->n_calls = f->n_calls; /* destroy has nobody to tell */
-    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) r->world->abort(r->world);
-    (void)r->device->stream_synchronize(r->device->context, stream, NULL);
+    if (status && r->failing && r->afterwards == AFTERWARDS_ABORT) memo_comm_abort(r->world);
+    (void)memo_stream_synchronize(r->device, stream, NULL);
     memo_sp_attention_destroy(attention);
     free(lse);
     free(saved);
@@ -252,15 +252,15 @@ static void* rank_main(void* argument) {
     f.device = r->device;
     f.comm = r->world;
     f.failing = r->failing;
-    r->status = r->device->stream_create(r->device->context, "compute", 0, &stream, &r->error);
+    r->status = memo_stream_create(r->device, "compute", 0, &stream, &r->error);
     table = r->fault == FAULT_DEVICE ? faulty_device(&f) : *r->device;
     comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
     if (!r->status)
         r->status = rank_pass(r, r->fault == FAULT_DEVICE ? &table : r->device,
                               r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);
-    if (stream) (void)r->device->stream_destroy(r->device->context, stream, NULL);
+    if (stream) (void)memo_stream_destroy(r->device, stream, NULL);
     if (r->afterwards == AFTERWARDS_STAY) pthread_barrier_wait(r->finished);
-    r->world->destroy(r->world);
+    memo_comm_destroy(r->world);
     return NULL;
 }
 

@@ -136,7 +136,7 @@ static void rows_come_back_from_the_file(void) {
             CHECK(n_files == 0 || n_open_files() == n_files + (sizes.n_spilled_layers > 0));
             for (micro_batch = 0; micro_batch < 3; micro_batch++)
                 CHECK_OK(chain_micro_batch(&c, micro_batch, 1000, &error));
-            CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+            CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
             CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
             CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
                        (int)n_host_layers, (long long)c.n_wrong);
@@ -182,7 +182,7 @@ static void a_folder_in_memory_will_do(void) {
     host = open_host(&c);
     CHECK_OK(chain_open(&c, &error));
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-    CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+    CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
     CHECK(c.n_wrong == 0);
     chain_close(&c);
     close_host(host, n_files);
@@ -318,18 +318,18 @@ static void a_failing_disk_is_a_status(void) {
         host = open_host(&c);
         CHECK_OK(chain_open(&c, &error));
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
         /* Cut short between the passes, or else writes would make it whole again. */
         for (layer = 0; layer < 8 && what == CUT_SHORT; layer++)
             CHECK_OK(chain_forward(&c, layer, 1, &error));
-        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
         do_mishap((mishap)what, c.swap->file.fd);
         status = MEMO_STATUS_OK;
         for (layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
             status = chain_forward(&c, layer, 1, &error);
         for (layer = 7; layer >= 0 && !status; layer--)
             status = chain_backward(&c, layer, 1, &error);
-        if (!status) status = host->stream_synchronize(host->context, c.compute, &error);
+        if (!status) status = memo_stream_synchronize(host, c.compute, &error);
         CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
         CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, words[what]) &&
                        strstr(error.message, folder),
@@ -372,7 +372,7 @@ static void every_operation_may_fail(void) {
         CHECK_OK(chain_open(&c, &error));
         status = chain_micro_batch(&c, 0, 1000, &error);
         if (!status) status = chain_micro_batch(&c, 1, 1000, &error);
-        if (!status) status = table.stream_synchronize(table.context, c.compute, &error);
+        if (!status) status = memo_stream_synchronize(&table, c.compute, &error);
         CHECK_CASE(!status || (status == MEMO_STATUS_IO && strstr(error.message, "injected")), "%s",
                    error.message);
         CHECK(c.n_wrong == 0);
@@ -404,7 +404,7 @@ static void a_slow_file_takes_its_time(void) {
     CHECK(fabs(simulated_s - 0.06) < 1e-9);
     CHECK_OK(chain_open(&c, &error));
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-    CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+    CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
     CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
     stall_s = stats.forward_stall_s + stats.backward_stall_s;
     CHECK_CASE(stall_s > 0.05, "%g s", stall_s);

@@ -126,7 +126,7 @@ static void values_come_back(void) {
             n_abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
         }
-        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
         CHECK_CASE(c.n_wrong == 0, "round %d: %lld rows differ: %s", round, (long long)c.n_wrong,
                    describe(&c));
         chain_close(&c);
@@ -307,7 +307,7 @@ static void calls_out_of_order_are_refused(void) {
     CHECK(memo_swap_forward_begin(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
     CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
-    CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+    CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
     CHECK(c.n_wrong == 0);
     chain_close(&c);
     memo_host_device_destroy(host);
@@ -376,7 +376,7 @@ static void recorded_steps_are_ordered(void) {
             abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
         }
-        CHECK_OK(c.device->stream_synchronize(c.device->context, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(c.device, c.compute, &error));
         CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
@@ -409,29 +409,29 @@ typedef struct dropping {
 static memo_status dropping_wait(void* context, memo_event event, memo_stream stream,
                                  memo_error* e) {
     dropping* d = (dropping*)context;
-    if (d->n_waits++ == d->dropped) return d->host->event_wait(d->host->context, event, stream, e);
-    return d->inner->event_wait(d->inner->context, event, stream, e);
+    if (d->n_waits++ == d->dropped) return memo_event_wait(d->host, event, stream, e);
+    return memo_event_wait(d->inner, event, stream, e);
 }
 static memo_status dropping_record(void* context, memo_event event, memo_stream stream,
                                    memo_error* e) {
     dropping* d = (dropping*)context;
-    return d->inner->event_record(d->inner->context, event, stream, e);
+    return memo_event_record(d->inner, event, stream, e);
 }
 static memo_status dropping_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
                                  const void* from, int64_t n, memo_error* e) {
     dropping* d = (dropping*)context;
-    return d->inner->copy(d->inner->context, stream, kind, to, from, n, e);
+    return memo_copy(d->inner, stream, kind, to, from, n, e);
 }
 
 static memo_status dropping_annotate(void* context, memo_stream stream,
                                      const struct memo_op_desc* op, memo_error* e) {
     dropping* d = (dropping*)context;
-    return d->inner->annotate(d->inner->context, stream, op, e);
+    return memo_annotate(d->inner, stream, op, e);
 }
 static memo_status dropping_launch_host(void* context, memo_stream stream, memo_host_call* call,
                                         memo_error* e) {
     dropping* d = (dropping*)context;
-    return d->inner->launch_host(d->inner->context, stream, call, e);
+    return memo_launch_host(d->inner, stream, call, e);
 }
 
 /* Runs complete micro-batches with wait `dropped` hidden (-1: none) and compares what was recorded
@@ -457,7 +457,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     c->host = host;
     c->device = d.inner;
     /* The stream first: a table that is not the recorder's own cannot name it. */
-    CHECK_OK(d.inner->stream_create(d.inner->context, "compute", 0, &c->compute, &error));
+    CHECK_OK(memo_stream_create(d.inner, "compute", 0, &c->compute, &error));
     c->swap = NULL;
     c->n_wrong = 0;
     c->desc.compute_stream = c->compute;
@@ -483,7 +483,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
     if (n_waits) *n_waits = check->n_waits;
     memo_check_destroy(check);
-    CHECK_OK(host->stream_synchronize(host->context, c->compute, &error));
+    CHECK_OK(memo_stream_synchronize(host, c->compute, &error));
     CHECK_CASE(c->n_wrong == 0, "%s", describe(c));
     chain_close(c);
     memo_schedule_destroy(promised);
@@ -612,19 +612,19 @@ FAULTY(launch_host, (void* context, memo_stream s, memo_host_call* c, memo_error
 /* Freeing cannot be refused: these only pass on. */
 static memo_status faulty_device_free(void* context, void* a, memo_error* e) {
     faulty* f = (faulty*)context;
-    return f->inner->device_free(f->inner->context, a, e);
+    return memo_device_free(f->inner, a, e);
 }
 static memo_status faulty_host_free(void* context, void* a, memo_error* e) {
     faulty* f = (faulty*)context;
-    return f->inner->host_free(f->inner->context, a, e);
+    return memo_host_free(f->inner, a, e);
 }
 static memo_status faulty_stream_destroy(void* context, memo_stream s, memo_error* e) {
     faulty* f = (faulty*)context;
-    return f->inner->stream_destroy(f->inner->context, s, e);
+    return memo_stream_destroy(f->inner, s, e);
 }
 static memo_status faulty_event_destroy(void* context, memo_event v, memo_error* e) {
     faulty* f = (faulty*)context;
-    return f->inner->event_destroy(f->inner->context, v, e);
+    return memo_event_destroy(f->inner, v, e);
 }
 
 static void faulty_init(faulty* f, memo_device* inner, int64_t failing) {
@@ -675,14 +675,13 @@ static void every_fault_is_a_status(void) {
         status = chain_open(&c, &error);
         if (!status) {
             status = chain_micro_batch(&c, 0, 1000, &error);
-            if (!status)
-                status = c.device->stream_synchronize(c.device->context, c.compute, &error);
+            if (!status) status = memo_stream_synchronize(c.device, c.compute, &error);
             if (!status) status = memo_swap_get_stats(c.swap, &stats, &error);
             done = status == MEMO_STATUS_OK; /* fewer than k calls: the run is through */
             if (status) {
                 CHECK_OK(memo_swap_abandon(c.swap, &error));
                 CHECK_OK(chain_micro_batch(&c, 1, 1000, &error));
-                CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+                CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
             }
             CHECK_CASE(c.n_wrong == 0, "after a fault at call %lld", (long long)k);
             chain_close(&c);
@@ -733,7 +732,7 @@ static void a_late_fault_is_a_status(void) {
         n_late_copies = 0;
         CHECK_OK(chain_open(&c, &error));
         status = chain_micro_batch(&c, 0, 1000, &error);
-        if (!status) status = table.stream_synchronize(table.context, c.compute, &error);
+        if (!status) status = memo_stream_synchronize(&table, c.compute, &error);
         if (status)
             CHECK_CASE(status == MEMO_STATUS_DEVICE && strstr(error.message, "on the stream"),
                        "copy %lld: %s", (long long)late_failing, error.message);
@@ -781,7 +780,7 @@ static void stalls_are_measured(void) {
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-        CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
         CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
         CHECK(stats.to_host_bytes == 3 * memo_swap_sizes_of(c.swap).layer_swapped_bytes);
         CHECK(stats.to_device_bytes == stats.to_host_bytes);

@@ -1049,7 +1049,7 @@ static void plans_run_in_the_memory_they_were_made_for(void) {
             CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
             CHECK_OK(chain_micro_batch(&c, 1, memo_test_int(0, 2 * c.desc.n_layers), &error));
             CHECK_OK(chain_micro_batch(&c, 2, 1000, &error));
-            CHECK_OK(host->stream_synchronize(host->context, c.compute, &error));
+            CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
             CHECK_CASE(c.n_wrong == 0, "round %d: %s", round, describe(&p));
         }
         chain_close(&c);
@@ -1104,7 +1104,7 @@ static void a_device_is_measured(void) {
     host_desc.both_ways_bytes_per_s = 80e6;
     p.host = NULL;
     CHECK_OK(memo_host_device_create(&host_desc, &p.host, &error));
-    CHECK_OK(p.host->stream_create(p.host->context, "compute", 0, &p.stream, &error));
+    CHECK_OK(memo_stream_create(p.host, "compute", 0, &p.stream, &error));
     p.forward_s = 0.02;
     p.backward_s = 0.04;
     p.recompute_s = 0.01;
@@ -1164,7 +1164,7 @@ static void a_device_is_measured(void) {
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_repetitions = -1;
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    p.host->stream_destroy(p.host->context, p.stream, NULL);
+    memo_stream_destroy(p.host, p.stream, NULL);
     memo_host_device_destroy(p.host);
 }
 

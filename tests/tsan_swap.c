@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
     for (micro_batch = 0; micro_batch < 2; micro_batch++)
         if (chain_micro_batch(&c, micro_batch, 1000, &error)) goto failed;
     if (memo_host_device_start(host, &error)) goto failed;
-    if (host->stream_synchronize(host->context, c.compute, &error)) goto failed;
+    if (memo_stream_synchronize(host, c.compute, &error)) goto failed;
     chain_close(&c);
     memo_host_device_destroy(host);
     printf("waits %ld\n", n_waits);

@@ -11,7 +11,7 @@ static int world_run(world* all) {
     int32_t rank = nccl_world->rank;
     rank_args args;
     memo_error error;
-    CHECK_OK(nccl_world->split(nccl_world, 0, rank, "case", &all->comms[rank], &error));
+    CHECK_OK(memo_comm_split(nccl_world, 0, rank, "case", &all->comms[rank], &error));
     if (!all->comms[rank]) return 0;
     all->devices[rank] = cuda_device;
     all->is_alone = 1;

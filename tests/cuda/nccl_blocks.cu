@@ -18,11 +18,11 @@ static memo_status nccl_ranks_run(int32_t n,
     memset(&rank, 0, sizeof rank);
     rank.device = device;
     rank.user = user;
-    status = nccl_world->split(nccl_world, n == 1 ? me : 0, me, "blocks", &rank.comm, error);
-    if (!status) status = device->stream_create(device->context, "compute", 0, &rank.stream, error);
+    status = memo_comm_split(nccl_world, n == 1 ? me : 0, me, "blocks", &rank.comm, error);
+    if (!status) status = memo_stream_create(device, "compute", 0, &rank.stream, error);
     if (!status) status = function(&rank, error);
-    if (rank.stream) device->stream_destroy(device->context, rank.stream, NULL);
-    if (rank.comm) rank.comm->destroy(rank.comm);
+    if (rank.stream) memo_stream_destroy(device, rank.stream, NULL);
+    memo_comm_destroy(rank.comm);
     return status;
 }
 #define CASE_RANKS_RUN nccl_ranks_run
@@ -34,9 +34,9 @@ static void priorities_differ(void) {
     NEED_WORLD();
     for (i = 0; i < 2; i++) {
         memo_stream stream = NULL;
-        CHECK_OK(cuda_device->stream_create(cuda_device->context, "comm", i, &stream, &error));
+        CHECK_OK(memo_stream_create(cuda_device, "comm", i, &stream, &error));
         CHECK(cudaStreamGetPriority(memo_cuda_stream(stream), &priorities[i]) == cudaSuccess);
-        CHECK_OK(cuda_device->stream_destroy(cuda_device->context, stream, &error));
+        CHECK_OK(memo_stream_destroy(cuda_device, stream, &error));
     }
     CHECK(priorities[1] < priorities[0]); /* CUDA counts downwards */
     ranks_agree();

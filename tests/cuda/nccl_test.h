@@ -78,7 +78,7 @@ static void ranks_agree(void) {
 }
 
 static void ranks_leave(void) {
-    if (nccl_world) nccl_world->destroy(nccl_world);
+    memo_comm_destroy(nccl_world);
     memo_cuda_device_destroy(cuda_device);
 }
 

@@ -27,13 +27,13 @@ static void creates_streams_of_each_priority(void) {
     for (k = -2; k <= 10; k++) {
         int priority = 99, expected = k < 0 ? least : least - k < greatest ? greatest : least - k;
         memo_stream stream;
-        CHECK_OK(device->stream_create(device->context, "one", k, &stream, &error));
+        CHECK_OK(memo_stream_create(device, "one", k, &stream, &error));
         CHECK(cudaStreamGetPriority(memo_cuda_stream(stream), &priority) == cudaSuccess);
         CHECK_CASE(priority == expected, "priority %d is CUDA's %d, not %d", k, priority, expected);
         CHECK(memo_cuda_from_stream(memo_cuda_stream(stream)) == stream);
-        CHECK_OK(device->stream_destroy(device->context, stream, &error));
+        CHECK_OK(memo_stream_destroy(device, stream, &error));
     }
-    CHECK_OK(device->stream_destroy(device->context, NULL, &error));
+    CHECK_OK(memo_stream_destroy(device, NULL, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -43,30 +43,28 @@ static void waits_and_times_events(void) {
     memo_event begin, end;
     double elapsed_s = -1;
     int32_t is_done = 0;
-    CHECK_OK(device->stream_create(device->context, "one", 0, &stream, &error));
-    CHECK_OK(device->stream_create(device->context, "other", 0, &other, &error));
-    CHECK_OK(device->event_create(device->context, &begin, &error));
-    CHECK_OK(device->event_create(device->context, &end, &error));
-    CHECK_OK(
-        device->event_wait(device->context, begin, stream, &error)); /* never recorded: no wait */
-    CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
-          MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_stream_create(device, "one", 0, &stream, &error));
+    CHECK_OK(memo_stream_create(device, "other", 0, &other, &error));
+    CHECK_OK(memo_event_create(device, &begin, &error));
+    CHECK_OK(memo_event_create(device, &end, &error));
+    CHECK_OK(memo_event_wait(device, begin, stream, &error)); /* never recorded: no wait */
+    CHECK(memo_event_elapsed(device, begin, end, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") &&
           strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess);
-    CHECK_OK(device->event_record(device->context, begin, stream, &error));
-    CHECK_OK(device->event_wait(device->context, begin, other, &error));
-    CHECK_OK(device->event_record(device->context, end, other, &error));
-    CHECK_OK(device->event_synchronize(device->context, end, &error));
-    CHECK_OK(device->event_query(device->context, end, &is_done, &error));
+    CHECK_OK(memo_event_record(device, begin, stream, &error));
+    CHECK_OK(memo_event_wait(device, begin, other, &error));
+    CHECK_OK(memo_event_record(device, end, other, &error));
+    CHECK_OK(memo_event_synchronize(device, end, &error));
+    CHECK_OK(memo_event_query(device, end, &is_done, &error));
     CHECK(is_done == 1);
-    CHECK_OK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error));
+    CHECK_OK(memo_event_elapsed(device, begin, end, &elapsed_s, &error));
     CHECK(elapsed_s >= 0 && elapsed_s < 1);
-    CHECK_OK(device->status(device->context, &error));
-    CHECK_OK(device->event_destroy(device->context, begin, &error));
-    CHECK_OK(device->event_destroy(device->context, end, &error));
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
-    CHECK_OK(device->stream_destroy(device->context, other, &error));
+    CHECK_OK(memo_device_status(device, &error));
+    CHECK_OK(memo_event_destroy(device, begin, &error));
+    CHECK_OK(memo_event_destroy(device, end, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
+    CHECK_OK(memo_stream_destroy(device, other, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -77,24 +75,23 @@ static void captures_forked_streams_that_are_joined(void) {
     memo_event forked, joined;
     void *memory, *host;
     int is_joined;
-    CHECK_OK(device->stream_create(device->context, "one", 0, &stream, &error));
-    CHECK_OK(device->stream_create(device->context, "other", 0, &other, &error));
-    CHECK_OK(device->event_create(device->context, &forked, &error));
-    CHECK_OK(device->event_create(device->context, &joined, &error));
-    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
-    CHECK_OK(device->host_alloc(device->context, 4096, &host, &error));
+    CHECK_OK(memo_stream_create(device, "one", 0, &stream, &error));
+    CHECK_OK(memo_stream_create(device, "other", 0, &other, &error));
+    CHECK_OK(memo_event_create(device, &forked, &error));
+    CHECK_OK(memo_event_create(device, &joined, &error));
+    CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
+    CHECK_OK(memo_host_alloc(device, 4096, &host, &error));
     for (is_joined = 0; is_joined < 2; is_joined++) {
         cudaGraph_t graph = NULL;
         cudaError_t expected = is_joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
         CHECK(cudaStreamBeginCapture(memo_cuda_stream(stream), cudaStreamCaptureModeGlobal) ==
               cudaSuccess);
-        CHECK_OK(device->fill(device->context, stream, memory, 5, 4096, &error));
-        CHECK_OK(device->event_record(device->context, forked, stream, &error));
-        CHECK_OK(device->event_wait(device->context, forked, other, &error));
-        CHECK_OK(
-            device->copy(device->context, other, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
-        CHECK_OK(device->event_record(device->context, joined, other, &error));
-        if (is_joined) CHECK_OK(device->event_wait(device->context, joined, stream, &error));
+        CHECK_OK(memo_fill(device, stream, memory, 5, 4096, &error));
+        CHECK_OK(memo_event_record(device, forked, stream, &error));
+        CHECK_OK(memo_event_wait(device, forked, other, &error));
+        CHECK_OK(memo_copy(device, other, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
+        CHECK_OK(memo_event_record(device, joined, other, &error));
+        if (is_joined) CHECK_OK(memo_event_wait(device, joined, stream, &error));
         CHECK(cudaStreamEndCapture(memo_cuda_stream(stream), &graph) == expected);
         (void)cudaGetLastError();
         CHECK((graph != NULL) == is_joined);
@@ -103,16 +100,16 @@ static void captures_forked_streams_that_are_joined(void) {
             memset(host, 0, 4096);
             CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
             CHECK(cudaGraphLaunch(exec, memo_cuda_stream(stream)) == cudaSuccess);
-            CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+            CHECK_OK(memo_stream_synchronize(device, stream, &error));
             CHECK(((char*)host)[0] == 5 && ((char*)host)[4095] == 5);
             CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
             CHECK(cudaGraphDestroy(graph) == cudaSuccess);
         }
     }
-    CHECK_OK(device->event_destroy(device->context, forked, &error));
-    CHECK_OK(device->event_destroy(device->context, joined, &error));
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
-    CHECK_OK(device->stream_destroy(device->context, other, &error));
+    CHECK_OK(memo_event_destroy(device, forked, &error));
+    CHECK_OK(memo_event_destroy(device, joined, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
+    CHECK_OK(memo_stream_destroy(device, other, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -131,30 +128,30 @@ static void host_functions_take_their_turn(void) {
     void* host = NULL;
     int n_calls = 0, k;
     memo_host_call call = {add_one, &n_calls, NULL};
-    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
-    CHECK_OK(device->event_create(device->context, &event, &error));
-    CHECK_OK(device->host_alloc(device->context, 64, &host, &error));
-    for (k = 0; k < 3; k++) CHECK_OK(device->launch_host(device->context, stream, &call, &error));
-    CHECK_OK(device->event_record(device->context, event, stream, &error));
-    CHECK_OK(device->event_synchronize(device->context, event, &error));
+    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
+    CHECK_OK(memo_event_create(device, &event, &error));
+    CHECK_OK(memo_host_alloc(device, 64, &host, &error));
+    for (k = 0; k < 3; k++) CHECK_OK(memo_launch_host(device, stream, &call, &error));
+    CHECK_OK(memo_event_record(device, event, stream, &error));
+    CHECK_OK(memo_event_synchronize(device, event, &error));
     CHECK(n_calls == 3);
-    CHECK_OK(device->launch_host(device->context, stream, &call, &error));
+    CHECK_OK(memo_launch_host(device, stream, &call, &error));
 #define FAILED(call)                                                                               \
     error.message[0] = 0;                                                                          \
     CHECK((call) == MEMO_STATUS_IO && strstr(error.message, "the fourth"))
-    FAILED(device->stream_synchronize(device->context, stream, &error));
-    FAILED(device->event_synchronize(device->context, event, &error));
-    FAILED(device->launch_host(device->context, stream, &call, &error));
-    FAILED(device->event_record(device->context, event, stream, &error));
-    FAILED(device->event_wait(device->context, event, stream, &error));
-    FAILED(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, host, 8, &error));
-    FAILED(device->fill(device->context, stream, host, 0, 8, &error));
-    FAILED(device->status(device->context, &error));
+    FAILED(memo_stream_synchronize(device, stream, &error));
+    FAILED(memo_event_synchronize(device, event, &error));
+    FAILED(memo_launch_host(device, stream, &call, &error));
+    FAILED(memo_event_record(device, event, stream, &error));
+    FAILED(memo_event_wait(device, event, stream, &error));
+    FAILED(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, host, 8, &error));
+    FAILED(memo_fill(device, stream, host, 0, 8, &error));
+    FAILED(memo_device_status(device, &error));
 #undef FAILED
     CHECK(n_calls == 4);
-    CHECK_OK(device->host_free(device->context, host, &error));
-    device->event_destroy(device->context, event, NULL);
-    device->stream_destroy(device->context, stream, NULL);
+    CHECK_OK(memo_host_free(device, host, &error));
+    memo_event_destroy(device, event, NULL);
+    memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
 }
 
@@ -165,10 +162,10 @@ static void copies_rows_each_way(void) {
     void *on_device, *from, *to;
     memo_stream stream;
     int c;
-    CHECK_OK(device->stream_create(device->context, "copies", 0, &stream, &error));
-    CHECK_OK(device->device_alloc(device->context, BYTES, &on_device, &error));
-    CHECK_OK(device->host_alloc(device->context, BYTES, &from, &error));
-    CHECK_OK(device->host_alloc(device->context, BYTES, &to, &error));
+    CHECK_OK(memo_stream_create(device, "copies", 0, &stream, &error));
+    CHECK_OK(memo_device_alloc(device, BYTES, &on_device, &error));
+    CHECK_OK(memo_host_alloc(device, BYTES, &from, &error));
+    CHECK_OK(memo_host_alloc(device, BYTES, &to, &error));
     CHECK((uintptr_t)on_device % 512 == 0 && (uintptr_t)from % 512 == 0);
     for (c = 0; c < 100; c++) {
         int64_t row_bytes = memo_test_int(0, 300), n_rows = memo_test_int(0, 50), row, i;
@@ -177,29 +174,28 @@ static void copies_rows_each_way(void) {
         for (i = 0; i < BYTES; i++) ((char*)from)[i] = (char)memo_test_random();
         memset(to, 0x55, BYTES);
         memset(expected, 0x55, BYTES);
-        CHECK_OK(device->fill(device->context, stream, on_device, 0x11, BYTES, &error));
-        CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE, on_device,
-                                   row_bytes, from, stride, row_bytes, n_rows, &error));
-        CHECK_OK(device->copy(device->context, stream, MEMO_COPY_ON_DEVICE,
-                              (char*)on_device + BYTES / 2, on_device, row_bytes * n_rows, &error));
-        CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_HOST, to, back,
-                                   (char*)on_device + BYTES / 2, row_bytes, row_bytes, n_rows,
-                                   &error));
-        CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+        CHECK_OK(memo_fill(device, stream, on_device, 0x11, BYTES, &error));
+        CHECK_OK(memo_copy_rows(device, stream, MEMO_COPY_TO_DEVICE, on_device, row_bytes, from,
+                                stride, row_bytes, n_rows, &error));
+        CHECK_OK(memo_copy(device, stream, MEMO_COPY_ON_DEVICE, (char*)on_device + BYTES / 2,
+                           on_device, row_bytes * n_rows, &error));
+        CHECK_OK(memo_copy_rows(device, stream, MEMO_COPY_TO_HOST, to, back,
+                                (char*)on_device + BYTES / 2, row_bytes, row_bytes, n_rows,
+                                &error));
+        CHECK_OK(memo_stream_synchronize(device, stream, &error));
         for (row = 0; row < n_rows; row++)
             memcpy(expected + row * back, (char*)from + row * stride, (size_t)row_bytes);
         CHECK_CASE(memcmp(expected, to, BYTES) == 0, "%d rows of %d", (int)n_rows, (int)row_bytes);
     }
-    CHECK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, NULL, on_device, 1, &error) ==
+    CHECK(memo_copy(device, stream, MEMO_COPY_TO_HOST, NULL, on_device, 1, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(device->copy_rows(device->context, stream, MEMO_COPY_TO_HOST, to, 4, on_device, 8, 8, 2,
-                            &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(device->fill(device->context, stream, on_device, 0, -1, &error) ==
+    CHECK(memo_copy_rows(device, stream, MEMO_COPY_TO_HOST, to, 4, on_device, 8, 8, 2, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
-    CHECK_OK(device->host_free(device->context, to, &error));
-    CHECK(device->host_free(device->context, to, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(device->device_free(device->context, from, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_fill(device, stream, on_device, 0, -1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
+    CHECK_OK(memo_host_free(device, to, &error));
+    CHECK(memo_host_free(device, to, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_device_free(device, from, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_cuda_device_destroy(device); /* frees the rest */
 }
 
@@ -210,32 +206,31 @@ static void copies_across_chunks_of_pinned_memory(void) {
     unsigned char* bytes;
     memo_stream stream;
     int64_t i, n_wrong = 0;
-    CHECK_OK(device->stream_create(device->context, "copies", 0, &stream, &error));
-    CHECK_OK(device->host_alloc(device->context, size, &pinned, &error));
-    CHECK_OK(device->device_alloc(device->context, size, &on_device, &error));
+    CHECK_OK(memo_stream_create(device, "copies", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(device, size, &pinned, &error));
+    CHECK_OK(memo_device_alloc(device, size, &on_device, &error));
     CHECK(memo_cuda_device_get_stats(device).host_bytes == size);
     CHECK(memo_cuda_device_get_stats(device).host_chunks == 3);
     CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
     printf("# %s\n", memo_cuda_host_kind_name(memo_cuda_device_get_stats(device).host_kind));
     bytes = (unsigned char*)pinned;
     for (i = 0; i < size; i++) bytes[i] = (unsigned char)(i * 31 >> 8);
-    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_DEVICE, on_device, pinned, size,
-                          &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, pinned, size, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     memset(pinned, 0, (size_t)size);
     /* Rows that end before, cross, begin at a border; strided on the host, so that no two touch. */
-    CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_HOST, pinned, row + 100,
-                               on_device, row + 100, row, size / (row + 100), &error));
-    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, bytes + border - 5,
-                          (char*)on_device + border - 5, 10, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_copy_rows(device, stream, MEMO_COPY_TO_HOST, pinned, row + 100, on_device,
+                            row + 100, row, size / (row + 100), &error));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, bytes + border - 5,
+                       (char*)on_device + border - 5, 10, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     for (i = 0; i < size / (row + 100) * (row + 100); i++)
         n_wrong += bytes[i] != (i % (row + 100) < row || (i >= border - 5 && i < border + 5)
                                     ? (unsigned char)(i * 31 >> 8)
                                     : 0);
     CHECK_CASE(n_wrong == 0, "%lld bytes", (long long)n_wrong);
-    CHECK_OK(device->host_free(device->context, pinned, &error));
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(memo_host_free(device, pinned, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -243,23 +238,22 @@ static void errors_name_call_and_place(void) {
     NEED_DEVICE(device);
     void* address = (void*)1;
     int64_t free_bytes = 0, total_bytes = 0;
-    CHECK_OK(device->memory_info(device->context, &free_bytes, &total_bytes, &error));
+    CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes > 0 && free_bytes <= total_bytes);
-    CHECK(device->device_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
+    CHECK(memo_device_alloc(device, (int64_t)1 << 50, &address, &error) ==
           MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     CHECK(address == NULL && strstr(error.message, "cudaMalloc: cudaErrorMemoryAllocation") &&
           strstr(error.message, "1.0 PiB") && strstr(error.message, " free of ") &&
           strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess); /* the trainer's next check must not find it */
-    CHECK(device->host_alloc(device->context, (int64_t)1 << 50, &address, &error) ==
+    CHECK(memo_host_alloc(device, (int64_t)1 << 50, &address, &error) ==
           MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK(strstr(error.message, "available") != NULL);
-    CHECK(device->device_alloc(device->context, -1, &address, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_device_alloc(device, -1, &address, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_cuda_check(cudaErrorInvalidValue, "cudaThis", &error) == MEMO_STATUS_DEVICE);
     CHECK(strstr(error.message, "cudaThis: cudaErrorInvalidValue (") &&
           strstr(error.message, "), test_device.cu:"));
-    CHECK_OK(device->status(device->context, &error));
+    CHECK_OK(memo_device_status(device, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -351,15 +345,13 @@ static void spans_share_pages(void) {
     memo_cuda_pages_destroy(scratch);
     if (!first || !second) return;
     CHECK(memo_cuda_span_bytes(first) == 3 * page);
-    CHECK_OK(device->stream_create(device->context, "fills", 0, &stream, &error));
-    CHECK_OK(device->host_alloc(device->context, 3 * page, &host, &error));
-    CHECK_OK(
-        device->fill(device->context, stream, memo_cuda_span_address(first), 1, 3 * page, &error));
-    CHECK_OK(
-        device->fill(device->context, stream, memo_cuda_span_address(second), 2, page + 7, &error));
-    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host,
-                          memo_cuda_span_address(first), 3 * page, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_stream_create(device, "fills", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(device, 3 * page, &host, &error));
+    CHECK_OK(memo_fill(device, stream, memo_cuda_span_address(first), 1, 3 * page, &error));
+    CHECK_OK(memo_fill(device, stream, memo_cuda_span_address(second), 2, page + 7, &error));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memo_cuda_span_address(first),
+                       3 * page, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     CHECK(((char*)host)[0] == 1 && ((char*)host)[page - 1] == 1);
     CHECK(((char*)host)[page] == 2 && ((char*)host)[page + 6] == 2);
     CHECK(((char*)host)[page + 7] == 1 && ((char*)host)[3 * page - 1] == 1);
@@ -367,7 +359,7 @@ static void spans_share_pages(void) {
     CHECK(memo_cuda_span_create(device, pages, 0, &first, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_cuda_span_destroy(second);
     memo_cuda_span_destroy(NULL);
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -382,7 +374,7 @@ static void phantom_memory_repeats_one_chunk(void) {
     int64_t free_before, free_after, total, chunk = (int64_t)1 << 30;
     struct timespec begin, end;
     double took_s;
-    CHECK_OK(device->memory_info(device->context, &free_before, &total, &error));
+    CHECK_OK(memo_memory_info(device, &free_before, &total, &error));
     desc.device = device;
     desc.size_bytes = ((int64_t)2 << 40) - 5;
     desc.chunk_bytes = chunk;
@@ -397,23 +389,23 @@ static void phantom_memory_repeats_one_chunk(void) {
 #endif
     CHECK(memo_cuda_phantom_bytes(phantom) >= desc.size_bytes &&
           memo_cuda_phantom_bytes(phantom) % chunk == 0);
-    CHECK_OK(device->memory_info(device->context, &free_after, &total, &error));
+    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
     CHECK(free_before - free_after <= 2 * chunk);
-    CHECK_OK(device->stream_create(device->context, "fills", 0, &stream, &error));
-    CHECK_OK(device->host_alloc(device->context, 64, &memory, &error));
+    CHECK_OK(memo_stream_create(device, "fills", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(device, 64, &memory, &error));
     host = (unsigned char*)memory;
-    CHECK_OK(device->fill(device->context, stream,
-                          (char*)memo_cuda_phantom_address(phantom) + desc.size_bytes - 20, 7, 10,
-                          &error));
-    CHECK_OK(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host,
-                          (char*)memo_cuda_phantom_address(phantom) + 2 * chunk +
-                              (desc.size_bytes - 20) % chunk,
-                          10, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
+    CHECK_OK(memo_fill(device, stream,
+                       (char*)memo_cuda_phantom_address(phantom) + desc.size_bytes - 20, 7, 10,
+                       &error));
+    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, host,
+                       (char*)memo_cuda_phantom_address(phantom) + 2 * chunk +
+                           (desc.size_bytes - 20) % chunk,
+                       10, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
     CHECK(host[0] == 7 && host[9] == 7);
     memo_cuda_phantom_destroy(phantom);
     memo_cuda_phantom_destroy(NULL);
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
     memo_cuda_device_destroy(device);
 }
 
@@ -472,17 +464,16 @@ static void phantom_records_what_a_real_run_records(void) {
               x->stream == y->stream && x->memory_class == y->memory_class);
     }
     /* Gaps are used again, and what does not fit is said. */
-    CHECK_OK(phantom->device_alloc(phantom->context, 100 * MIB, &a, &error));
-    CHECK_OK(phantom->device_alloc(phantom->context, 100 * MIB, &b, &error));
-    CHECK(phantom->device_alloc(phantom->context, 1, &c, &error) ==
-              MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
+    CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &a, &error));
+    CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &b, &error));
+    CHECK(memo_device_alloc(phantom, 1, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
           strstr(error.message, "phantom_bytes"));
-    CHECK_OK(phantom->memory_info(phantom->context, &free_bytes, &total_bytes, &error));
+    CHECK_OK(memo_memory_info(phantom, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes == 0 && total_bytes == 200 * MIB);
-    CHECK_OK(phantom->device_free(phantom->context, a, &error));
-    CHECK_OK(phantom->device_alloc(phantom->context, 60 * MIB, &c, &error));
+    CHECK_OK(memo_device_free(phantom, a, &error));
+    CHECK_OK(memo_device_alloc(phantom, 60 * MIB, &c, &error));
     CHECK(c == a);
-    CHECK_OK(phantom->device_alloc(phantom->context, 40 * MIB, &a, &error));
+    CHECK_OK(memo_device_alloc(phantom, 40 * MIB, &a, &error));
     CHECK((char*)a == (char*)c + 60 * MIB);
     memo_trace_destroy(real_trace);
     memo_trace_destroy(phantom_trace);
@@ -499,26 +490,25 @@ static void what_is_not_ready_is_no_error(void) {
     memo_event begin, end;
     double elapsed_s;
     int32_t is_done = 1;
-    CHECK_OK(device->event_create(device->context, &begin, &error));
-    CHECK_OK(device->event_create(device->context, &end, &error));
-    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK_OK(memo_event_create(device, &begin, &error));
+    CHECK_OK(memo_event_create(device, &end, &error));
+    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
     CHECK(is_done == 1); /* nothing to wait for */
-    CHECK_OK(device->event_record(device->context, begin, NULL, &error));
-    CHECK_OK(device->event_record(device->context, end, NULL, &error));
-    CHECK(device->event_elapsed(device->context, begin, end, &elapsed_s, &error) ==
-          MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_event_record(device, begin, NULL, &error));
+    CHECK_OK(memo_event_record(device, end, NULL, &error));
+    CHECK(memo_event_elapsed(device, begin, end, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "synchronise first") && cudaGetLastError() == cudaSuccess);
-    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
     CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
-    CHECK_OK(device->event_query(device->context, begin, &is_done, &error));
+    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
     CHECK(is_done == 1);
-    CHECK_OK(device->status(device->context, &error));
+    CHECK_OK(memo_device_status(device, &error));
     CHECK(cudaGetLastError() == cudaSuccess);
     CHECK(cudaEventQuery(memo_cuda_event(end)) == cudaErrorNotReady); /* the trainer asks itself */
-    CHECK_OK(device->status(device->context, &error));
-    CHECK_OK(device->event_destroy(device->context, begin, &error));
-    CHECK_OK(device->event_destroy(device->context, end, &error));
-    CHECK(device->event_destroy(device->context, end, &error) == MEMO_STATUS_DEVICE);
+    CHECK_OK(memo_device_status(device, &error));
+    CHECK_OK(memo_event_destroy(device, begin, &error));
+    CHECK_OK(memo_event_destroy(device, end, &error));
+    CHECK(memo_event_destroy(device, end, &error) == MEMO_STATUS_DEVICE);
     memo_cuda_device_destroy(device);
 }
 
@@ -538,28 +528,28 @@ static void the_thread_s_device_stays(void) {
     CHECK_OK(call);                                                                                \
     CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0)
     STAYS(memo_cuda_device_create(&desc, &device, &error));
-    STAYS(device->stream_create(device->context, "s", 0, &stream, &error));
-    STAYS(device->stream_create(device->context, "other", 0, &other, &error));
+    STAYS(memo_stream_create(device, "s", 0, &stream, &error));
+    STAYS(memo_stream_create(device, "other", 0, &other, &error));
     CHECK(fake_device_of(memo_cuda_stream(stream)) == 1);
-    STAYS(device->event_create(device->context, &event, &error));
-    STAYS(device->device_alloc(device->context, 4096, &memory, &error));
-    STAYS(device->host_alloc(device->context, 4096, &host, &error));
-    STAYS(device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
-    STAYS(device->fill(device->context, stream, memory, 0, 4096, &error));
-    STAYS(device->event_record(device->context, event, stream, &error));
-    STAYS(device->event_wait(device->context, event, other, &error));
-    STAYS(device->event_synchronize(device->context, event, &error));
-    STAYS(device->status(device->context, &error));
+    STAYS(memo_event_create(device, &event, &error));
+    STAYS(memo_device_alloc(device, 4096, &memory, &error));
+    STAYS(memo_host_alloc(device, 4096, &host, &error));
+    STAYS(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
+    STAYS(memo_fill(device, stream, memory, 0, 4096, &error));
+    STAYS(memo_event_record(device, event, stream, &error));
+    STAYS(memo_event_wait(device, event, other, &error));
+    STAYS(memo_event_synchronize(device, event, &error));
+    STAYS(memo_device_status(device, &error));
     STAYS(memo_cuda_page_bytes(device, &page_bytes, &error));
     STAYS(memo_cuda_pages_create(device, 1, &pages, &error));
     STAYS(memo_cuda_span_create(device, &pages, 1, &span, &error));
     memo_cuda_span_destroy(span);
     memo_cuda_pages_destroy(pages);
-    STAYS(device->event_destroy(device->context, event, &error));
-    STAYS(device->stream_destroy(device->context, stream, &error));
-    STAYS(device->stream_destroy(device->context, other, &error));
-    STAYS(device->host_free(device->context, host, &error));
-    STAYS(device->device_free(device->context, memory, &error));
+    STAYS(memo_event_destroy(device, event, &error));
+    STAYS(memo_stream_destroy(device, stream, &error));
+    STAYS(memo_stream_destroy(device, other, &error));
+    STAYS(memo_host_free(device, host, &error));
+    STAYS(memo_device_free(device, memory, &error));
 #undef STAYS
     memo_cuda_device_destroy(device);
     CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
@@ -624,17 +614,17 @@ static void pinning_that_fails_leaves_nothing(void) {
         CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
         log_text[0] = 0;
         fake_fail("cudaHostRegister", fail_at, cudaErrorMemoryAllocation);
-        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
         CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
         CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
         CHECK(strstr(log_text, "cudaHostRegister: cudaErrorMemoryAllocation") &&
               strstr(log_text, "asking cudaHostAlloc"));
-        CHECK_OK(device->host_free(device->context, address, &error));
+        CHECK_OK(memo_host_free(device, address, &error));
         CHECK(fake_n_host_allocs() == 0);
         /* Where cudaHostAlloc refuses too, both reasons are told. */
         fake_fail("cudaHostRegister", fail_at, cudaErrorInvalidValue);
         fake_fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
-        CHECK(device->host_alloc(device->context, 128 * MIB, &address, &error) ==
+        CHECK(memo_host_alloc(device, 128 * MIB, &address, &error) ==
               MEMO_STATUS_OUT_OF_HOST_MEMORY);
         CHECK(!address && strstr(error.message, "cudaHostAlloc") &&
               strstr(error.message, "cudaHostRegister: cudaErrorInvalidValue"));
@@ -678,7 +668,7 @@ static void memory_that_kernels_could_not_reach_is_not_registered(void) {
     void* address = NULL;
     fake_set_same_pointers(0);
     NEED_DEVICE(device);
-    CHECK_OK(device->host_alloc(device->context, 64 * MIB, &address, &error));
+    CHECK_OK(memo_host_alloc(device, 64 * MIB, &address, &error));
     CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
     CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
     memo_cuda_device_destroy(device);
@@ -696,7 +686,7 @@ static void long_pinning_is_told_and_shared(void) {
     CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
     is_touch_slow = 1;
     fake_set_register_s(0.4);
-    CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+    CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
     fake_set_register_s(0);
     is_touch_slow = 0;
     CHECK_CASE(strstr(log_text, "pinning 128 MiB: ") && strstr(log_text, " MiB registered after "),
@@ -717,14 +707,14 @@ static void pages_that_are_missing_are_an_error(void) {
     for (int k = 1; k <= 4; k++) {
         log_text[0] = 0;
         refuse_pages_at = k;
-        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
         CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
         CHECK_CASE(strstr(log_text, "the system has no pages for them"), "%s", log_text);
         CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
-        CHECK_OK(device->host_free(device->context, address, &error));
+        CHECK_OK(memo_host_free(device, address, &error));
     }
     for (refuse_pages_at = -1; refuse_pages_at <= 0; refuse_pages_at++) {
-        CHECK_OK(device->host_alloc(device->context, 128 * MIB, &address, &error));
+        CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
         CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
     }
     refuse_pages_at = 0;
@@ -764,10 +754,10 @@ static void later_calls_report_their_failure(void) {
     memo_event event;
     void *memory, *host;
     memo_host_call call = {add_one, NULL, NULL};
-    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
-    CHECK_OK(device->event_create(device->context, &event, &error));
-    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
-    CHECK_OK(device->host_alloc(device->context, 4096, &host, &error));
+    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
+    CHECK_OK(memo_event_create(device, &event, &error));
+    CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
+    CHECK_OK(memo_host_alloc(device, 4096, &host, &error));
 #define FAILS(function, call)                                                                      \
     fake_fail(function, 1, cudaErrorIllegalAddress);                                               \
     CHECK((call) == MEMO_STATUS_DEVICE);                                                           \
@@ -775,21 +765,21 @@ static void later_calls_report_their_failure(void) {
                    strstr(error.message, "memo_cuda.cuh:"),                                        \
                "%s", error.message)
     FAILS("cudaMemcpyAsync",
-          device->copy(device->context, stream, MEMO_COPY_TO_HOST, host, memory, 64, &error));
-    FAILS("cudaMemcpy2DAsync", device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE,
-                                                 memory, 16, host, 8, 8, 4, &error));
-    FAILS("cudaMemsetAsync", device->fill(device->context, stream, memory, 0, 64, &error));
-    FAILS("cudaLaunchHostFunc", device->launch_host(device->context, stream, &call, &error));
-    FAILS("cudaEventRecord", device->event_record(device->context, event, stream, &error));
-    FAILS("cudaStreamWaitEvent", device->event_wait(device->context, event, stream, &error));
-    FAILS("cudaEventSynchronize", device->event_synchronize(device->context, event, &error));
-    FAILS("cudaStreamSynchronize", device->stream_synchronize(device->context, stream, &error));
-    FAILS("cudaStreamQuery", device->status(device->context, &error));
-    FAILS("cudaPeekAtLastError", device->status(device->context, &error));
+          memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memory, 64, &error));
+    FAILS("cudaMemcpy2DAsync",
+          memo_copy_rows(device, stream, MEMO_COPY_TO_DEVICE, memory, 16, host, 8, 8, 4, &error));
+    FAILS("cudaMemsetAsync", memo_fill(device, stream, memory, 0, 64, &error));
+    FAILS("cudaLaunchHostFunc", memo_launch_host(device, stream, &call, &error));
+    FAILS("cudaEventRecord", memo_event_record(device, event, stream, &error));
+    FAILS("cudaStreamWaitEvent", memo_event_wait(device, event, stream, &error));
+    FAILS("cudaEventSynchronize", memo_event_synchronize(device, event, &error));
+    FAILS("cudaStreamSynchronize", memo_stream_synchronize(device, stream, &error));
+    FAILS("cudaStreamQuery", memo_device_status(device, &error));
+    FAILS("cudaPeekAtLastError", memo_device_status(device, &error));
     CHECK(cudaGetLastError() == cudaErrorIllegalAddress); /* it was left to whoever asks next */
-    CHECK_OK(device->status(device->context, &error));
-    device->event_destroy(device->context, event, NULL);
-    device->stream_destroy(device->context, stream, NULL);
+    CHECK_OK(memo_device_status(device, &error));
+    memo_event_destroy(device, event, NULL);
+    memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
     CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
 }
@@ -802,17 +792,17 @@ static void destroying_ends_whatever_cuda_says(void) {
         memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
         memo_cuda_phantom* phantom = NULL;
         void *memory, *small, *large;
-        CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
-        CHECK_OK(device->host_alloc(device->context, 4096, &small, &error));
-        CHECK_OK(device->host_alloc(device->context, 64 * MIB, &large, &error));
+        CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
+        CHECK_OK(memo_host_alloc(device, 4096, &small, &error));
+        CHECK_OK(memo_host_alloc(device, 64 * MIB, &large, &error));
         desc.device = device;
         desc.size_bytes = 64 * MIB;
         desc.chunk_bytes = 16 * MIB;
         CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
         fake_break(code);
-        CHECK(device->status(device->context, &error) == MEMO_STATUS_DEVICE);
-        CHECK(device->fill(device->context, NULL, memory, 0, 64, &error) == MEMO_STATUS_DEVICE);
-        CHECK(device->device_free(device->context, memory, &error) == MEMO_STATUS_DEVICE);
+        CHECK(memo_device_status(device, &error) == MEMO_STATUS_DEVICE);
+        CHECK(memo_fill(device, NULL, memory, 0, 64, &error) == MEMO_STATUS_DEVICE);
+        CHECK(memo_device_free(device, memory, &error) == MEMO_STATUS_DEVICE);
         memo_cuda_phantom_destroy(phantom);
         memo_cuda_device_destroy(device);
         fake_break(cudaSuccess);
@@ -827,19 +817,19 @@ static void long_strides_go_row_by_row(void) {
     memo_stream stream;
     void *memory, *host;
     int64_t k;
-    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
-    CHECK_OK(device->device_alloc(device->context, 40 * MIB, &memory, &error));
-    CHECK_OK(device->host_alloc(device->context, 40 * MIB, &host, &error));
+    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
+    CHECK_OK(memo_device_alloc(device, 40 * MIB, &memory, &error));
+    CHECK_OK(memo_host_alloc(device, 40 * MIB, &host, &error));
     for (k = 0; k < 4; k++) memset((char*)host + k * 10 * MIB, (int)k + 1, 100);
     fake_set_max_pitch(MIB);
     memo_cuda_device_destroy(open_device()); /* the limit is read when a device is made */
     ((memoi_cuda*)device->context)->max_pitch_bytes = (size_t)MIB;
-    CHECK_OK(device->copy_rows(device->context, stream, MEMO_COPY_TO_DEVICE, memory, 200, host,
-                               10 * MIB, 100, 4, &error));
+    CHECK_OK(memo_copy_rows(device, stream, MEMO_COPY_TO_DEVICE, memory, 200, host, 10 * MIB, 100,
+                            4, &error));
     for (k = 0; k < 4; k++)
         CHECK(((char*)memory)[200 * k] == k + 1 && ((char*)memory)[200 * k + 99] == k + 1);
     fake_set_max_pitch(2147483647);
-    device->stream_destroy(device->context, stream, NULL);
+    memo_stream_destroy(device, stream, NULL);
     memo_cuda_device_destroy(device);
 }
 

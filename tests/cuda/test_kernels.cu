@@ -30,21 +30,21 @@ static int open_sides(sides* s) {
     memset(s, 0, sizeof *s);
     s->device = open_device();
     if (!s->device) return 0;
-    CHECK_OK(s->device->stream_create(s->device->context, "kernels", 0, &s->stream, &error));
-    CHECK_OK(s->device->device_alloc(s->device->context, SIDE_BYTES, &gpu, &error));
+    CHECK_OK(memo_stream_create(s->device, "kernels", 0, &s->stream, &error));
+    CHECK_OK(memo_device_alloc(s->device, SIDE_BYTES, &gpu, &error));
     s->gpu = (char*)gpu;
-    CHECK_OK(s->device->host_alloc(s->device->context, SIDE_BYTES, &host, &error));
-    CHECK_OK(s->device->host_alloc(s->device->context, SIDE_BYTES, &copy, &error));
+    CHECK_OK(memo_host_alloc(s->device, SIDE_BYTES, &host, &error));
+    CHECK_OK(memo_host_alloc(s->device, SIDE_BYTES, &copy, &error));
     s->host = (char*)host;
     s->copy = (char*)copy;
     return s->gpu && s->host && s->copy;
 }
 
 static void close_sides(sides* s) {
-    CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
-    CHECK_OK(s->device->stream_destroy(s->device->context, s->stream, &error));
-    CHECK_OK(s->device->host_free(s->device->context, s->host, &error));
-    CHECK_OK(s->device->host_free(s->device->context, s->copy, &error));
+    CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
+    CHECK_OK(memo_stream_destroy(s->device, s->stream, &error));
+    CHECK_OK(memo_host_free(s->device, s->host, &error));
+    CHECK_OK(memo_host_free(s->device, s->copy, &error));
     memo_cuda_device_destroy(s->device);
 }
 
@@ -63,14 +63,14 @@ static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
 }
 
 static void send(sides* s) {
-    CHECK_OK(s->device->copy(s->device->context, s->stream, MEMO_COPY_TO_DEVICE, s->gpu, s->host,
-                             SIDE_BYTES, &error));
-    CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
+    CHECK_OK(
+        memo_copy(s->device, s->stream, MEMO_COPY_TO_DEVICE, s->gpu, s->host, SIDE_BYTES, &error));
+    CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
 }
 static void receive(sides* s) {
-    CHECK_OK(s->device->copy(s->device->context, s->stream, MEMO_COPY_TO_HOST, s->copy, s->gpu,
-                             SIDE_BYTES, &error));
-    CHECK_OK(s->device->stream_synchronize(s->device->context, s->stream, &error));
+    CHECK_OK(
+        memo_copy(s->device, s->stream, MEMO_COPY_TO_HOST, s->copy, s->gpu, SIDE_BYTES, &error));
+    CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
 }
 
 /* Where the bytes at offset lie for the GPU. */
@@ -378,34 +378,33 @@ static int open_huge(huge* h, const char** reason) {
     *reason = "no GPU";
     if (!h->device) return 0;
     *reason = "26 GB of device memory are not free";
-    CHECK_OK(h->device->memory_info(h->device->context, &free_bytes, &total_bytes, &error));
+    CHECK_OK(memo_memory_info(h->device, &free_bytes, &total_bytes, &error));
     if (free_bytes < needed) {
         memo_cuda_device_destroy(h->device);
         return 0;
     }
-    CHECK_OK(h->device->stream_create(h->device->context, "huge", 0, &h->stream, &error));
-    CHECK_OK(h->device->device_alloc(h->device->context, HUGE_ELEMENTS * 4, &a, &error));
-    CHECK_OK(h->device->device_alloc(h->device->context, HUGE_ELEMENTS * 4, &b, &error));
-    CHECK_OK(h->device->device_alloc(h->device->context, HUGE_ELEMENTS / 8 * 8, &small, &error));
-    CHECK_OK(h->device->device_alloc(h->device->context, 8, &counter, &error));
+    CHECK_OK(memo_stream_create(h->device, "huge", 0, &h->stream, &error));
+    CHECK_OK(memo_device_alloc(h->device, HUGE_ELEMENTS * 4, &a, &error));
+    CHECK_OK(memo_device_alloc(h->device, HUGE_ELEMENTS * 4, &b, &error));
+    CHECK_OK(memo_device_alloc(h->device, HUGE_ELEMENTS / 8 * 8, &small, &error));
+    CHECK_OK(memo_device_alloc(h->device, 8, &counter, &error));
     h->a = (float*)a;
     h->b = (float*)b;
     h->small = small;
     h->n_wrong = (unsigned long long*)counter;
     launch(huge_fill, h->stream, h->a, HUGE_ELEMENTS);
-    CHECK_OK(h->device->fill(h->device->context, h->stream, h->b, 0xff, HUGE_ELEMENTS * 4, &error));
-    CHECK_OK(h->device->fill(h->device->context, h->stream, h->n_wrong, 0, 8, &error));
+    CHECK_OK(memo_fill(h->device, h->stream, h->b, 0xff, HUGE_ELEMENTS * 4, &error));
+    CHECK_OK(memo_fill(h->device, h->stream, h->n_wrong, 0, 8, &error));
     return 1;
 }
 
 static void close_huge(huge* h) {
     unsigned long long n_wrong = 1;
-    CHECK_OK(h->device->copy(h->device->context, h->stream, MEMO_COPY_TO_HOST, &n_wrong, h->n_wrong,
-                             8, &error));
-    CHECK_OK(h->device->stream_synchronize(h->device->context, h->stream, &error));
-    CHECK_OK(h->device->status(h->device->context, &error));
+    CHECK_OK(memo_copy(h->device, h->stream, MEMO_COPY_TO_HOST, &n_wrong, h->n_wrong, 8, &error));
+    CHECK_OK(memo_stream_synchronize(h->device, h->stream, &error));
+    CHECK_OK(memo_device_status(h->device, &error));
     CHECK_CASE(n_wrong == 0, "%llu elements", n_wrong);
-    h->device->stream_destroy(h->device->context, h->stream, NULL);
+    memo_stream_destroy(h->device, h->stream, NULL);
     memo_cuda_device_destroy(h->device);
 }
 
@@ -428,7 +427,7 @@ static void casts_huge_arrays(void) {
         cast.to = h.b;
         cast.to_type = types[t];
         CHECK_OK(memo_cuda_cast(h.stream, &cast, &error));
-        CHECK_OK(h.device->fill(h.device->context, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
+        CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
         cast.from = h.b;
         cast.to = h.a;
         cast.from_type = types[t];
@@ -463,7 +462,7 @@ static void gathers_and_scatters_huge_arrays(void) {
     launch(huge_mirror, h.stream, (int64_t*)h.small, HUGE_ELEMENTS / 8);
     CHECK_OK(memo_cuda_gather_rows(h.stream, &rows, &error));
     compare_huge(&h, h.b, 1, 1);
-    CHECK_OK(h.device->fill(h.device->context, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
+    CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
     rows.to = h.a;
     rows.from = h.b;
     CHECK_OK(memo_cuda_scatter_rows(h.stream, &rows, &error));
@@ -482,8 +481,8 @@ static void merges_huge_arrays(void) {
     merge.n_rows = HUGE_ELEMENTS / 8;
     merge.n_columns = 8;
     /* Equal LSEs: halfway between 0 and the part. */
-    CHECK_OK(h.device->fill(h.device->context, h.stream, h.b, 0, HUGE_ELEMENTS * 4, &error));
-    CHECK_OK(h.device->fill(h.device->context, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
+    CHECK_OK(memo_fill(h.device, h.stream, h.b, 0, HUGE_ELEMENTS * 4, &error));
+    CHECK_OK(memo_fill(h.device, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
     CHECK_OK(memo_cuda_merge(h.stream, &merge, &error));
     compare_huge(&h, h.b, 0.5f, 0);
     close_huge(&h);

@@ -215,7 +215,7 @@ static void announce(const model* m, const char* what, int32_t layer) {
     if (!m->device->annotate) return;
     snprintf(name, sizeof name, "%s %d", what, (int)layer);
     op.name = name;
-    CHECK_OK(m->device->annotate(m->device->context, m->compute, &op, &error));
+    CHECK_OK(memo_annotate(m->device, m->compute, &op, &error));
 }
 
 static memo_status step(model* m) {
@@ -256,7 +256,7 @@ static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode,
         CHECK_OK(memo_recorder_create(&recorder_desc, &m->recorder, &error));
         m->device = memo_recorder_device(m->recorder);
     }
-    CHECK_OK(m->device->stream_create(m->device->context, "compute", 0, &m->compute, &error));
+    CHECK_OK(memo_stream_create(m->device, "compute", 0, &m->compute, &error));
     desc.device = m->device;
     desc.compute_stream = m->compute;
     desc.tensors = tensors;
@@ -269,25 +269,25 @@ static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode,
     desc.is_timed = is_timed;
     desc.spill_directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     CHECK_OK(memo_swap_create(&desc, &m->swap, &error));
-    CHECK_OK(m->device->device_alloc(m->device->context, RESULT_BYTES, &memory, &error));
+    CHECK_OK(memo_device_alloc(m->device, RESULT_BYTES, &memory, &error));
     m->value = (float*)memory;
     m->gradient = m->value + N_ROWS * ROW;
-    CHECK_OK(m->device->host_alloc(m->device->context, RESULT_BYTES, &memory, &error));
+    CHECK_OK(memo_host_alloc(m->device, RESULT_BYTES, &memory, &error));
     m->result = (float*)memory;
     return m->swap && m->value && m->result;
 }
 
 static void read_result(model* m) {
-    CHECK_OK(m->device->copy(m->device->context, m->compute, MEMO_COPY_TO_HOST, m->result, m->value,
-                             RESULT_BYTES, &error));
-    CHECK_OK(m->device->stream_synchronize(m->device->context, m->compute, &error));
-    CHECK_OK(m->device->status(m->device->context, &error));
+    CHECK_OK(memo_copy(m->device, m->compute, MEMO_COPY_TO_HOST, m->result, m->value, RESULT_BYTES,
+                       &error));
+    CHECK_OK(memo_stream_synchronize(m->device, m->compute, &error));
+    CHECK_OK(memo_device_status(m->device, &error));
 }
 
 static void close_model(model* m) {
-    if (m->compute) m->device->stream_synchronize(m->device->context, m->compute, NULL);
+    if (m->compute) memo_stream_synchronize(m->device, m->compute, NULL);
     memo_swap_destroy(m->swap);
-    if (m->compute) m->device->stream_destroy(m->device->context, m->compute, NULL);
+    if (m->compute) memo_stream_destroy(m->device, m->compute, NULL);
     memo_recorder_destroy(m->recorder);
     memo_cuda_device_destroy(m->owned);
 }
@@ -361,20 +361,20 @@ static void forbidden_calls_are_seen(void) {
     void *memory, *small, *large;
     count_anew();
     NEED_DEVICE(device);
-    CHECK_OK(device->stream_create(device->context, "s", 0, &stream, &error));
-    CHECK_OK(device->event_create(device->context, &event, &error));
-    CHECK_OK(device->device_alloc(device->context, 4096, &memory, &error));
-    CHECK_OK(device->host_alloc(device->context, 4096, &small, &error));
-    CHECK_OK(device->host_alloc(device->context, 4 << 20, &large, &error));
+    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
+    CHECK_OK(memo_event_create(device, &event, &error));
+    CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
+    CHECK_OK(memo_host_alloc(device, 4096, &small, &error));
+    CHECK_OK(memo_host_alloc(device, 4 << 20, &large, &error));
     desc.device = device;
     desc.size_bytes = (int64_t)64 << 20;
     CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
     memo_cuda_phantom_destroy(phantom);
-    CHECK_OK(device->event_record(device->context, event, stream, &error));
-    CHECK_OK(device->event_synchronize(device->context, event, &error));
-    CHECK_OK(device->stream_synchronize(device->context, stream, &error));
-    CHECK_OK(device->event_destroy(device->context, event, &error));
-    CHECK_OK(device->stream_destroy(device->context, stream, &error));
+    CHECK_OK(memo_event_record(device, event, stream, &error));
+    CHECK_OK(memo_event_synchronize(device, event, &error));
+    CHECK_OK(memo_stream_synchronize(device, stream, &error));
+    CHECK_OK(memo_event_destroy(device, event, &error));
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
     memo_cuda_device_destroy(device);
     for (const char* name : names) CHECK_CASE(forbidden.count(name), "%s was not seen", name);
 }
@@ -407,14 +407,13 @@ static void a_graph_gives_the_same_bits(void) {
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
         count_anew();
         CHECK_OK(step(&m));
-        CHECK_OK(m.device->status(m.device->context, &error)); /* may be asked at any time */
+        CHECK_OK(memo_device_status(m.device, &error)); /* may be asked at any time */
         CHECK_NONE_FORBIDDEN("capturing");
         CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
         CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
         for (int k = 0; k < 3 && exec; k++) {
-            CHECK_OK(
-                m.device->fill(m.device->context, m.compute, m.value, 0xff, RESULT_BYTES, &error));
-            CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
+            CHECK_OK(memo_fill(m.device, m.compute, m.value, 0xff, RESULT_BYTES, &error));
+            CHECK_OK(memo_stream_synchronize(m.device, m.compute, &error));
             count_anew();
             clock_gettime(CLOCK_MONOTONIC, &begin);
             CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
@@ -454,7 +453,7 @@ static void the_waits_of_each_layer_are_measured(void) {
     CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
           error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
     CHECK(cudaGetLastError() == cudaSuccess);
-    CHECK_OK(m.device->stream_synchronize(m.device->context, m.compute, &error));
+    CHECK_OK(memo_stream_synchronize(m.device, m.compute, &error));
     CHECK_OK(memo_swap_get_stats(m.swap, &stats, &error));
     CHECK_OK(memo_recorder_schedule(m.recorder, &schedule, &error));
     CHECK_OK(memo_schedule_measured(schedule, &measured, &error));
@@ -516,7 +515,7 @@ static void a_spoilt_capture_is_left_behind(void) {
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
     CHECK_OK(memo_swap_forward_begin(m.swap, 0, &error));
     CHECK_OK(memo_swap_forward_end(m.swap, 0, &error));
-    CHECK(m.device->device_alloc(m.device->context, 4096, &memory, &error) == MEMO_STATUS_DEVICE);
+    CHECK(memo_device_alloc(m.device, 4096, &memory, &error) == MEMO_STATUS_DEVICE);
     CHECK_CASE(strstr(error.message, "cudaErrorStreamCaptureUnsupported"), "%s", error.message);
     CHECK_OK(memo_swap_forward_begin(m.swap, 1, &error));
     CHECK(memo_swap_forward_end(m.swap, 1, &error) == MEMO_STATUS_DEVICE);
@@ -548,9 +547,9 @@ static void the_arena_reserves_the_plan_s_peak(void) {
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     desc.device = device;
     desc.plan = plan;
-    CHECK_OK(device->memory_info(device->context, &before, &total, &error));
+    CHECK_OK(memo_memory_info(device, &before, &total, &error));
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    CHECK_OK(device->memory_info(device->context, &after, &total, &error));
+    CHECK_OK(memo_memory_info(device, &after, &total, &error));
     CHECK_CASE(before - after == (plan->peak_bytes + granularity - 1) / granularity * granularity,
                "%lld bytes are gone, the peak is %lld", (long long)(before - after),
                (long long)plan->peak_bytes);
