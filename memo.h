@@ -948,23 +948,39 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
 
 /* ---- 9 swap engine: two rounding buffers --------------------------------------------------------
  *
- * The skeletal tensors of a layer are tables of rows, a row a token.  A trainer describes them once
- * and brackets each layer; the engine gives addresses, moves rows to pinned host memory behind the
- * computation and back in time (MEMO paper, section 4.1).  Layers take turns in the two buffers:
+ * The skeletal tensors of a layer are tables of rows, one row a token.  A trainer describes them
+ * once and brackets each layer.  The engine gives each tensor of each layer one address, moves rows
+ * to pinned host memory behind the computation, and brings them back in time (MEMO paper, section
+ * 4.1).  Rows that are not moved are recomputed by the trainer before the backward.
  *
- *   forward of layer i    waits until the rows of layer i-2 have left the buffer; afterwards its
- *                         own rows leave on the engine's to-host stream, behind layer i+1;
- *   backward of layer i   waits until its rows are back; afterwards the rows of layer i-2 come into
- *                         the buffer on the engine's to-device stream, behind the backward of layer
- *                         i-1.
+ *     memo_tensor tensors[] = {{"input", 2 * h, MEMO_TENSOR_SWAPPED, 0},
+ *                              {"gelu", 8 * h, MEMO_TENSOR_ROWS, 0}};
+ *     memo_swap_desc desc = memo_swap_desc_default();
+ *     desc.device = device;  desc.compute_stream = stream;
+ *     desc.tensors = tensors;  desc.n_tensors = 2;
+ *     desc.n_layers = 32;  desc.n_rows = 65536;  desc.tile_rows = 256;  desc.alpha = 0.5;
+ *     memo_swap_create(&desc, &swap, &error);
  *
- * The last two layers are never moved.  Rows that are not swapped are recomputed by the trainer
- * before the backward, from rows that are there.  They share one scratch for all layers:
- * (18 + 14 alpha) b s h elements for a GPT layer instead of the paper's 32; where q, k and v must
- * be contiguous, 21 + 11 alpha for alpha > 0.  Resident layers have their own.
+ *     memo_swap_forward_begin(swap, layer, &error);
+ *     ... enqueue kernels on memo_swap_address(swap, layer, tensor) ...
+ *     memo_swap_forward_end(swap, layer, &error);
  *
- * The engine makes four waits a layer.  With rows chosen by modes and alpha each is necessary:
- * without it memo_schedule_check finds a race.
+ * Addresses.  A tensor has one region on the device, whose rows lie in this order:
+ *
+ *     rows that even layers swap | rows that are recomputed | rows that odd layers swap
+ *
+ * Even layers swap their first rows and odd layers their last, so the rows of each layer lie side
+ * by side and kernels take one pointer.  All layers share the middle part; even layers take turns
+ * in the first part, odd layers in the last: the paper's two rounding buffers.  A tensor that a
+ * layer keeps has a place of its own.  Addresses are multiples of 512.
+ *
+ * Device bytes, n layers: for each tensor the largest number of rows that an even layer swaps, that
+ * an odd layer swaps, and that any layer recomputes, and n_rows for each layer that keeps it; a
+ * tensor adds at most 1 KiB of alignment.  For a GPT layer of 16 b s h elements, of which alpha
+ * splits 14, this is (18 + 14 alpha) b s h; the paper's buffers take 32 b s h.
+ *
+ * The engine makes four waits a layer.  "Layer i-2" is the latest layer before i that swaps rows in
+ * the same part.  The last layer in each part is not moved.
  *
  *   forward_begin(i)   compute    waits for  rows of i-2 on the host
  *                                            (else: overwritten before they left)
@@ -974,33 +990,28 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                                            (else: read before they arrived)
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
- * That rows come back only after they have left follows: the compute stream stands between.
  *
- * What is swapped is said in one of two ways.  By modes and alpha: the paper's way, every layer
- * alike.  By a table, memo_swap_desc.rows: how many rows of each tensor of each layer are kept on
- * the device, swapped and recomputed (memo_plan.h makes such tables).  With a table
- *   kept rows           are the first ones, in a place of the layer's own;
- *   the other rows      lie side by side, so that a view never has more than two pieces.  A
- *                       tensor's scratch lies between its two rounding buffers: even layers end
- *                       theirs at the scratch, swapped rows before recomputed ones; odd layers
- *                       begin theirs behind it, recomputed rows before swapped ones;
- *   "layer i-2" above   is the latest layer before i that swaps rows in the same buffer.  The last
- *                       layer in each buffer is not moved, and what no later layer puts into the
- *                       scratch is not recomputed, so the last layer never is.
- * A table may make some waits redundant; the engine makes them all the same, an event each, so that
- * the four above are the whole rule.  With p(i) the layer i-2 of layer i, these are
- *   forward_begin(i), backward_begin(p(i))   where a layer k < i has p(k) > p(i): the copies of
- *                       p(k) are later ones of the same streams, and were waited for
- *   forward_begin(i)    where a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes
- *                       that p(i) swapped
- *   backward_end(i)     where a layer k > i has a p(k), and none of i .. k-1 touches those bytes
- * Bytes on the device, n layers: of each tensor the largest number of rows swapped in an even
- * layer, in an odd one and recomputed in any, and all kept rows.
+ * A fifth order follows: rows come back only after they have left, because the compute stream
+ * stands between.  With rows chosen by alpha every wait is necessary: without it
+ * memo_schedule_check finds a race.  A table of rows may make some waits redundant; the engine
+ * makes them all the same.  With p(i) the layer i-2 of layer i, these are
+ *   forward_begin(i), backward_begin(p(i))   if a layer k < i has p(k) > p(i): the copies of p(k)
+ *                       are later operations of the same streams, and compute waited for them
+ *   forward_begin(i)    if a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes that
+ *                       p(i) swapped
+ *   backward_end(i)     if a layer k > i has a p(k), and none of i .. k-1 touches those bytes
  *
- * A third tier.  Where host memory has room for h of the m layers that are moved, these take turns
- * in its h places as layers do in the rounding buffers: the k-th lies in place k mod h, the last h
- * stay there, and the others go on to a file and come back from it, behind the computation, on the
- * engine's file stream.  The same four waits, one tier down, and each is necessary:
+ * What a layer may do between its brackets.  The forward writes the layer's rows.  The backward may
+ * overwrite them.  A kernel that belongs to two layers may touch the next layer's tensors: the next
+ * layer may begin before this one ends (in the backward: layer i-1 before layer i).  Two layers are
+ * open at most, and they end in the order in which they began.  Rows that are recomputed share
+ * bytes, tensor by tensor: writing a tensor of the next layer ends the life of the same tensor's
+ * recomputed rows in this layer.
+ *
+ * A third tier.  If host memory has room for h of the m layers that are moved, these take turns in
+ * its h places as layers do in the rounding buffers.  Layer number k of them lies in place k mod h.
+ * The last h stay there; the others are spilled to a file and come back from it, behind the
+ * computation, on the engine's file stream.  The same four waits, one tier down, each necessary:
  *
  *   forward_end    file       waits for  rows of the k-th on the host
  *                                        (else: written before they were there)
@@ -1011,90 +1022,76 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *                  to device  waits for  rows of the k-th on the host again
  *                                        (else: copied before they were read)
  *
- * The file is created without a name (or loses it at once, where a file system wants one), so that
- * it is gone whatever ends the program, and all its bytes are reserved: a full disk is a status
- * before the first step.  Reads and writes go
- * past the page cache where the file system lets them (else pages are dropped from it behind each),
- * so that they take no host memory beside the engine's.  Each is one operation of a layer's rows,
- * made of device->launch_host.  One that fails is a failed operation of the device (chapter 4): the
- * next call and synchronisation return IO.  The device is not usable then; nothing was computed
- * from the missing rows where it skips work, and what was computed from them is to be dropped where
- * it cannot (CUDA). */
+ * The file has no name, or loses it at once if the file system requires one, so it is removed
+ * however the program ends.  All its bytes are reserved at creation: a full disk is a status before
+ * the first step.  Reads and writes bypass the page cache if the file system allows it; otherwise
+ * pages are dropped after each, so that they take no host memory beside the engine's.  Each is one
+ * operation of a layer's rows, by device->launch_host.  One that fails is a failed operation of the
+ * device (chapter 4): the next call and synchronisation return IO, and the device is not usable
+ * then.  A device that skips the work behind a failure computes nothing from the missing rows; on
+ * CUDA, drop what was computed from them. */
 
-typedef enum memo_swap_mode {
-    MEMO_SWAP_SPLIT = 0, /* the first rows (alpha) are swapped, the others recomputed */
-    MEMO_SWAP_WHOLE,     /* all rows swapped whatever alpha: dear to recompute, or small */
-    MEMO_SWAP_RECOMPUTE, /* all rows recomputed, none moved */
-    MEMO_SWAP_KEEP       /* all rows of every layer stay on the device */
-} memo_swap_mode;
+/* What may happen to a tensor's rows.  A planner may also keep a tensor whole in some layers. */
+typedef enum memo_tensor_rule {
+    MEMO_TENSOR_ROWS = 0, /* any rows are swapped, the others recomputed: alpha says how many */
+    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.
+                             Expensive to recompute (attention), or its rows are not tokens */
+    MEMO_TENSOR_SWAPPED,  /* cannot be recomputed: all rows are swapped */
+    MEMO_TENSOR_KEPT      /* stays on the device in every layer */
+} memo_tensor_rule;
 
-typedef struct memo_swap_tensor {
-    const char* name;
+/* A skeletal tensor of a layer, for engine, planner and profile alike.  One whose rows are not
+ * tokens, such as (3, B, NH, T, HS), is WHOLE, SWAPPED or KEPT; n_rows * row_bytes is its size. */
+typedef struct memo_tensor {
+    const char* name;  /* no blanks */
     int64_t row_bytes; /* of one token in one layer; 0: the tensor is absent */
-    memo_swap_mode mode;
-    /* 1: all rows lie side by side (q, k, v, which attention reads whole).  0: a tensor may lie in
-     * two pieces that meet at a tile's border. */
-    int32_t is_contiguous;
-} memo_swap_tensor;
+    memo_tensor_rule rule;
+    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
+     * its LSE): both have the same rows, by the rule of that one.  0: none. */
+    int32_t with;
+} memo_tensor;
 
-/* Of one tensor in one layer; the other rows are recomputed. */
-typedef struct memo_swap_rows {
-    int64_t kept, swapped;
-} memo_swap_rows;
+#define MEMO_ROWS_KEPT (-1) /* in a table of rows: the layer keeps the tensor */
 
 typedef struct memo_swap_desc {
-    const memo_device* device; /* may be NULL for memo_swap_get_sizes and memo_swap_generate */
+    const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    const memo_swap_tensor* tensors; /* copied */
+    /* 1: the calling thread computes and compute_stream is not used.  The begin calls return when
+     * the layer's rows are there; what was computed before an end call is done. */
+    int32_t computes_on_host;
+    memo_stream to_host_stream; /* lent until destroy; NULL: the engine makes its own */
+    memo_stream to_device_stream;
+    const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
-    int64_t n_rows;    /* tokens of a micro-batch */
+    int64_t n_rows;    /* tokens of a micro-batch, at most */
     int64_t tile_rows; /* rows are split in whole tiles; the last may be short; 0: 1 */
-    double alpha;      /* of SPLIT tensors, in [0, 1]; rounded to the nearest number of tiles */
-    int32_t n_resident_layers; /* last layers with all rows their own: not recomputed; 0: 2 */
-    int32_t is_timed;          /* measure stalls with events */
+    double alpha;      /* of the rows of each ROWS tensor, in [0, 1], swapped; rounded to tiles */
+    /* (n_layers, n_tensors), copied: rows that are swapped, the first ones in even layers, the last
+     * ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: none of either.  The border
+     * of swapped and recomputed rows is a multiple of tile_rows.  NULL: as alpha says. */
+    const int64_t* rows;
+    int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
-    /* (n_layers, n_tensors), copied; NULL: modes, alpha and n_resident_layers say.  Else these
-     * three are not looked at.  Each border between kept, swapped and recomputed rows, in the order
-     * in which they lie, is a multiple of tile_rows; of a contiguous tensor none or all rows are
-     * kept. */
-    const memo_swap_rows* rows;
     /* The third tier.  Places for layers in host memory; 0, or no fewer than layers are moved: each
-     * has its own.  With a table and fewer, even and odd layers that are moved must alternate. */
+     * layer has its own.  With fewer, even and odd layers that are moved must alternate. */
     int32_t n_host_layers;
-    const char* spill_directory; /* of the file; may be NULL where nothing goes there, and for
-                                    memo_swap_get_sizes and memo_swap_generate */
+    const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
     double spill_bytes_per_s;    /* reads and writes are slowed down to it; 0: no limit */
 } memo_swap_desc;
 
 /* What a desc needs and does; exact, before anything is allocated. */
 typedef struct memo_swap_sizes {
-    int64_t swapped_rows; /* of a SPLIT tensor; 0 with a table of rows */
-    double alpha;         /* swapped_rows / n_rows */
+    double alpha; /* rounded to tiles; 0 with a table of rows */
     int64_t device_bytes;
     int64_t host_bytes;          /* pinned */
-    int64_t layer_swapped_bytes; /* moved each way for each swapped layer of a micro-batch; with a
-                                    table: for the one with most */
+    int64_t layer_swapped_bytes; /* moved each way for the layer that moves most */
     int64_t layer_bytes;         /* skeletal bytes of one layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way for all layers of a micro-batch */
-    int32_t n_spilled_layers;    /* of the swapped layers, the first ones: go on to the file */
+    int32_t n_spilled_layers;    /* of the swapped layers, the first ones: spilled to the file */
     int64_t spill_bytes;         /* of the file; all are written and read once a micro-batch */
 } memo_swap_sizes;
-
-/* Where the rows of a tensor of a layer lie: row r at first + r * row_bytes below split_row, at
- * rest + (r - split_row) * row_bytes from there on. */
-typedef struct memo_swap_view {
-    char* first;
-    char* rest;
-    int64_t split_row;
-    int64_t row_bytes;
-} memo_swap_view;
-
-MEMO_INLINE void* memo_swap_row(const memo_swap_view* view, int64_t row) {
-    return row < view->split_row ? view->first + row * view->row_bytes
-                                 : view->rest + (row - view->split_row) * view->row_bytes;
-}
 
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
@@ -1106,10 +1103,19 @@ typedef struct memo_swap_stats {
 typedef struct memo_swap memo_swap;
 
 MEMO_API memo_swap_desc memo_swap_desc_default(void);
+/* Writes the table of rows (n_layers, n_tensors) that desc->alpha means: a table to start from. */
+MEMO_API memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+                                         memo_error* error);
 /* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
 MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error);
-/* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 where all layers fit.
+/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
+ * are n_rows if there are none.  The last layer that has such rows still has them and recomputes
+ * nothing.  Errors: INVALID_ARGUMENT. */
+MEMO_API memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                                  int32_t tensor, int64_t* begin, int64_t* end,
+                                                  memo_error* error);
+/* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 if all layers fit.
  * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
 MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
                                         memo_error* error);
@@ -1117,8 +1123,13 @@ MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes
  * written and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
-/* Waits for the engine's streams; the caller has synchronised the compute stream. */
+/* Waits for the streams of copies; the caller has synchronised the compute stream. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
+
+/* The next micro-batches have n_rows rows, at most those of the desc: only these are moved and
+ * recomputed.  Files move whole layers.  Errors: INVALID_ARGUMENT; INVALID_STATE unless
+ * forward_begin(0) comes next. */
+MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error);
 
 /* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ...,
  * n-1, then backward in reverse; then the next micro-batch.  Errors: INVALID_STATE (order), and the
@@ -1127,20 +1138,19 @@ MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, mem
 MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* A forward pass without a backward, or a step given up: the next call is forward_begin(0).  The
- * compute stream waits for all copies, reads and writes under way.  These waits are redundant where
- * they had been waited for already; they are kept because a call that failed half-way leaves copies
- * no other wait covers. */
+/* Ends a forward pass without a backward, or gives up a step: forward_begin(0) comes next.  The
+ * compute stream waits for all copies, reads and writes under way.  These waits may be redundant;
+ * they are kept because a call that failed half-way leaves copies that no other wait covers. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
-/* Fixed for the engine's life: look up once, use in every step.  Layer and tensor are asserted. */
-MEMO_API memo_swap_view memo_swap_get_view(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; where
- * there are none, both are n_rows. */
+/* Where the rows of a tensor of a layer lie, side by side; NULL if it is absent.  Fixed for the
+ * engine's life.  Layer and tensor are asserted. */
+MEMO_API void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor);
+/* As memo_swap_get_recompute_rows, for the rows of this micro-batch. */
 MEMO_API void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                        int64_t* begin, int64_t* end);
 MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
-/* Synchronise before where stalls are wanted. */
+/* Synchronise first to read stall times. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
@@ -1837,6 +1847,17 @@ MEMOI uint64_t memoi_fnv1a(const char* bytes, int64_t n_bytes) {
     int64_t i;
     for (i = 0; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211u;
     return hash;
+}
+
+/* By its bits: -ffast-math lets a compiler assume that no value is NaN. */
+#define MEMOI_DOUBLE_MAX 1.7976931348623157e308
+MEMOI int memoi_is_finite(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits >> 52 & 0x7ff) != 0x7ff;
+}
+MEMOI int memoi_is_in(double value, double least, double most) {
+    return memoi_is_finite(value) && value >= least && value <= most;
 }
 
 MEMOI int64_t memoi_align_up(int64_t value, int64_t alignment) {
@@ -3285,6 +3306,7 @@ MEMOI int64_t memoi_plan_bytes(const memo_plan* plan, int64_t buffer) {
 }
 
 MEMOI int64_t memoi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+MEMOI int64_t memoi_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 MEMOI int memoi_is_alignment(int64_t alignment) {
     return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
@@ -6623,8 +6645,6 @@ MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t
                           (int)schedule->n_links);
 }
 
-MEMOI int memoi_is_finite(double value) { return value - value == 0; }
-
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
     if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
@@ -8771,19 +8791,18 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
 #define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
 #define MEMOI_SPILL_FILE_BASE  ((uint64_t)1 << 63)
 
-/* Of one tensor in one layer.  Offsets in bytes; moved and recomputed rows are empty where there
- * are none. */
+/* Of one tensor in one layer; moved and recomputed rows may be none. */
 typedef struct memoi_swap_place {
     int64_t row_bytes;
-    int64_t first_offset, rest_offset, split_row; /* the view, in device memory */
-    int64_t moved_begin, moved_end;               /* in one piece */
+    int64_t offset; /* of row 0, in device memory */
+    int64_t moved_begin, moved_end;
     int64_t recompute_begin, recompute_end;
     int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
 } memoi_swap_place;
 
 /* Of one layer in its rounding buffer. */
 typedef struct memoi_swap_turn {
-    int32_t uses_buffer, buffer; /* whether, and which one */
+    int32_t uses_buffer; /* swaps rows, in buffer layer & 1 */
     int32_t previous; /* the layer whose rows it overwrites in the forward and gives room to in the
                          backward; -1: none */
     int64_t moved_bytes; /* 0: not moved */
@@ -8818,21 +8837,24 @@ typedef struct memoi_spill_op {
 struct memo_swap {
     memo_device device;
     memo_stream compute, to_host, to_device, file_stream;
+    int32_t computes_on_host, is_timed, owns_to_host, owns_to_device;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
     memo_event* passed; /* of each place in host memory: the file has its rows, or gave them back */
     memoi_spill_op* spill_ops; /* of each spilled layer: write, read */
     memoi_spill_file file;
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
+    double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
     memoi_swap_layout layout;
     int32_t n_tensors, n_layers;
-    int64_t n_rows;
+    int64_t n_rows;      /* of this micro-batch */
+    int64_t n_rows_most; /* of any */
     char* device_memory;
     char* host_memory;
     int32_t owns_device_memory;
-    int32_t is_backward, is_inside; /* what the next call must be */
-    int32_t next_layer;
-    int32_t is_measured; /* a micro-batch was completed */
+    int32_t is_backward;      /* the pass that the next call belongs to */
+    int32_t n_begun, n_ended; /* layers of that pass */
+    int32_t is_measured;      /* a micro-batch was completed */
     memo_swap_stats stats;
 };
 
@@ -8842,9 +8864,188 @@ memo_swap_desc memo_swap_desc_default(void) {
     return desc;
 }
 
+/* --- the table of rows --- */
+
+/* The rule of a tensor, or of the one it is recomputed with. */
+MEMOI memo_tensor_rule memoi_tensor_rule_of(const memo_tensor* tensors, int32_t t) {
+    return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
+}
+
+MEMOI const char* memoi_tensor_name(const memo_tensor* tensor) {
+    return tensor->name ? tensor->name : "unnamed";
+}
+
+MEMOI int64_t memoi_swap_tile_rows(const memo_swap_desc* desc) {
+    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
+    return tile_rows < desc->n_rows ? tile_rows : desc->n_rows;
+}
+
+MEMOI int64_t memoi_swap_n_tiles(const memo_swap_desc* desc) {
+    return (desc->n_rows - 1) / memoi_swap_tile_rows(desc) + 1;
+}
+
+/* Rows of n_tiles swapped tiles.  The last tile may be short: odd layers swap it first, even layers
+ * last. */
+MEMOI int64_t memoi_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
+    int64_t n_all = memoi_swap_n_tiles(desc), tile_rows = memoi_swap_tile_rows(desc);
+    if (n_tiles == n_all) return desc->n_rows;
+    if (n_tiles == 0) return 0;
+    return layer & 1 ? desc->n_rows - (n_all - n_tiles) * tile_rows : n_tiles * tile_rows;
+}
+
+MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
+    int64_t n_tiles = memoi_swap_n_tiles(desc);
+    double n_swapped = desc->alpha * (double)n_tiles + 0.5;
+    return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
+}
+
+MEMOI void memoi_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows) {
+    int64_t n_tiles = memoi_swap_tiles_of_alpha(desc);
+    int32_t layer, t;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        for (t = 0; t < desc->n_tensors; t++, rows++) {
+            memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, t);
+            *rows = rule == MEMO_TENSOR_ROWS   ? memoi_swap_rows_of_tiles(desc, layer, n_tiles)
+                    : rule == MEMO_TENSOR_KEPT ? MEMO_ROWS_KEPT
+                                               : desc->n_rows;
+        }
+    }
+}
+
+/* One cell of the table of rows. */
+MEMOI memo_status memoi_swap_check_rows(const memo_swap_desc* desc, const int64_t* rows,
+                                        int32_t layer, int32_t t, memo_error* error) {
+    int64_t n = desc->n_rows, tile = memoi_swap_tile_rows(desc);
+    int64_t swapped = rows[(int64_t)layer * desc->n_tensors + t];
+    int64_t border = layer & 1 ? n - swapped : swapped;
+    int32_t with = desc->tensors[t].with;
+    memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, t);
+    const char* why = NULL;
+
+    if (swapped == MEMO_ROWS_KEPT)
+        why = NULL;
+    else if (swapped < 0 || swapped > n)
+        why = "swaps a number of rows outside [0, n_rows]";
+    else if (border < n && border % tile)
+        why = "splits a tile; the border of swapped and recomputed rows must be a multiple of "
+              "tile_rows";
+    else if (rule == MEMO_TENSOR_KEPT)
+        why = "must be MEMO_ROWS_KEPT by its rule";
+    else if (rule == MEMO_TENSOR_SWAPPED && swapped < n)
+        why = "cannot be recomputed by its rule; swap all rows or keep them";
+    else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
+        why = "is whole by its rule; swap all rows or none";
+    if (!why && with && rows[(int64_t)layer * desc->n_tensors + with - 1] != swapped)
+        why = "must have as many rows as the tensor it is recomputed with";
+
+    if (!why || desc->tensors[t].row_bytes == 0) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, "
+                          "tile_rows %lld)",
+                          (int)layer, (int)t, memoi_tensor_name(&desc->tensors[t]), why,
+                          (long long)swapped, (long long)n, (long long)tile);
+}
+
+MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
+    int32_t t, with;
+    for (t = 0; t < desc->n_tensors; t++) {
+        const memo_tensor* tensor = &desc->tensors[t];
+        if (tensor->row_bytes < 0 || tensor->rule < MEMO_TENSOR_ROWS ||
+            tensor->rule > MEMO_TENSOR_KEPT)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_swap_desc.tensors[%d] (%s): row_bytes %lld or rule %d is "
+                                  "not valid",
+                                  (int)t, memoi_tensor_name(tensor), (long long)tensor->row_bytes,
+                                  (int)tensor->rule);
+        with = tensor->with;
+        if (with == 0) continue;
+        if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
+            (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_swap_desc.tensors[%d].with: %d is not 1 + the index of "
+                                  "another tensor that has bytes and is with none itself",
+                                  (int)t, (int)with);
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
+    if (desc->n_layers < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
+            "more, and tensors set",
+            (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
+    if (!desc->rows && !memoi_is_in(desc->alpha, 0, 1))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
+    if (desc->tile_rows < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_desc.tile_rows: %lld is negative",
+                              (long long)desc->tile_rows);
+    if (desc->n_host_layers < 0 || !memoi_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
+            "negative",
+            (int)desc->n_host_layers, desc->spill_bytes_per_s);
+    return memoi_swap_check_tensors(desc, error);
+}
+
+memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+    memo_swap_desc by_alpha = *desc;
+    memo_status status;
+    by_alpha.rows = NULL;
+    status = memoi_swap_check_desc(&by_alpha, error);
+    if (!status) memoi_swap_fill_rows(&by_alpha, rows);
+    return status;
+}
+
+/* Of n_rows rows, those that layer recomputes if `swapped` are swapped. */
+MEMOI void memoi_swap_recomputed(int64_t n_rows, int32_t layer, int64_t swapped, int64_t* begin,
+                                 int64_t* end) {
+    if (swapped == MEMO_ROWS_KEPT) swapped = n_rows;
+    *begin = layer & 1 ? 0 : swapped;
+    *end = layer & 1 ? n_rows - swapped : n_rows;
+}
+
+memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
+                                         int64_t* begin, int64_t* end, memo_error* error) {
+    memo_status status = memoi_swap_check_desc(desc, error);
+    int64_t tiles, swapped, later_begin, later_end;
+    int32_t later;
+    if (status) return status;
+    if (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_get_recompute_rows: layer %d or tensor %d is not one of "
+                              "%d and %d",
+                              (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
+
+    /* Rows are recomputed only if a later layer writes over them. */
+    *begin = *end = desc->n_rows;
+    if (desc->tensors[tensor].row_bytes == 0) return MEMO_STATUS_OK;
+    tiles = desc->rows ? 0 : memoi_swap_tiles_of_alpha(desc);
+    for (later = desc->n_layers - 1; later >= layer; later--) {
+        memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, tensor);
+        swapped = desc->rows                 ? desc->rows[(int64_t)later * desc->n_tensors + tensor]
+                  : rule == MEMO_TENSOR_ROWS ? memoi_swap_rows_of_tiles(desc, later, tiles)
+                                             : desc->n_rows;
+        memoi_swap_recomputed(desc->n_rows, later, swapped, &later_begin, &later_end);
+        if (later_begin < later_end) break;
+    }
+    if (later <= layer) return MEMO_STATUS_OK;
+    swapped = desc->rows ? desc->rows[(int64_t)layer * desc->n_tensors + tensor]
+                         : memoi_swap_rows_of_tiles(desc, layer, tiles);
+    memoi_swap_recomputed(desc->n_rows, layer, swapped, &later_begin, &later_end);
+    if (later_begin == later_end) return MEMO_STATUS_OK;
+    *begin = later_begin;
+    *end = later_end;
+    return MEMO_STATUS_OK;
+}
+
 /* --- places --- */
 
-/* *sum += count * each, all >= 0; 0 where it would pass MEMOI_BYTES_MAX. */
+/* *sum += count * each, all >= 0; 0 if it would pass MEMOI_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
     if (each > 0 && count > (MEMOI_BYTES_MAX - *sum) / each) return 0;
     *sum += count * each;
@@ -8860,218 +9061,97 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
     return 1;
 }
 
-MEMOI int64_t memoi_swap_round_rows(const memo_swap_desc* desc) {
-    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
-    int64_t n_tiles = (desc->n_rows - 1) / tile_rows + 1;
-    double n_swapped = desc->alpha * (double)n_tiles + 0.5;
-    if (n_swapped >= (double)n_tiles) return desc->n_rows;
-    return (int64_t)n_swapped * tile_rows;
-}
-
-/* Every layer alike.  Device memory, in this order:
- *   rounding buffer 0 | 1   private rows of the layers whose turn it is
- *   scratch                 rows that are recomputed, shared by all layers that are not resident;
- *                           the last layer, resident always, uses it too: nobody writes between its
- *                           forward and its backward
- *   resident parts          for the k-th layer from the end, 0 < k < n_resident: its own scratch,
- *                           and from k = 2 on its own private rows too (k = 0 and 1 find theirs in
- *                           the buffers)
- *   kept parts              tensors of mode KEEP, for every layer */
-typedef struct memoi_swap_parts {
-    int64_t private_bytes, scratch_bytes, kept_bytes; /* of one part each */
-    int64_t scratch_begin, resident_begin, kept_begin;
-    int32_t n_resident;
-} memoi_swap_parts;
-
-/* Places inside their parts, in layer 0's row of the table. */
-MEMOI int memoi_swap_alpha_parts(const memo_swap_desc* desc, memoi_swap_layout* layout,
-                                 memoi_swap_parts* parts) {
-    int32_t t, n = desc->n_layers;
-    int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
-    int64_t total = 0;
-    int ok = 1;
-    memset(parts, 0, sizeof *parts);
-    for (t = 0; t < desc->n_tensors && ok; t++) {
-        const memo_swap_tensor* tensor = &desc->tensors[t];
-        memoi_swap_place* place = &layout->places[t];
-        int64_t swapped = tensor->mode == MEMO_SWAP_WHOLE   ? desc->n_rows
-                          : tensor->mode == MEMO_SWAP_SPLIT ? layout->sizes.swapped_rows
-                                                            : 0;
-        place->split_row = tensor->is_contiguous && swapped ? desc->n_rows : swapped;
-        if (tensor->mode == MEMO_SWAP_KEEP) {
-            place->split_row = desc->n_rows;
-            ok = memoi_swap_append(&parts->kept_bytes, &place->first_offset, desc->n_rows,
-                                   tensor->row_bytes);
-            continue;
-        }
-        ok = memoi_swap_append(&parts->private_bytes, &place->first_offset, place->split_row,
-                               tensor->row_bytes) &&
-             memoi_swap_append(&parts->scratch_bytes, &place->rest_offset,
-                               desc->n_rows - place->split_row, tensor->row_bytes);
-    }
-    parts->n_resident = n_resident < n ? n_resident : n;
-    ok = ok && memoi_add_product(&total, n < 2 ? n : 2, parts->private_bytes);
-    parts->scratch_begin = total;
-    ok = ok && memoi_add_product(&total, 1, parts->scratch_bytes);
-    parts->resident_begin = total;
-    ok = ok && memoi_add_product(&total, parts->n_resident - 1, parts->scratch_bytes) &&
-         (parts->n_resident <= 2 ||
-          memoi_add_product(&total, parts->n_resident - 2, parts->private_bytes));
-    parts->kept_begin = total;
-    ok = ok && memoi_add_product(&total, n, parts->kept_bytes);
-    layout->sizes.device_bytes = total;
-    return ok;
-}
-
-MEMOI int memoi_swap_place_by_alpha(const memo_swap_desc* desc, memoi_swap_layout* layout) {
-    memoi_swap_parts parts;
-    int32_t layer, t, n_own;
-    layout->sizes.swapped_rows = memoi_swap_round_rows(desc);
-    layout->sizes.alpha = (double)layout->sizes.swapped_rows / (double)desc->n_rows;
-    if (!memoi_swap_alpha_parts(desc, layout, &parts)) return 0;
-    n_own = parts.n_resident > 2 ? parts.n_resident - 2 : 0; /* with private rows of their own */
-    for (layer = desc->n_layers - 1; layer >= 0; layer--) {  /* layer 0, which they read, last */
-        int32_t from_end = desc->n_layers - 1 - layer;
-        int is_resident = from_end < parts.n_resident;
-        memoi_swap_turn* turn = &layout->turns[layer];
-        int64_t private_begin, scratch_begin = parts.scratch_begin;
-        /* The last two follow the last ones that are moved: buffers take turns without a break. */
-        turn->buffer = (from_end < 2 ? layer - n_own : layer) & 1;
-        private_begin = turn->buffer * parts.private_bytes;
-        if (from_end >= 1 && is_resident) {
-            scratch_begin = parts.resident_begin;
-            if (from_end >= 2) {
-                scratch_begin += parts.scratch_bytes +
-                                 (from_end - 2) * (parts.scratch_bytes + parts.private_bytes);
-                private_begin = scratch_begin + parts.scratch_bytes;
-            }
-        }
-        for (t = 0; t < desc->n_tensors; t++) {
-            const memo_swap_tensor* tensor = &desc->tensors[t];
-            memoi_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
-            int64_t swapped = tensor->mode == MEMO_SWAP_WHOLE   ? desc->n_rows
-                              : tensor->mode == MEMO_SWAP_SPLIT ? layout->sizes.swapped_rows
-                                                                : 0;
-            *place = layout->places[t];
-            place->row_bytes = tensor->row_bytes;
-            if (tensor->mode == MEMO_SWAP_KEEP) {
-                place->first_offset += parts.kept_begin + layer * parts.kept_bytes;
-                place->rest_offset = place->first_offset + place->split_row * place->row_bytes;
-                continue;
-            }
-            place->first_offset += private_begin;
-            place->rest_offset += scratch_begin;
-            if (!is_resident || from_end < 2) place->moved_end = swapped;
-            if (place->moved_end && tensor->row_bytes) turn->uses_buffer = 1;
-            place->recompute_begin = swapped;
-            place->recompute_end = is_resident || !tensor->row_bytes ? swapped : desc->n_rows;
-        }
-    }
-    return 1;
-}
-
-/* Rows of one tensor that several layers share, in this order: those that even layers swap, those
- * that are recomputed, those that odd layers swap. */
+/* The region of a tensor: bytes that even layers swap, that are recomputed, that odd layers swap.
+ * Rows of even layers end their swapped part at the first border, or up to 511 bytes before it, so
+ * that row 0 is aligned; rows of odd layers begin theirs at the second border or up to 511 bytes
+ * behind it.  The few recomputed bytes beyond a border belong to a layer whose turn it is there. */
 typedef struct memoi_swap_region {
-    int64_t even_rows, scratch_rows, odd_rows;
+    int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin; /* offset in device memory */
 } memoi_swap_region;
 
-MEMOI int64_t memoi_swap_tile_rows(const memo_swap_desc* desc) {
-    int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
-    return tile_rows < desc->n_rows ? tile_rows : desc->n_rows;
+MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
+    if (*part_bytes < n_bytes) *part_bytes = n_bytes;
 }
 
-MEMOI memo_status memoi_swap_check_rows(const memo_swap_desc* desc, int32_t layer, int32_t t,
-                                        memo_error* error) {
-    const memo_swap_rows* rows = &desc->rows[(int64_t)layer * desc->n_tensors + t];
-    const char* name = desc->tensors[t].name ? desc->tensors[t].name : "unnamed";
-    int64_t n = desc->n_rows, tile = memoi_swap_tile_rows(desc), border;
-    if (rows->kept < 0 || rows->swapped < 0 || rows->kept > n || rows->swapped > n - rows->kept)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.rows: layer %d, tensor %d (%s): %lld kept and %lld "
-                              "swapped of %lld rows",
-                              (int)layer, (int)t, name, (long long)rows->kept,
-                              (long long)rows->swapped, (long long)n);
-    border = layer & 1 ? n - rows->swapped : rows->kept + rows->swapped;
-    if ((rows->kept < n && rows->kept % tile) || (border < n && border % tile))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.rows: layer %d, tensor %d (%s): borders at rows %lld "
-                              "and %lld must be multiples of tile_rows %lld",
-                              (int)layer, (int)t, name, (long long)rows->kept, (long long)border,
-                              (long long)tile);
-    if (desc->tensors[t].is_contiguous && rows->kept && rows->kept < n)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.rows: layer %d, tensor %d (%s): %lld of %lld rows "
-                              "kept, but a contiguous tensor is kept whole or not at all",
-                              (int)layer, (int)t, name, (long long)rows->kept, (long long)n);
-    return MEMO_STATUS_OK;
+/* Bytes from the second border on that an odd layer's rows take. */
+MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
+    int64_t before = recomputed_bytes - recomputed_bytes % MEMOI_DEVICE_ALIGNMENT;
+    return memoi_align_up(all_bytes - before, MEMOI_DEVICE_ALIGNMENT);
 }
 
-/* In whole tiles, so that pieces begin at a tile's border wherever they meet. */
-MEMOI void memoi_swap_widen(int64_t* rows, int64_t needed, int64_t tile) {
-    needed = memoi_align_up(needed, tile);
-    if (*rows < needed) *rows = needed;
+MEMOI void memoi_swap_widen_region(memoi_swap_region* region, int32_t layer, int64_t n_rows,
+                                   int64_t swapped, int64_t row_bytes) {
+    int64_t recomputed_bytes = (n_rows - swapped) * row_bytes;
+    memoi_swap_widen(&region->scratch_bytes,
+                     memoi_align_up(recomputed_bytes, MEMOI_DEVICE_ALIGNMENT));
+    if (swapped == 0) return;
+    if (layer & 1)
+        memoi_swap_widen(&region->odd_bytes,
+                         memoi_swap_odd_bytes(n_rows * row_bytes, recomputed_bytes));
+    else
+        memoi_swap_widen(&region->even_bytes,
+                         memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT));
 }
 
-/* Where the rows of a layer that are not kept lie: pieces begin at multiples of a tile. */
-MEMOI void memoi_swap_place_rest(const memo_swap_desc* desc, const memoi_swap_region* region,
-                                 int32_t layer, const memo_swap_rows* rows,
-                                 memoi_swap_place* place) {
-    int64_t recomputed = desc->n_rows - rows->kept - rows->swapped, row;
-    if (layer & 1) {
-        row = region->even_rows + (rows->swapped ? region->scratch_rows - recomputed : 0);
-        place->moved_begin = rows->kept + recomputed;
-        place->recompute_begin = rows->kept;
-    } else {
-        row = region->even_rows - (recomputed
-                                       ? rows->swapped
-                                       : memoi_align_up(rows->swapped, memoi_swap_tile_rows(desc)));
-        place->moved_begin = rows->kept;
-        place->recompute_begin = rows->kept + rows->swapped;
-    }
-    place->moved_end = place->moved_begin + rows->swapped;
-    place->recompute_end = place->recompute_begin + recomputed;
-    place->rest_offset = region->begin + row * place->row_bytes;
+/* Offset of row 0 in device memory. */
+MEMOI int64_t memoi_swap_offset(const memoi_swap_region* region, int32_t layer, int64_t n_rows,
+                                int64_t swapped, int64_t row_bytes) {
+    int64_t first_border = region->begin + region->even_bytes;
+    int64_t recomputed_bytes = (n_rows - swapped) * row_bytes;
+    if (swapped == 0) return first_border;
+    if (layer & 1)
+        return first_border + region->scratch_bytes -
+               (recomputed_bytes - recomputed_bytes % MEMOI_DEVICE_ALIGNMENT);
+    return first_border - memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT);
 }
 
-MEMOI memo_status memoi_swap_place_by_rows(const memo_swap_desc* desc, memoi_swap_layout* layout,
-                                           memoi_swap_region* regions, int* ok, memo_error* error) {
+/* Offsets of every tensor of every layer.  *ok: 0 if a sum passes 2^62. */
+MEMOI memo_status memoi_swap_place_rows(const memo_swap_desc* desc, const int64_t* rows,
+                                        memoi_swap_layout* layout, memoi_swap_region* regions,
+                                        int* ok, memo_error* error) {
     int64_t* total = &layout->sizes.device_bytes;
-    int64_t tile = memoi_swap_tile_rows(desc), n = desc->n_rows;
+    int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
+
+    /* How much each part of a region needs. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         for (t = 0; t < n_tensors; t++) {
-            const memo_swap_rows* rows = &desc->rows[(int64_t)layer * n_tensors + t];
-            memoi_swap_region* region = &regions[t];
-            memo_status status = memoi_swap_check_rows(desc, layer, t, error);
+            int64_t swapped = rows[(int64_t)layer * n_tensors + t];
+            memo_status status = memoi_swap_check_rows(desc, rows, layer, t, error);
             if (status) return status;
-            memoi_swap_widen(layer & 1 ? &region->odd_rows : &region->even_rows, rows->swapped,
-                             tile);
-            memoi_swap_widen(&region->scratch_rows, n - rows->kept - rows->swapped, tile);
+            if (swapped != MEMO_ROWS_KEPT)
+                memoi_swap_widen_region(&regions[t], layer, n, swapped, desc->tensors[t].row_bytes);
         }
     }
     for (t = 0; t < n_tensors && *ok; t++) {
         memoi_swap_region* region = &regions[t];
-        *ok = memoi_swap_append(total, &region->begin,
-                                region->even_rows + region->scratch_rows + region->odd_rows,
-                                desc->tensors[t].row_bytes);
+        region->begin = *total;
+        *ok = memoi_add_product(total, 1, region->even_bytes) &&
+              memoi_add_product(total, 1, region->scratch_bytes) &&
+              memoi_add_product(total, 1, region->odd_bytes);
     }
+
+    /* Where each layer's rows lie, and which of them move or are recomputed. */
     for (layer = 0; layer < desc->n_layers && *ok; layer++) {
-        layout->turns[layer].buffer = layer & 1;
         for (t = 0; t < n_tensors && *ok; t++) {
-            const memo_swap_rows* rows = &desc->rows[(int64_t)layer * n_tensors + t];
+            int64_t swapped = rows[(int64_t)layer * n_tensors + t];
             memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
             place->row_bytes = desc->tensors[t].row_bytes;
-            place->split_row = rows->kept;
-            *ok = memoi_swap_append(total, &place->first_offset, rows->kept, place->row_bytes);
-            if (!*ok) break;
-            memoi_swap_place_rest(desc, &regions[t], layer, rows, place);
-            if (rows->kept == n) place->rest_offset = place->first_offset + n * place->row_bytes;
-            if (rows->swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
+            memoi_swap_recomputed(n, layer, swapped, &place->recompute_begin,
+                                  &place->recompute_end);
+            if (swapped == MEMO_ROWS_KEPT) {
+                *ok = memoi_swap_append(total, &place->offset, n, place->row_bytes);
+                continue;
+            }
+            place->offset = memoi_swap_offset(&regions[t], layer, n, swapped, place->row_bytes);
+            place->moved_begin = layer & 1 ? n - swapped : 0;
+            place->moved_end = place->moved_begin + swapped;
+            if (swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
         }
     }
-    /* What nobody writes over is not recomputed. */
+
+    /* The last layer with recomputed rows still has them: nobody writes over them. */
     for (t = 0; t < n_tensors && *ok; t++) {
         for (layer = desc->n_layers - 1; layer >= 0; layer--) {
             memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
@@ -9091,15 +9171,15 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memoi_swap_layout* l
         memoi_swap_turn* turn = &layout->turns[layer];
         turn->previous = -1;
         if (!turn->uses_buffer) continue;
-        turn->previous = last[turn->buffer];
-        last[turn->buffer] = layer;
+        turn->previous = last[layer & 1];
+        last[layer & 1] = layer;
     }
     for (layer = 0; layer < desc->n_layers; layer++) {
         memoi_swap_turn* turn = &layout->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
             memoi_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
             int64_t n_moved;
-            if (!turn->uses_buffer || last[turn->buffer] == layer)
+            if (!turn->uses_buffer || last[layer & 1] == layer)
                 place->moved_end = place->moved_begin;
             n_moved = place->moved_end - place->moved_begin;
             if (!memoi_swap_append(&turn->host_bytes, &place->host_offset, n_moved,
@@ -9168,41 +9248,6 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_lay
     return 1;
 }
 
-MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
-    int32_t t;
-    if (desc->n_layers < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
-            "more, and tensors set",
-            (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!desc->rows && !(desc->alpha >= 0 && desc->alpha <= 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
-    if (desc->tile_rows < 0 || desc->n_resident_layers < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc: tile_rows %lld and n_resident_layers %d must not be "
-                              "negative",
-                              (long long)desc->tile_rows, (int)desc->n_resident_layers);
-    if (desc->n_host_layers < 0 || !(desc->spill_bytes_per_s >= 0))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
-            "negative",
-            (int)desc->n_host_layers, desc->spill_bytes_per_s);
-    for (t = 0; t < desc->n_tensors; t++) {
-        const memo_swap_tensor* tensor = &desc->tensors[t];
-        if (tensor->row_bytes < 0 || tensor->mode < MEMO_SWAP_SPLIT ||
-            tensor->mode > MEMO_SWAP_KEEP)
-            return memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "memo_swap_desc.tensors[%d] (%s): row_bytes %lld or mode %d is not valid", (int)t,
-                tensor->name ? tensor->name : "unnamed", (long long)tensor->row_bytes,
-                (int)tensor->mode);
-    }
-    return MEMO_STATUS_OK;
-}
-
 MEMOI void memoi_swap_layout_free(memoi_swap_layout* layout) {
     MEMO_FREE(layout->places);
     MEMO_FREE(layout->turns);
@@ -9214,28 +9259,39 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
                                   memo_error* error) {
     memo_status status = memoi_swap_check_desc(desc, error);
     memoi_swap_region* regions = NULL;
+    int64_t* rows = NULL; /* as alpha says */
+    int64_t n_cells;
     int32_t t;
     int ok = 1;
     memset(layout, 0, sizeof *layout);
     if (status) return status;
-    layout->places = (memoi_swap_place*)memoi_calloc((int64_t)desc->n_layers * desc->n_tensors,
-                                                     sizeof(memoi_swap_place));
+
+    /* Tables. */
+    n_cells = (int64_t)desc->n_layers * desc->n_tensors;
+    layout->places = (memoi_swap_place*)memoi_calloc(n_cells, sizeof(memoi_swap_place));
     layout->turns = (memoi_swap_turn*)memoi_calloc(desc->n_layers, sizeof(memoi_swap_turn));
     regions = (memoi_swap_region*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_region));
-    if (!layout->places || !layout->turns || !regions) {
+    if (!desc->rows) rows = (int64_t*)memoi_calloc(n_cells, sizeof(int64_t));
+    if (!layout->places || !layout->turns || !regions || (!desc->rows && !rows)) {
         MEMO_FREE(regions);
+        MEMO_FREE(rows);
         memoi_swap_layout_free(layout);
         return memoi_no_memory(error, "the table of skeletal tensors");
     }
+    if (rows) {
+        memoi_swap_fill_rows(desc, rows);
+        layout->sizes.alpha =
+            (double)memoi_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
+            (double)desc->n_rows;
+    }
+
+    /* Places; sums of rows must not overflow either. */
+    if (desc->n_rows > MEMOI_BYTES_MAX / 8) ok = 0;
     for (t = 0; t < desc->n_tensors && ok; t++)
         ok =
             memoi_add_product(&layout->sizes.layer_bytes, desc->n_rows, desc->tensors[t].row_bytes);
-    if (!desc->rows)
-        ok = ok && memoi_swap_place_by_alpha(desc, layout);
-    else if (desc->n_rows > MEMOI_BYTES_MAX / 8) /* sums of rows must not overflow either */
-        ok = 0;
-    else if (ok)
-        status = memoi_swap_place_by_rows(desc, layout, regions, &ok, error);
+    if (ok)
+        status = memoi_swap_place_rows(desc, rows ? rows : desc->rows, layout, regions, &ok, error);
     if (!status &&
         !(ok && memoi_swap_take_turns(desc, layout) && memoi_swap_take_host_memory(desc, layout)))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -9243,6 +9299,7 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
                                 (long long)desc->n_rows);
     if (!status) status = memoi_swap_check_order(desc, layout, error);
     MEMO_FREE(regions);
+    MEMO_FREE(rows);
     if (status) memoi_swap_layout_free(layout);
     return status;
 }
@@ -9299,21 +9356,16 @@ MEMOI const memoi_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t
     return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
-memo_swap_view memo_swap_get_view(const memo_swap* swap, int32_t layer, int32_t tensor) {
+void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memoi_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
-    memo_swap_view view;
-    view.first = swap->device_memory + place->first_offset;
-    view.rest = swap->device_memory + place->rest_offset;
-    view.split_row = place->split_row;
-    view.row_bytes = place->row_bytes;
-    return view;
+    return place->row_bytes ? swap->device_memory + place->offset : NULL;
 }
 
 void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
                               int64_t* end) {
     const memoi_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
-    *begin = place->recompute_begin;
-    *end = place->recompute_end;
+    *begin = memoi_min(place->recompute_begin, swap->n_rows);
+    *end = memoi_min(place->recompute_end, swap->n_rows);
     if (*begin == *end) *begin = *end = swap->n_rows;
 }
 
@@ -9511,14 +9563,10 @@ void memo_swap_destroy(memo_swap* swap) {
     int32_t i;
     if (!swap) return;
     device = &swap->device;
-    if (swap->to_host) {
-        memo_stream_synchronize(device, swap->to_host, NULL);
-        memo_stream_destroy(device, swap->to_host, NULL);
-    }
-    if (swap->to_device) {
-        memo_stream_synchronize(device, swap->to_device, NULL);
-        memo_stream_destroy(device, swap->to_device, NULL);
-    }
+    if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
+    if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
+    if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
+    if (swap->owns_to_device) memo_stream_destroy(device, swap->to_device, NULL);
     if (swap->file_stream) {
         memo_stream_synchronize(device, swap->file_stream, NULL);
         memo_stream_destroy(device, swap->file_stream, NULL);
@@ -9544,7 +9592,7 @@ void memo_swap_destroy(memo_swap* swap) {
 
 /* The spilled layers' reads and writes. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
-    int32_t layer, is_read, t;
+    int32_t layer, is_read;
     for (layer = 0; layer < swap->n_layers; layer++) {
         const memoi_swap_turn* turn = &swap->layout.turns[layer];
         if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
@@ -9552,13 +9600,8 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
             memoi_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
                                 turn->host_bytes);
-        for (t = 0; t < swap->n_tensors; t++) { /* what no copy fills is written too */
-            const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
-            int64_t end =
-                place->host_offset + (place->moved_end - place->moved_begin) * place->row_bytes;
-            int64_t next = t + 1 < swap->n_tensors ? place[1].host_offset : turn->host_bytes;
-            memset(swap->host_memory + turn->host_begin + end, 0, (size_t)(next - end));
-        }
+        /* What no copy fills is written too. */
+        memset(swap->host_memory + turn->host_begin, 0, (size_t)turn->host_bytes);
     }
 }
 
@@ -9592,6 +9635,8 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     void* address = desc->device_memory;
     memo_status status = MEMO_STATUS_OK;
     int32_t i;
+
+    /* Memory. */
     if (!address) {
         status = memo_device_alloc(device, swap->layout.sizes.device_bytes, &address, error);
         if (status) return status;
@@ -9607,9 +9652,20 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         status = memo_host_alloc(device, swap->layout.sizes.host_bytes, &address, error);
         if (status) return status;
         swap->host_memory = (char*)address;
-        status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
-        if (status) return status;
-        status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
+    }
+
+    /* Streams and events. */
+    if (swap->layout.sizes.n_swapped_layers > 0) {
+        swap->to_host = desc->to_host_stream;
+        swap->to_device = desc->to_device_stream;
+        if (!swap->to_host) {
+            status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
+            swap->owns_to_host = !status;
+        }
+        if (!status && !swap->to_device) {
+            status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
+            swap->owns_to_device = !status;
+        }
         for (i = 0; i < 2 && !status; i++) {
             status = memo_event_create(device, &swap->computed[i], error);
             if (!status) status = memo_event_create(device, &swap->stored[i], error);
@@ -9652,10 +9708,12 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->compute = desc->compute_stream;
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
-    swap->n_rows = desc->n_rows;
+    swap->n_rows = swap->n_rows_most = desc->n_rows;
+    swap->computes_on_host = desc->computes_on_host;
+    swap->is_timed = desc->is_timed;
     status = memoi_swap_plan(desc, &swap->layout, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
-    if (!status && desc->is_timed) {
+    if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memoi_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
         if (swap->marks)
             swap->n_marks = 4 * desc->n_layers;
@@ -9677,27 +9735,52 @@ MEMOI const memoi_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t l
     return &swap->layout.turns[layer];
 }
 
-MEMOI memo_status memoi_swap_expect(const memo_swap* swap, int is_backward, int is_inside,
-                                    int32_t layer, memo_error* error) {
-    static const char* const names[2][2] = {{"forward_begin", "forward_end"},
-                                            {"backward_begin", "backward_end"}};
-    if (swap->is_backward == is_backward && swap->is_inside == is_inside &&
-        swap->next_layer == layer)
-        return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "memo_swap_%s(%d) out of order: memo_swap_%s(%d) comes next, or "
-                          "memo_swap_abandon to start anew",
-                          names[is_backward][is_inside], (int)layer,
-                          names[swap->is_backward][swap->is_inside], (int)swap->next_layer);
+/* The layer that is number k of this pass. */
+MEMOI int32_t memoi_swap_layer_of(const memo_swap* swap, int32_t k) {
+    return swap->is_backward ? swap->n_layers - 1 - k : k;
 }
 
-/* The compute stream waits for event; with is_timed, between two marks that measure how long. */
+/* Is this call legal now?  A layer may begin while the one before it is still open. */
+MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end, int32_t layer,
+                                    memo_error* error) {
+    static const char* const names[2][2] = {{"forward_begin", "forward_end"},
+                                            {"backward_begin", "backward_end"}};
+    int32_t n_open = swap->n_begun - swap->n_ended;
+    int may_begin;
+
+    /* All layers of this pass are done: the other pass comes next. */
+    if (n_open == 0 && swap->n_ended == swap->n_layers) {
+        swap->is_backward = !swap->is_backward;
+        swap->n_begun = swap->n_ended = 0;
+    }
+    may_begin = n_open < 2 && swap->n_begun < swap->n_layers;
+    if (is_backward == swap->is_backward && (is_end ? n_open > 0 : may_begin) &&
+        layer == memoi_swap_layer_of(swap, is_end ? swap->n_ended : swap->n_begun))
+        return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_STATE,
+        "memo_swap_%s(%d) is out of order; memo_swap_%s(%d) comes next, or memo_swap_abandon to "
+        "start again",
+        names[is_backward][is_end], (int)layer, names[swap->is_backward][n_open > 0],
+        (int)memoi_swap_layer_of(swap, n_open > 0 ? swap->n_ended : swap->n_begun));
+}
+
+/* The compute stream, or the calling thread if it computes, waits for event. */
 MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t layer,
                                   memo_error* error) {
     const memo_device* device = &swap->device;
     memo_event* marks =
         swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
     memo_status status = MEMO_STATUS_OK;
+    if (swap->computes_on_host) {
+        int64_t begin_ns = swap->is_timed ? memoi_host_now_ns() : 0;
+        status = memo_event_synchronize(device, event, error);
+        if (swap->is_timed)
+            swap->host_stall_s[swap->is_backward] +=
+                1e-9 * (double)(memoi_host_now_ns() - begin_ns);
+        return status;
+    }
+    /* With is_timed, two marks measure how long. */
     if (marks) status = memo_event_record(device, marks[0], swap->compute, error);
     if (!status) status = memo_event_wait(device, event, swap->compute, error);
     if (!status && marks) status = memo_event_record(device, marks[1], swap->compute, error);
@@ -9727,23 +9810,34 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
     int32_t n_places = swap->layout.n_host_layers, t;
     int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
-    memo_event computed = swap->computed[turn->buffer];
-    memo_status status = memo_event_record(device, computed, swap->compute, error);
-    if (!status) status = memo_event_wait(device, computed, stream, error);
+    memo_event computed = swap->computed[layer & 1];
+    memo_status status = MEMO_STATUS_OK;
+
+    /* Behind the layer's work, and behind the file's use of the place in host memory. */
+    if (!swap->computes_on_host) {
+        status = memo_event_record(device, computed, swap->compute, error);
+        if (!status) status = memo_event_wait(device, computed, stream, error);
+    }
     if (!status && (kind == MEMO_COPY_TO_HOST ? is_later : is_spilled))
         status = memo_event_wait(device, swap->passed[turn->ordinal % n_places], stream, error);
+
+    /* The rows of this micro-batch. */
     for (t = 0; t < swap->n_tensors && !status; t++) {
         const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
-        memo_swap_view view = memo_swap_get_view(swap, layer, t);
-        int64_t n_bytes = (place->moved_end - place->moved_begin) * place->row_bytes;
-        void* on_device = memo_swap_row(&view, place->moved_begin);
-        void* on_host = swap->host_memory + turn->host_begin + place->host_offset;
-        if (n_bytes == 0) continue;
-        if (kind == MEMO_COPY_TO_HOST)
-            status = memo_copy(device, stream, kind, on_host, on_device, n_bytes, error);
-        else
-            status = memo_copy(device, stream, kind, on_device, on_host, n_bytes, error);
+        int64_t end = memoi_min(place->moved_end, swap->n_rows);
+        int64_t n_bytes = (end - place->moved_begin) * place->row_bytes;
+        char* on_device =
+            swap->device_memory + place->offset + place->moved_begin * place->row_bytes;
+        char* on_host = swap->host_memory + turn->host_begin + place->host_offset;
+        if (n_bytes <= 0) continue;
+        status = kind == MEMO_COPY_TO_HOST
+                     ? memo_copy(device, stream, kind, on_host, on_device, n_bytes, error)
+                     : memo_copy(device, stream, kind, on_device, on_host, n_bytes, error);
+        *(kind == MEMO_COPY_TO_HOST ? &swap->stats.to_host_bytes : &swap->stats.to_device_bytes) +=
+            status ? 0 : n_bytes;
     }
+
+    /* Tell compute, and hand the place in host memory to the file. */
     if (!status) status = memo_event_record(device, done, stream, error);
     if (!status && kind == MEMO_COPY_TO_HOST && is_spilled)
         status = memoi_swap_spill(swap, turn->ordinal, 0, done, error);
@@ -9752,85 +9846,86 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
     return status;
 }
 
+memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error) {
+    int32_t n_done = swap->n_begun;
+    if (n_rows < 1 || n_rows > swap->n_rows_most)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_set_rows: n_rows %lld is not in [1, %lld]",
+                              (long long)n_rows, (long long)swap->n_rows_most);
+    if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_swap_set_rows: a micro-batch is under way; end it or call "
+                              "memo_swap_abandon first");
+    swap->n_rows = n_rows;
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 0, 0, layer, error);
-    const memoi_swap_turn* turn;
     if (status) return status;
-    turn = memoi_swap_turn_of(swap, layer);
-    if (turn->previous >= 0)
-        status = memoi_swap_wait(swap, swap->stored[turn->buffer], layer, error);
-    if (!status) swap->is_inside = 1;
+    if (layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
+    if (memoi_swap_turn_of(swap, layer)->previous >= 0)
+        status = memoi_swap_wait(swap, swap->stored[layer & 1], layer, error);
+    if (!status) swap->n_begun++;
     return status;
 }
 
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 0, 1, layer, error);
-    const memoi_swap_turn* turn;
-    if (status) return status;
-    turn = memoi_swap_turn_of(swap, layer);
-    if (turn->moved_bytes) {
+    if (!status && memoi_swap_turn_of(swap, layer)->moved_bytes)
         status = memoi_swap_move(swap, layer, MEMO_COPY_TO_HOST, swap->to_host,
-                                 swap->stored[turn->buffer], error);
-        if (status) return status;
-        swap->stats.to_host_bytes += turn->moved_bytes;
-    }
-    swap->is_inside = 0;
-    if (layer + 1 < swap->n_layers)
-        swap->next_layer = layer + 1;
-    else
-        swap->is_backward = 1;
-    return MEMO_STATUS_OK;
+                                 swap->stored[layer & 1], error);
+    if (!status) swap->n_ended++;
+    return status;
 }
 
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 1, 0, layer, error);
-    const memoi_swap_turn* turn;
-    if (status) return status;
-    turn = memoi_swap_turn_of(swap, layer);
-    if (turn->moved_bytes) status = memoi_swap_wait(swap, swap->loaded[turn->buffer], layer, error);
-    if (!status) swap->is_inside = 1;
+    if (!status && memoi_swap_turn_of(swap, layer)->moved_bytes)
+        status = memoi_swap_wait(swap, swap->loaded[layer & 1], layer, error);
+    if (!status) swap->n_begun++;
     return status;
 }
 
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 1, 1, layer, error);
-    const memoi_swap_turn* turn;
+    int32_t previous;
     if (status) return status;
-    turn = memoi_swap_turn_of(swap, layer);
-    if (turn->previous >= 0) {
-        status = memoi_swap_move(swap, turn->previous, MEMO_COPY_TO_DEVICE, swap->to_device,
-                                 swap->loaded[turn->buffer], error);
-        if (status) return status;
-        swap->stats.to_device_bytes += memoi_swap_turn_of(swap, turn->previous)->moved_bytes;
-    }
-    swap->is_inside = 0;
-    if (layer > 0) {
-        swap->next_layer = layer - 1;
-    } else {
-        swap->is_backward = 0;
-        swap->is_measured = 1;
-    }
+    previous = memoi_swap_turn_of(swap, layer)->previous;
+    if (previous >= 0)
+        status = memoi_swap_move(swap, previous, MEMO_COPY_TO_DEVICE, swap->to_device,
+                                 swap->loaded[layer & 1], error);
+    if (status) return status;
+    swap->n_ended++;
+    if (layer == 0) swap->is_measured = 1;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     const memo_device* device = &swap->device;
     memo_status status = MEMO_STATUS_OK;
+    memo_stream streams[3];
+    memo_event events[3];
+    int i;
+    streams[0] = swap->to_host;
+    streams[1] = swap->to_device;
+    streams[2] = swap->file_stream;
+    events[0] = swap->stored[0];
+    events[1] = swap->loaded[0];
+    events[2] = swap->passed ? swap->passed[0] : NULL;
     /* The events are recorded anew: a call that failed half-way may have left copies behind the
      * last record. */
-    if (swap->to_host) {
-        status = memo_event_record(device, swap->stored[0], swap->to_host, error);
-        if (!status) status = memo_event_wait(device, swap->stored[0], swap->compute, error);
-        if (!status) status = memo_event_record(device, swap->loaded[0], swap->to_device, error);
-        if (!status) status = memo_event_wait(device, swap->loaded[0], swap->compute, error);
-    }
-    if (!status && swap->file_stream) {
-        status = memo_event_record(device, swap->passed[0], swap->file_stream, error);
-        if (!status) status = memo_event_wait(device, swap->passed[0], swap->compute, error);
+    for (i = 0; i < 3 && !status; i++) {
+        if (!streams[i]) continue;
+        status = memo_event_record(device, events[i], streams[i], error);
+        if (!status && swap->computes_on_host)
+            status = memo_event_synchronize(device, events[i], error);
+        else if (!status)
+            status = memo_event_wait(device, events[i], swap->compute, error);
     }
     if (status) return status;
-    swap->is_backward = swap->is_inside = 0;
-    swap->next_layer = 0;
+    swap->is_backward = 0;
+    swap->n_begun = swap->n_ended = 0;
     swap->is_measured = 0;
     return MEMO_STATUS_OK;
 }
@@ -9838,7 +9933,8 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
 memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_error* error) {
     const memo_device* device = &swap->device;
     int32_t pass, layer;
-    swap->stats.forward_stall_s = swap->stats.backward_stall_s = 0;
+    swap->stats.forward_stall_s = swap->is_measured ? swap->host_stall_s[0] : 0;
+    swap->stats.backward_stall_s = swap->is_measured ? swap->host_stall_s[1] : 0;
     for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
         for (layer = 0; layer < swap->n_layers; layer++) {
             memo_event* marks = swap->marks + 2 * (pass * swap->n_layers + layer);
@@ -9876,26 +9972,19 @@ typedef struct memoi_swap_generator {
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
     int32_t computed[2], stored[2], loaded[2], mark;
     int32_t first_passed; /* of as many events as there are places in host memory */
-    memo_range* ranges;   /* 2 n_tensors */
+    memo_range* ranges;   /* n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
 
-/* Appends rows [begin, end) of a place, piece by piece. */
+/* Appends rows [begin, end) of a place. */
 MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memoi_swap_place* place,
                                      int64_t begin, int64_t end) {
-    int64_t split = place->split_row;
-    int piece;
-    if (place->row_bytes == 0) return;
-    for (piece = 0; piece < 2; piece++) {
-        int64_t b = piece && begin < split ? split : begin, e = !piece && end > split ? split : end;
-        memo_range* range = &g->ranges[g->n_ranges];
-        if (b >= e) continue;
-        range->begin = MEMOI_SWAP_DEVICE_BASE +
-                       (uint64_t)(piece ? place->rest_offset : place->first_offset) +
-                       (uint64_t)((piece ? b - split : b) * place->row_bytes);
-        range->end = range->begin + (uint64_t)((e - b) * place->row_bytes);
-        g->n_ranges++;
-    }
+    memo_range* range = &g->ranges[g->n_ranges];
+    if (place->row_bytes == 0 || begin >= end) return;
+    range->begin =
+        MEMOI_SWAP_DEVICE_BASE + (uint64_t)place->offset + (uint64_t)(begin * place->row_bytes);
+    range->end = range->begin + (uint64_t)((end - begin) * place->row_bytes);
+    g->n_ranges++;
 }
 
 MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
@@ -9959,7 +10048,7 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
                                            memo_error* error) {
     const memoi_swap_turn* turn = &g->layout.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
-    int32_t buffer = turn->buffer, computed = g->computed[buffer];
+    int32_t buffer = layer & 1, computed = g->computed[buffer];
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
     int32_t n_places = g->layout.n_host_layers;
     int is_spilled = turn->ordinal < g->layout.sizes.n_spilled_layers;
@@ -10000,7 +10089,7 @@ MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t l
                                               memo_error* error) {
     const memoi_swap_turn* turn = &g->layout.turns[layer];
     memo_status status = MEMO_STATUS_OK;
-    if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[turn->buffer], error);
+    if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
     memoi_swap_generate_all(g, layer);
     if (!status)
         status = memoi_swap_generate_compute(
@@ -10015,7 +10104,7 @@ MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t 
     const double* per_row = g->times->recompute_s_per_row;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
-    if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[turn->buffer], error);
+    if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
         const memoi_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
         int64_t n = place->recompute_end - place->recompute_begin;
@@ -10099,7 +10188,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     status = memoi_swap_plan(desc, &g.layout, error);
     if (!status) status = memo_schedule_create(&g.schedule, error);
     if (!status) {
-        g.ranges = (memo_range*)memoi_calloc(2 * (int64_t)desc->n_tensors, sizeof(memo_range));
+        g.ranges = (memo_range*)memoi_calloc(desc->n_tensors, sizeof(memo_range));
         status = g.ranges ? memoi_swap_generate_step(&g, error)
                           : memoi_no_memory(error, "the schedule of a step");
     }

@@ -185,7 +185,7 @@ typedef struct memo_profile_desc {
     /* All rows of one tensor; NULL: no tensor can be recomputed.  UNSUPPORTED: this one cannot. */
     memo_status (*recompute)(void* user, int32_t tensor, memo_error* error);
     void* user;
-    const memo_swap_tensor* tensors;
+    const memo_tensor* tensors;
     int32_t n_tensors; /* at most MEMO_PROFILE_TENSORS_MAX */
     int64_t n_rows;
     int64_t largest_copy_bytes; /* from 64 KiB on in steps of 8; device and host memory for two are
@@ -246,22 +246,13 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
  * reads and writes are operations of the step like copies.  For given rows the most places that fit
  * are best. */
 
-/* What recomputing a tensor takes.  It is recomputed from tensors before it in the table; whether
- * these were kept, swapped or recomputed themselves, their rows are there by then, so each pays for
- * itself alone (a GELU for its few operations, its input for the product before). */
-typedef struct memo_swap_cost {
-    double recompute_s_per_row; /* negative: cannot be recomputed */
-    int32_t is_whole;           /* all rows or none (attention) */
-    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
-     * its LSE): both are split alike, and that one's time counts; 0: none. */
-    int32_t with;
-} memo_swap_cost;
-
 typedef struct memo_swap_plan_desc {
-    /* tensors, n_layers, n_rows and tile_rows count; modes say what alpha means (WHOLE and SPLIT)
-     * and which tensors are kept in any case (KEEP). */
-    const memo_swap_desc* swap;
-    const memo_swap_cost* costs;  /* n_tensors */
+    const memo_swap_desc* swap; /* tensors, n_layers, n_rows and tile_rows count */
+    /* (n_tensors), of ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
+     * table.  Their rows are there by then, however they got there, so each tensor pays for itself
+     * alone (a GELU for its few operations, its input for the product before).  A tensor that is
+     * recomputed with another costs nothing.  Negative: cannot be recomputed. */
+    const double* recompute_s_per_row;
     double forward_s, backward_s; /* of a layer */
     double between_s;             /* after the last forward */
     double copy_s;                /* of each copy, beside its bytes */
@@ -280,10 +271,9 @@ typedef struct memo_swap_plan_desc {
 
 typedef struct memo_swap_plan {
     /* What to set in memo_swap_desc: memo_swap_plan_apply does. */
-    memo_swap_rows* rows;      /* (n_layers, n_tensors); NULL: by alpha */
-    double alpha;              /* the best single one; -1: none fits */
-    int32_t n_resident_layers; /* that goes with alpha */
-    int32_t n_host_layers;     /* places for layers in host memory; 0: for each that is moved */
+    int64_t* rows;         /* (n_layers, n_tensors); NULL: by alpha */
+    double alpha;          /* the best single one; -1: none fits */
+    int32_t n_host_layers; /* places for layers in host memory; 0: for each that is moved */
 
     double step_s;       /* predicted makespan of a micro-batch's layers and what is between */
     double stall_s;      /* of it, the compute stream waits */
@@ -299,10 +289,11 @@ typedef struct memo_swap_plan {
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, where it was measured.  costs
- * (n_tensors of desc->swap, may be NULL) get recompute_s_per_row by the names of the tensors.
+ * largest copy of the profile.  The file: its rates beside copies, where it was measured.  recompute_s_per_row
+ * (n_tensors of desc->swap, may be NULL) is filled by the names of the tensors.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
-MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
+MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
+                                                double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
 /* Without lp_solve: the best single alpha, improved tile by tile; program_s is 0.
  * Errors: INVALID_ARGUMENT; INFEASIBLE (which memory, and how much the least demanding plan needs);
@@ -310,8 +301,8 @@ MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
 MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
-/* Sets rows, alpha, n_resident_layers and n_host_layers of a desc with the same tensors, layers and
- * rows; plan lives as long as desc is used. */
+/* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows; plan lives as
+ * long as desc is used. */
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
 
 /* ---- 5 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
@@ -4282,24 +4273,23 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->n_host_layers = plan->n_host_layers;
     if (plan->rows) return;
     desc->alpha = plan->alpha;
-    desc->n_resident_layers = plan->n_resident_layers;
 }
 
-memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_swap_cost* costs,
+memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recompute_s_per_row,
                                        const memo_profile* profile, memo_error* error) {
     int32_t t, k;
     if (profile->n_rows != desc->swap->n_rows)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "the profile is of %lld rows, the plan is for %lld",
                               (long long)profile->n_rows, (long long)desc->swap->n_rows);
-    for (t = 0; costs && t < desc->swap->n_tensors; t++) {
+    for (t = 0; recompute_s_per_row && t < desc->swap->n_tensors; t++) {
         const char* name = desc->swap->tensors[t].name;
         for (k = 0; k < profile->n_tensors; k++)
             if (name && strcmp(profile->tensors[k].name, name) == 0) break;
         if (k == profile->n_tensors)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "the profile has no tensor `%s`", name ? name : "NULL");
-        costs[t].recompute_s_per_row = profile->tensors[k].recompute_s_per_row;
+        recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
     }
     desc->forward_s = profile->forward_s;
     desc->backward_s = profile->backward_s;
@@ -4412,7 +4402,7 @@ typedef struct memoi_bundle {
     int64_t row_bytes;
     double recompute_s; /* of all rows of a layer; negative: cannot be */
     int32_t leader;     /* the tensor whose time counts */
-    int32_t is_contiguous, is_whole, must_keep;
+    int32_t is_whole, must_keep;
 } memoi_bundle;
 
 /* Of one layer; the other tiles are recomputed. */
@@ -4455,8 +4445,8 @@ typedef struct memoi_splitter {
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int64_t n_tiles, tile_rows;
     memoi_layer_times* layers;
-    double* bundle_rows;  /* of one layer, being recomputed */
-    memo_swap_rows* rows; /* the table of the choice being scored */
+    double* bundle_rows; /* of one layer, being recomputed */
+    int64_t* rows;       /* the table of the choice being scored */
     memoi_choice trial;
     memoi_choice here; /* the best of a start and of what it was moved to */
     memoi_choice best; /* of all */
@@ -4483,31 +4473,26 @@ MEMOI memo_status memoi_splitter_bundles(memoi_splitter* s, memo_error* error) {
     int32_t t, pass;
     for (pass = 0; pass < 2; pass++) { /* leaders, then those that follow them */
         for (t = 0; t < swap->n_tensors; t++) {
-            const memo_swap_tensor* tensor = &swap->tensors[t];
-            const memo_swap_cost* cost = &s->desc->costs[t];
+            const memo_tensor* tensor = &swap->tensors[t];
+            double time_s = s->desc->recompute_s_per_row[t] * (double)swap->n_rows;
             memoi_bundle* bundle;
-            double time_s = cost->recompute_s_per_row * (double)swap->n_rows;
-            if (cost->with < 0 || cost->with > swap->n_tensors || cost->with == t + 1 ||
-                (cost->with && s->desc->costs[cost->with - 1].with) || !(time_s - time_s == 0))
-                return memo_error_set(
-                    error, MEMO_STATUS_INVALID_ARGUMENT,
-                    "costs[%d]: recompute_s_per_row must be finite, and with 0 or "
-                    "1 + another tensor that is with none itself",
-                    (int)t);
-            if (pass != (cost->with != 0)) continue;
-            s->bundle_of[t] = cost->with ? s->bundle_of[cost->with - 1] : -1;
+            if (!memoi_is_finite(time_s))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): must be "
+                                      "finite",
+                                      (int)t, memoi_tensor_name(tensor));
+            if (pass != (tensor->with != 0)) continue;
+            s->bundle_of[t] = tensor->with ? s->bundle_of[tensor->with - 1] : -1;
             if (tensor->row_bytes == 0) continue;
-            if (s->bundle_of[t] < 0) {
+            if (!tensor->with) {
                 s->bundle_of[t] = s->n_bundles;
                 bundle = &s->bundles[s->n_bundles++];
                 bundle->leader = t;
-                bundle->recompute_s = time_s;
-                bundle->is_whole = cost->is_whole;
+                bundle->recompute_s = tensor->rule == MEMO_TENSOR_SWAPPED ? -1 : time_s;
+                bundle->is_whole = tensor->rule != MEMO_TENSOR_ROWS;
+                bundle->must_keep = tensor->rule == MEMO_TENSOR_KEPT;
             }
-            bundle = &s->bundles[s->bundle_of[t]];
-            bundle->row_bytes += tensor->row_bytes;
-            bundle->is_contiguous |= tensor->is_contiguous;
-            bundle->must_keep |= tensor->mode == MEMO_SWAP_KEEP;
+            s->bundles[s->bundle_of[t]].row_bytes += tensor->row_bytes;
         }
     }
     return MEMO_STATUS_OK;
@@ -4520,16 +4505,17 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
     int64_t n_tensors, n_cells;
     memo_status status;
     memset(s, 0, sizeof *s);
-    if (!swap || !desc->costs || !(desc->forward_s >= 0) || !(desc->backward_s >= 0) ||
-        !(desc->between_s >= 0) || !(desc->copy_s >= 0) || !(desc->to_host_bytes_per_s >= 0) ||
-        !(desc->to_device_bytes_per_s >= 0) || desc->device_bytes < 0 || desc->host_bytes < 0 ||
-        desc->forward_s > 1e15 || desc->backward_s > 1e15 || desc->between_s > 1e15 ||
-        desc->copy_s > 1e15 || desc->spill_bytes < 0 || !(desc->file_s >= 0) ||
-        desc->file_s > 1e15 || !(desc->to_file_bytes_per_s >= 0) ||
-        !(desc->from_file_bytes_per_s >= 0))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_plan_desc: swap and costs must be set; times, rates and "
-                              "capacities must be finite and not negative");
+    if (!swap || !desc->recompute_s_per_row || !(desc->forward_s >= 0) ||
+        !(desc->backward_s >= 0) || !(desc->between_s >= 0) || !(desc->copy_s >= 0) ||
+        !(desc->to_host_bytes_per_s >= 0) || !(desc->to_device_bytes_per_s >= 0) ||
+        desc->device_bytes < 0 || desc->host_bytes < 0 || desc->forward_s > 1e15 ||
+        desc->backward_s > 1e15 || desc->between_s > 1e15 || desc->copy_s > 1e15 ||
+        desc->spill_bytes < 0 || !(desc->file_s >= 0) || desc->file_s > 1e15 ||
+        !(desc->to_file_bytes_per_s >= 0) || !(desc->from_file_bytes_per_s >= 0))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_swap_plan_desc: swap and recompute_s_per_row must be set; times, rates and "
+            "capacities must be finite and not negative");
     status = memo_swap_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
     if (status) return status;
     s->desc = desc;
@@ -4538,14 +4524,14 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
     s->link_factor = s->disk_factor = 1;
     s->least_places = s->most_places = swap->n_layers;
     s->tile_rows = memoi_swap_tile_rows(swap);
-    s->n_tiles = (swap->n_rows - 1) / s->tile_rows + 1;
+    s->n_tiles = memoi_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
     n_cells = swap->n_layers * n_tensors;
     s->bundles = (memoi_bundle*)memoi_calloc(n_tensors, sizeof(memoi_bundle));
     s->bundle_of = (int32_t*)memoi_calloc(n_tensors, sizeof(int32_t));
     s->layers = (memoi_layer_times*)memoi_calloc(swap->n_layers, sizeof(memoi_layer_times));
     s->bundle_rows = (double*)memoi_calloc(n_tensors, sizeof(double));
-    s->rows = (memo_swap_rows*)memoi_calloc(n_cells, sizeof(memo_swap_rows));
+    s->rows = (int64_t*)memoi_calloc(n_cells, sizeof(int64_t));
     s->trial.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
     s->here.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
     s->best.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
@@ -4655,18 +4641,6 @@ MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memo
     return MEMO_STATUS_OK;
 }
 
-/* Tiles as rows, in the order in which this layer has them. */
-MEMOI memo_swap_rows memoi_rows_of_tiles(const memoi_splitter* s, int32_t layer,
-                                         const memoi_tiles* tiles) {
-    int64_t n_rows = s->desc->swap->n_rows, border;
-    memo_swap_rows rows;
-    rows.kept = tiles->kept < s->n_tiles ? tiles->kept * s->tile_rows : n_rows;
-    border = layer & 1 ? s->n_tiles - tiles->swapped : tiles->kept + tiles->swapped;
-    border = border < s->n_tiles ? border * s->tile_rows : n_rows;
-    rows.swapped = layer & 1 ? n_rows - border : border - rows.kept;
-    return rows;
-}
-
 /* Which of its two kinds of tiles a layer has. */
 MEMOI int memoi_layer_kind(const memoi_splitter* s, const memoi_split* split, int32_t layer) {
     int64_t n_layers = s->desc->swap->n_layers, n = n_layers > 2 ? n_layers - 2 : n_layers;
@@ -4676,8 +4650,7 @@ MEMOI int memoi_layer_kind(const memoi_splitter* s, const memoi_split* split, in
 }
 
 /* A choice as a table of rows. */
-MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits,
-                           memo_swap_rows* rows) {
+MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits, int64_t* rows) {
     const memo_swap_desc* swap = s->desc->swap;
     memoi_tiles absent;
     int32_t layer, t;
@@ -4690,7 +4663,9 @@ MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits,
                 const memoi_split* split = &splits[s->bundle_of[t]];
                 tiles = &split->tiles[memoi_layer_kind(s, split, layer)];
             }
-            rows[(int64_t)layer * swap->n_tensors + t] = memoi_rows_of_tiles(s, layer, tiles);
+            rows[(int64_t)layer * swap->n_tensors + t] =
+                tiles->kept ? MEMO_ROWS_KEPT
+                            : memoi_swap_rows_of_tiles(swap, layer, tiles->swapped);
         }
 }
 
@@ -4747,7 +4722,7 @@ MEMOI int memoi_tiles_are_valid(const memoi_splitter* s, const memoi_bundle* bun
     int64_t recomputed = s->n_tiles - tiles->kept - tiles->swapped;
     if (tiles->kept < 0 || tiles->swapped < 0 || recomputed < 0) return 0;
     if (bundle->must_keep) return tiles->kept == s->n_tiles;
-    if (bundle->is_contiguous && tiles->kept && tiles->kept < s->n_tiles) return 0;
+    if (tiles->kept && tiles->kept < s->n_tiles) return 0;
     if (bundle->recompute_s < 0) return recomputed == 0;
     return !bundle->is_whole || recomputed == 0 || recomputed == s->n_tiles;
 }
@@ -4756,27 +4731,23 @@ MEMOI int memoi_tiles_are_valid(const memoi_splitter* s, const memoi_bundle* bun
 
 /* All alphas of whole tiles where these are few, else 64 and then those around the best. */
 MEMOI memo_status memoi_best_alpha(memoi_splitter* s, memoi_score* best, double* alpha,
-                                   int32_t* n_resident_layers, memo_error* error) {
+                                   memo_error* error) {
     memo_swap_desc swap = *s->desc->swap;
     int64_t step = s->n_tiles / 64 + 1, low = 0, high = s->n_tiles, best_tiles = -1, k;
     memset(best, 0, sizeof *best);
     best->excess_bytes = MEMOI_IMPOSSIBLE;
     *alpha = -1;
-    *n_resident_layers = 2;
     swap.rows = NULL;
     for (;;) {
         for (k = low;; k = k + step < high ? k + step : high) {
-            for (swap.n_resident_layers = 1; swap.n_resident_layers <= 2;
-                 swap.n_resident_layers++) {
-                memoi_score score;
-                memo_status status;
-                swap.alpha = (double)k / (double)s->n_tiles;
-                status = memoi_score_desc(s, &swap, &score, error);
-                if (status) return status;
-                if (score.excess_bytes > 0 || !memoi_score_is_better(&score, best)) continue;
+            memoi_score score;
+            memo_status status;
+            swap.alpha = (double)k / (double)s->n_tiles;
+            status = memoi_score_desc(s, &swap, &score, error);
+            if (status) return status;
+            if (score.excess_bytes <= 0 && memoi_score_is_better(&score, best)) {
                 *best = score;
                 *alpha = score.sizes.alpha;
-                *n_resident_layers = swap.n_resident_layers;
                 best_tiles = k;
             }
             if (k >= high) break;
@@ -4797,10 +4768,10 @@ MEMOI void memoi_tiles_of_alpha(memoi_splitter* s, double alpha) {
     memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
     for (b = 0; b < s->n_bundles; b++) {
         const memoi_bundle* bundle = &s->bundles[b];
-        memo_swap_mode mode = swap->tensors[bundle->leader].mode;
+        memo_tensor_rule rule = swap->tensors[bundle->leader].rule;
         memoi_tiles* tiles = &s->trial.splits[b].tiles[0];
         tiles->kept = bundle->must_keep ? s->n_tiles : 0;
-        tiles->swapped = mode == MEMO_SWAP_WHOLE ? s->n_tiles : mode == MEMO_SWAP_SPLIT ? split : 0;
+        tiles->swapped = rule == MEMO_TENSOR_ROWS ? split : s->n_tiles;
         if (bundle->must_keep) tiles->swapped = 0;
         if (!memoi_tiles_are_valid(s, bundle, tiles)) tiles->swapped = s->n_tiles;
     }
@@ -4831,7 +4802,7 @@ MEMOI int memoi_move_tiles(const memoi_splitter* s, const memoi_move* move, memo
     memoi_tiles moved = *tiles;
     int64_t n = move->n;
     if (n > memoi_share_tiles(s, tiles, move->from)) return 0;
-    if ((bundle->is_contiguous && (move->from == 0 || move->to == 0)) ||
+    if (move->from == 0 || move->to == 0 ||
         (bundle->is_whole && (move->from == 2 || move->to == 2))) {
         n = s->n_tiles; /* all of it, wherever it was */
         moved.kept = moved.swapped = 0;
@@ -5028,18 +4999,13 @@ MEMOI int memoi_bundle_ways(const memoi_bundle* bundle, int32_t* ways) {
     int n = 0;
     if (bundle->must_keep) {
         ways[n++] = MEMOI_MAY_KEEP;
-    } else if (bundle->is_contiguous && (bundle->is_whole || !recompute)) {
+    } else if (bundle->is_whole || !recompute) {
         ways[n++] = MEMOI_MAY_KEEP;
         ways[n++] = MEMOI_MAY_SWAP;
         if (recompute) ways[n++] = recompute;
-    } else if (bundle->is_contiguous) {
+    } else {
         ways[n++] = MEMOI_MAY_KEEP;
         ways[n++] = MEMOI_MAY_SWAP | recompute;
-    } else if (bundle->is_whole && recompute) {
-        ways[n++] = MEMOI_MAY_KEEP | MEMOI_MAY_SWAP;
-        ways[n++] = recompute;
-    } else {
-        ways[n++] = MEMOI_MAY_KEEP | MEMOI_MAY_SWAP | recompute;
     }
     return n;
 }
@@ -5108,9 +5074,8 @@ MEMOI double memoi_share_device_bytes(const memoi_splitter* s, int32_t b, int sh
     int32_t n = s->desc->swap->n_layers;
     if (share == 0) return n * bytes;
     if (s->freedoms[b] & MEMOI_BY_LAYERS) {
-        if (share == 2 || (bundle->is_contiguous && (bundle->is_whole || bundle->recompute_s < 0)))
-            return 0;
-        if (bundle->is_contiguous) return n < 2 ? 0 : bytes; /* s of s + 1 */
+        if (share == 2 || bundle->is_whole || bundle->recompute_s < 0) return 0;
+        return n < 2 ? 0 : bytes; /* s of s + 1 */
     }
     return share == 1 ? (n < 2 ? n : 2) * bytes : bytes;
 }
@@ -5119,7 +5084,7 @@ MEMOI double memoi_fixed_device_bytes(const memoi_splitter* s, int32_t b) {
     double bytes = (double)bundle->row_bytes * (double)s->desc->swap->n_rows;
     int32_t n = s->desc->swap->n_layers, may = s->freedoms[b];
     if (!(may & MEMOI_BY_LAYERS)) return 0;
-    if (!bundle->is_contiguous || !(bundle->is_whole || bundle->recompute_s < 0)) return bytes;
+    if (!bundle->is_whole && bundle->recompute_s >= 0) return bytes;
     return ((may & MEMOI_MAY_SWAP ? (n < 2 ? n : 2) : 0) + (may & MEMOI_MAY_RECOMPUTE ? 1 : 0)) *
            bytes;
 }
@@ -5360,8 +5325,7 @@ MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* nea
     double share[3], n_others;
     memoi_tiles near_tiles[MEMOI_NEAR_MAX], others;
     int32_t may = s->freedoms[b];
-    int keeps = (may & MEMOI_MAY_KEEP) &&
-                (bundle->is_contiguous ? (may & MEMOI_MAY_SWAP) != 0 : 0); /* the second kind */
+    int keeps = (may & MEMOI_MAY_KEEP) && (may & MEMOI_MAY_SWAP); /* the second kind */
     int n, i;
     memcpy(share, s->shares + 3 * b, sizeof share);
     n_others = share[keeps ? 0 : 2];
@@ -5575,8 +5539,7 @@ typedef struct memoi_outlook {
 /* The best plan under these capacities: s->best, or an alpha. */
 MEMOI memo_status memoi_best_score(memoi_splitter* s, memoi_score* score, memo_error* error) {
     double alpha;
-    int32_t n_resident_layers;
-    memo_status status = memoi_best_alpha(s, score, &alpha, &n_resident_layers, error);
+    memo_status status = memoi_best_alpha(s, score, &alpha, error);
     if (status || s->desc->is_alpha_only) return status;
     status = memoi_best_choice(s, alpha, error);
     if (memoi_score_is_better(&s->best.score, score)) *score = s->best.score;
@@ -5587,7 +5550,6 @@ MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* o
                                 memo_error* error) {
     memoi_score score, by_alpha;
     double alpha;
-    int32_t n_resident_layers;
     memo_status status;
     outlook->step_s = -1;
     outlook->bytes = 0;
@@ -5613,7 +5575,7 @@ MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* o
     }
 #endif
     status = memoi_best_score(s, &score, error);
-    if (!status) status = memoi_best_alpha(s, &by_alpha, &alpha, &n_resident_layers, error);
+    if (!status) status = memoi_best_alpha(s, &by_alpha, &alpha, error);
     if (!status && score.excess_bytes <= 0) {
         double bytes = (double)(is_host ? by_alpha.sizes.host_bytes : by_alpha.sizes.device_bytes);
         outlook->step_s = score.step_s;
@@ -5766,7 +5728,7 @@ MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
 
 MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
     memoi_score score;
-    memo_status status = memoi_best_alpha(s, &score, &plan->alpha, &plan->n_resident_layers, error);
+    memo_status status = memoi_best_alpha(s, &score, &plan->alpha, error);
     if (status) return status;
     plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
     if (!s->desc->is_alpha_only) {
@@ -5774,9 +5736,8 @@ MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo
         if (status) return status;
         if (memoi_score_is_better(&s->best.score, &score)) {
             score = s->best.score;
-            plan->rows = (memo_swap_rows*)memoi_calloc((int64_t)s->desc->swap->n_layers *
-                                                           s->desc->swap->n_tensors,
-                                                       sizeof(memo_swap_rows));
+            plan->rows = (int64_t*)memoi_calloc(
+                (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors, sizeof(int64_t));
             if (!plan->rows) return memoi_no_memory(error, "the rows of a plan");
             memoi_fill_rows(s, s->best.splits, plan->rows);
         }
