@@ -8899,24 +8899,21 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
     return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
 }
 
-MEMOI void memoi_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows) {
-    int64_t n_tiles = memoi_swap_tiles_of_alpha(desc);
-    int32_t layer, t;
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        for (t = 0; t < desc->n_tensors; t++, rows++) {
-            memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, t);
-            *rows = rule == MEMO_TENSOR_ROWS   ? memoi_swap_rows_of_tiles(desc, layer, n_tiles)
-                    : rule == MEMO_TENSOR_KEPT ? MEMO_ROWS_KEPT
-                                               : desc->n_rows;
-        }
+/* What the table of rows says, or alpha. */
+MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
+    switch (memoi_tensor_rule_of(desc->tensors, t)) {
+    case MEMO_TENSOR_ROWS:
+        return memoi_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
+    case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
+    default: return desc->n_rows;
     }
 }
 
-/* One cell of the table of rows. */
-MEMOI memo_status memoi_swap_check_rows(const memo_swap_desc* desc, const int64_t* rows,
-                                        int32_t layer, int32_t t, memo_error* error) {
+MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
+                                        memo_error* error) {
     int64_t n = desc->n_rows, tile = memoi_swap_tile_rows(desc);
-    int64_t swapped = rows[(int64_t)layer * desc->n_tensors + t];
+    int64_t swapped = memoi_swap_cell(desc, layer, t);
     int64_t border = layer & 1 ? n - swapped : swapped;
     int32_t with = desc->tensors[t].with;
     memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, t);
@@ -8935,7 +8932,7 @@ MEMOI memo_status memoi_swap_check_rows(const memo_swap_desc* desc, const int64_
         why = "cannot be recomputed by its rule; swap all rows or keep them";
     else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
         why = "is whole by its rule; swap all rows or none";
-    if (!why && with && rows[(int64_t)layer * desc->n_tensors + with - 1] != swapped)
+    if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
         why = "must have as many rows as the tensor it is recomputed with";
 
     if (!why || desc->tensors[t].row_bytes == 0) return MEMO_STATUS_OK;
@@ -8995,52 +8992,12 @@ MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* 
 memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
+    int32_t layer, t;
     by_alpha.rows = NULL;
     status = memoi_swap_check_desc(&by_alpha, error);
-    if (!status) memoi_swap_fill_rows(&by_alpha, rows);
+    for (layer = 0; layer < desc->n_layers && !status; layer++)
+        for (t = 0; t < desc->n_tensors; t++) *rows++ = memoi_swap_cell(&by_alpha, layer, t);
     return status;
-}
-
-/* Of n_rows rows, those that layer recomputes if `swapped` are swapped. */
-MEMOI void memoi_swap_recomputed(int64_t n_rows, int32_t layer, int64_t swapped, int64_t* begin,
-                                 int64_t* end) {
-    if (swapped == MEMO_ROWS_KEPT) swapped = n_rows;
-    *begin = layer & 1 ? 0 : swapped;
-    *end = layer & 1 ? n_rows - swapped : n_rows;
-}
-
-memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
-                                         int64_t* begin, int64_t* end, memo_error* error) {
-    memo_status status = memoi_swap_check_desc(desc, error);
-    int64_t tiles, swapped, later_begin, later_end;
-    int32_t later;
-    if (status) return status;
-    if (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_get_recompute_rows: layer %d or tensor %d is not one of "
-                              "%d and %d",
-                              (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
-
-    /* Rows are recomputed only if a later layer writes over them. */
-    *begin = *end = desc->n_rows;
-    if (desc->tensors[tensor].row_bytes == 0) return MEMO_STATUS_OK;
-    tiles = desc->rows ? 0 : memoi_swap_tiles_of_alpha(desc);
-    for (later = desc->n_layers - 1; later >= layer; later--) {
-        memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, tensor);
-        swapped = desc->rows                 ? desc->rows[(int64_t)later * desc->n_tensors + tensor]
-                  : rule == MEMO_TENSOR_ROWS ? memoi_swap_rows_of_tiles(desc, later, tiles)
-                                             : desc->n_rows;
-        memoi_swap_recomputed(desc->n_rows, later, swapped, &later_begin, &later_end);
-        if (later_begin < later_end) break;
-    }
-    if (later <= layer) return MEMO_STATUS_OK;
-    swapped = desc->rows ? desc->rows[(int64_t)layer * desc->n_tensors + tensor]
-                         : memoi_swap_rows_of_tiles(desc, layer, tiles);
-    memoi_swap_recomputed(desc->n_rows, layer, swapped, &later_begin, &later_end);
-    if (later_begin == later_end) return MEMO_STATUS_OK;
-    *begin = later_begin;
-    *end = later_end;
-    return MEMO_STATUS_OK;
 }
 
 /* --- places --- */
@@ -9080,25 +9037,35 @@ MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) 
     return memoi_align_up(all_bytes - before, MEMOI_DEVICE_ALIGNMENT);
 }
 
-MEMOI void memoi_swap_widen_region(memoi_swap_region* region, int32_t layer, int64_t n_rows,
-                                   int64_t swapped, int64_t row_bytes) {
-    int64_t recomputed_bytes = (n_rows - swapped) * row_bytes;
-    memoi_swap_widen(&region->scratch_bytes,
-                     memoi_align_up(recomputed_bytes, MEMOI_DEVICE_ALIGNMENT));
-    if (swapped == 0) return;
-    if (layer & 1)
-        memoi_swap_widen(&region->odd_bytes,
-                         memoi_swap_odd_bytes(n_rows * row_bytes, recomputed_bytes));
-    else
-        memoi_swap_widen(&region->even_bytes,
-                         memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT));
+/* How much each part of tensor t's region needs. */
+MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t t) {
+    int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
+    memoi_swap_region region;
+    int32_t layer;
+    memset(&region, 0, sizeof region);
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        int64_t swapped = memoi_swap_cell(desc, layer, t);
+        int64_t recomputed_bytes = (n - swapped) * row_bytes;
+        if (swapped == MEMO_ROWS_KEPT) continue;
+        memoi_swap_widen(&region.scratch_bytes,
+                         memoi_align_up(recomputed_bytes, MEMOI_DEVICE_ALIGNMENT));
+        if (swapped == 0) continue;
+        if (layer & 1)
+            memoi_swap_widen(&region.odd_bytes,
+                             memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
+        else
+            memoi_swap_widen(&region.even_bytes,
+                             memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT));
+    }
+    return region;
 }
 
-/* Offset of row 0 in device memory. */
-MEMOI int64_t memoi_swap_offset(const memoi_swap_region* region, int32_t layer, int64_t n_rows,
-                                int64_t swapped, int64_t row_bytes) {
+/* Offset of row 0 in device memory, if the layer does not keep the tensor. */
+MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_region* region,
+                                int32_t layer, int32_t t) {
+    int64_t swapped = memoi_swap_cell(desc, layer, t), row_bytes = desc->tensors[t].row_bytes;
+    int64_t recomputed_bytes = (desc->n_rows - swapped) * row_bytes;
     int64_t first_border = region->begin + region->even_bytes;
-    int64_t recomputed_bytes = (n_rows - swapped) * row_bytes;
     if (swapped == 0) return first_border;
     if (layer & 1)
         return first_border + region->scratch_bytes -
@@ -9106,61 +9073,90 @@ MEMOI int64_t memoi_swap_offset(const memoi_swap_region* region, int32_t layer, 
     return first_border - memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT);
 }
 
-/* Offsets of every tensor of every layer.  *ok: 0 if a sum passes 2^62. */
-MEMOI memo_status memoi_swap_place_rows(const memo_swap_desc* desc, const int64_t* rows,
-                                        memoi_swap_layout* layout, memoi_swap_region* regions,
-                                        int* ok, memo_error* error) {
+/* Rows of tensor t that layer must recompute: those that it did not swap, if a later layer writes
+ * over them. */
+MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, const memoi_swap_region* region,
+                                      int32_t layer, int32_t t, int64_t* begin, int64_t* end) {
+    int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
+    int64_t swapped = memoi_swap_cell(desc, layer, t), offset, later_offset;
+    int32_t later;
+    *begin = *end = n;
+    if (swapped == MEMO_ROWS_KEPT || swapped == n || row_bytes == 0) return;
+
+    offset = memoi_swap_offset(desc, region, layer, t);
+    *begin = layer & 1 ? 0 : swapped;
+    *end = layer & 1 ? n - swapped : n;
+    for (later = layer + 1; later < desc->n_layers; later++) {
+        if (memoi_swap_cell(desc, later, t) == MEMO_ROWS_KEPT) continue;
+        later_offset = memoi_swap_offset(desc, region, later, t);
+        if (later_offset < offset + *end * row_bytes &&
+            offset + *begin * row_bytes < later_offset + n * row_bytes)
+            return;
+    }
+    *begin = *end = n;
+}
+
+/* A tensor's bytes, with what memoi_swap_region_of adds, must not overflow. */
+MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
+    int64_t n_bytes = 0;
+    int32_t t;
+    int ok = desc->n_rows <= MEMOI_BYTES_MAX / 8;
+    for (t = 0; t < desc->n_tensors && ok; t++)
+        ok = memoi_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
+    if (ok) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
+                          (long long)desc->n_rows);
+}
+
+memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
+                                         int64_t* begin, int64_t* end, memo_error* error) {
+    memo_status status = memoi_swap_check_desc(desc, error);
+    memoi_swap_region region;
+    if (!status &&
+        (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "memo_swap_get_recompute_rows: layer %d or tensor %d is not one of "
+                                "%d and %d",
+                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
+    if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
+    if (!status) status = memoi_swap_check_bytes(desc, error);
+    if (status) return status;
+    region = memoi_swap_region_of(desc, tensor);
+    memoi_swap_find_recomputed(desc, &region, layer, tensor, begin, end);
+    return MEMO_STATUS_OK;
+}
+
+/* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
+MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memoi_swap_layout* layout) {
     int64_t* total = &layout->sizes.device_bytes;
     int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
+    for (t = 0; t < n_tensors; t++) {
+        memoi_swap_region region = memoi_swap_region_of(desc, t);
+        region.begin = *total;
+        if (!memoi_add_product(total, 1, region.even_bytes) ||
+            !memoi_add_product(total, 1, region.scratch_bytes) ||
+            !memoi_add_product(total, 1, region.odd_bytes))
+            return 0;
 
-    /* How much each part of a region needs. */
-    for (layer = 0; layer < desc->n_layers; layer++) {
-        for (t = 0; t < n_tensors; t++) {
-            int64_t swapped = rows[(int64_t)layer * n_tensors + t];
-            memo_status status = memoi_swap_check_rows(desc, rows, layer, t, error);
-            if (status) return status;
-            if (swapped != MEMO_ROWS_KEPT)
-                memoi_swap_widen_region(&regions[t], layer, n, swapped, desc->tensors[t].row_bytes);
-        }
-    }
-    for (t = 0; t < n_tensors && *ok; t++) {
-        memoi_swap_region* region = &regions[t];
-        region->begin = *total;
-        *ok = memoi_add_product(total, 1, region->even_bytes) &&
-              memoi_add_product(total, 1, region->scratch_bytes) &&
-              memoi_add_product(total, 1, region->odd_bytes);
-    }
-
-    /* Where each layer's rows lie, and which of them move or are recomputed. */
-    for (layer = 0; layer < desc->n_layers && *ok; layer++) {
-        for (t = 0; t < n_tensors && *ok; t++) {
-            int64_t swapped = rows[(int64_t)layer * n_tensors + t];
+        for (layer = 0; layer < desc->n_layers; layer++) {
             memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            int64_t swapped = memoi_swap_cell(desc, layer, t);
             place->row_bytes = desc->tensors[t].row_bytes;
-            memoi_swap_recomputed(n, layer, swapped, &place->recompute_begin,
-                                  &place->recompute_end);
+            memoi_swap_find_recomputed(desc, &region, layer, t, &place->recompute_begin,
+                                       &place->recompute_end);
             if (swapped == MEMO_ROWS_KEPT) {
-                *ok = memoi_swap_append(total, &place->offset, n, place->row_bytes);
+                if (!memoi_swap_append(total, &place->offset, n, place->row_bytes)) return 0;
                 continue;
             }
-            place->offset = memoi_swap_offset(&regions[t], layer, n, swapped, place->row_bytes);
+            place->offset = memoi_swap_offset(desc, &region, layer, t);
             place->moved_begin = layer & 1 ? n - swapped : 0;
             place->moved_end = place->moved_begin + swapped;
             if (swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
         }
     }
-
-    /* The last layer with recomputed rows still has them: nobody writes over them. */
-    for (t = 0; t < n_tensors && *ok; t++) {
-        for (layer = desc->n_layers - 1; layer >= 0; layer--) {
-            memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
-            if (place->recompute_begin == place->recompute_end && place->row_bytes) continue;
-            place->recompute_end = place->recompute_begin;
-            if (place->row_bytes) break;
-        }
-    }
-    return MEMO_STATUS_OK;
+    return 1;
 }
 
 /* Who follows whom in a rounding buffer.  The last layer there is not moved. */
@@ -9258,48 +9254,35 @@ MEMOI void memoi_swap_layout_free(memoi_swap_layout* layout) {
 MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout* layout,
                                   memo_error* error) {
     memo_status status = memoi_swap_check_desc(desc, error);
-    memoi_swap_region* regions = NULL;
-    int64_t* rows = NULL; /* as alpha says */
-    int64_t n_cells;
-    int32_t t;
-    int ok = 1;
+    int32_t layer, t;
     memset(layout, 0, sizeof *layout);
+    if (!status) status = memoi_swap_check_bytes(desc, error);
+    for (layer = 0; layer < desc->n_layers && !status; layer++)
+        for (t = 0; t < desc->n_tensors && !status; t++)
+            status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
-    /* Tables. */
-    n_cells = (int64_t)desc->n_layers * desc->n_tensors;
-    layout->places = (memoi_swap_place*)memoi_calloc(n_cells, sizeof(memoi_swap_place));
+    layout->places = (memoi_swap_place*)memoi_calloc((int64_t)desc->n_layers * desc->n_tensors,
+                                                     sizeof(memoi_swap_place));
     layout->turns = (memoi_swap_turn*)memoi_calloc(desc->n_layers, sizeof(memoi_swap_turn));
-    regions = (memoi_swap_region*)memoi_calloc(desc->n_tensors, sizeof(memoi_swap_region));
-    if (!desc->rows) rows = (int64_t*)memoi_calloc(n_cells, sizeof(int64_t));
-    if (!layout->places || !layout->turns || !regions || (!desc->rows && !rows)) {
-        MEMO_FREE(regions);
-        MEMO_FREE(rows);
+    if (!layout->places || !layout->turns) {
         memoi_swap_layout_free(layout);
         return memoi_no_memory(error, "the table of skeletal tensors");
     }
-    if (rows) {
-        memoi_swap_fill_rows(desc, rows);
+
+    for (t = 0; t < desc->n_tensors; t++)
+        layout->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+    if (!desc->rows)
         layout->sizes.alpha =
             (double)memoi_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    }
-
-    /* Places; sums of rows must not overflow either. */
-    if (desc->n_rows > MEMOI_BYTES_MAX / 8) ok = 0;
-    for (t = 0; t < desc->n_tensors && ok; t++)
-        ok =
-            memoi_add_product(&layout->sizes.layer_bytes, desc->n_rows, desc->tensors[t].row_bytes);
-    if (ok)
-        status = memoi_swap_place_rows(desc, rows ? rows : desc->rows, layout, regions, &ok, error);
-    if (!status &&
-        !(ok && memoi_swap_take_turns(desc, layout) && memoi_swap_take_host_memory(desc, layout)))
+    if (!memoi_swap_place_rows(desc, layout) || !memoi_swap_take_turns(desc, layout) ||
+        !memoi_swap_take_host_memory(desc, layout))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
-                                (long long)desc->n_rows);
+                                "memo_swap_desc: %lld rows of these tensors, in %d layers, pass "
+                                "2^62 bytes",
+                                (long long)desc->n_rows, (int)desc->n_layers);
     if (!status) status = memoi_swap_check_order(desc, layout, error);
-    MEMO_FREE(regions);
-    MEMO_FREE(rows);
     if (status) memoi_swap_layout_free(layout);
     return status;
 }

@@ -17,16 +17,18 @@ typedef struct chain {
     memo_device* host;         /* where functions run */
     const memo_device* device; /* what the engine and the announcements use */
     memo_stream compute;
-    memo_swap_tensor tensors[CHAIN_TENSORS_MAX];
-    memo_swap_rows rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* where has_rows */
+    memo_tensor tensors[CHAIN_TENSORS_MAX];
+    int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* if has_rows */
     int32_t has_rows;
     memo_swap_desc desc;
     memo_swap* swap;
+    int64_t n_rows;  /* of this micro-batch */
     int64_t n_wrong; /* rows that came back different; written on the compute stream */
 } chain;
 
 typedef struct chain_op {
-    memo_swap_view view;
+    char* address; /* of row 0 */
+    int64_t row_bytes;
     int64_t begin, end; /* rows */
     uint64_t key;
     int64_t* n_wrong;
@@ -48,8 +50,8 @@ static memo_status chain_write(void* arguments, memo_error* error) {
     int64_t row, column;
     (void)error;
     for (row = op->begin; row < op->end; row++) {
-        unsigned char* bytes = (unsigned char*)memo_swap_row(&op->view, row);
-        for (column = 0; column < op->view.row_bytes; column++)
+        unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
+        for (column = 0; column < op->row_bytes; column++)
             bytes[column] = chain_byte(op->key, row, column);
     }
     return MEMO_STATUS_OK;
@@ -60,8 +62,8 @@ static memo_status chain_compare(void* arguments, memo_error* error) {
     int64_t row, column;
     (void)error;
     for (row = op->begin; row < op->end; row++) {
-        const unsigned char* bytes = (const unsigned char*)memo_swap_row(&op->view, row);
-        for (column = 0; column < op->view.row_bytes; column++) {
+        const unsigned char* bytes = (unsigned char*)op->address + row * op->row_bytes;
+        for (column = 0; column < op->row_bytes; column++) {
             if (bytes[column] == chain_byte(op->key, row, column)) continue;
             ++*op->n_wrong;
             break;
@@ -70,23 +72,14 @@ static memo_status chain_compare(void* arguments, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Rows [begin, end) as at most two ranges of bytes; how many. */
-static int64_t chain_ranges(const memo_swap_view* view, int64_t begin, int64_t end,
-                            memo_range* ranges) {
-    int64_t n = 0, middle = view->split_row < begin ? begin : view->split_row;
-    if (view->row_bytes == 0) return 0;
-    if (middle > end) middle = end;
-    if (begin < middle) {
-        ranges[n].begin = (uint64_t)(uintptr_t)memo_swap_row(view, begin);
-        ranges[n].end = ranges[n].begin + (uint64_t)((middle - begin) * view->row_bytes);
-        n++;
-    }
-    if (middle < end) {
-        ranges[n].begin = (uint64_t)(uintptr_t)memo_swap_row(view, middle);
-        ranges[n].end = ranges[n].begin + (uint64_t)((end - middle) * view->row_bytes);
-        n++;
-    }
-    return n;
+/* The bytes of rows [begin, end). */
+static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int64_t begin,
+                              int64_t end) {
+    const uint64_t address = (uint64_t)(uintptr_t)memo_swap_address(c->swap, layer, tensor);
+    memo_range range;
+    range.begin = address + (uint64_t)(begin * c->tensors[tensor].row_bytes);
+    range.end = address + (uint64_t)(end * c->tensors[tensor].row_bytes);
+    return range;
 }
 
 /* Announces one operation on rows [begin, end) of tensors [first, last): written, or else read.
@@ -94,15 +87,13 @@ static int64_t chain_ranges(const memo_swap_view* view, int64_t begin, int64_t e
 static memo_status chain_announce(chain* c, const char* name, int is_written, int32_t layer,
                                   int32_t first, int32_t last, int64_t begin, int64_t end,
                                   memo_error* error) {
-    memo_range ranges[2 * CHAIN_TENSORS_MAX];
+    memo_range ranges[CHAIN_TENSORS_MAX];
     memo_op_desc what = memo_op_desc_default();
     int64_t n = 0;
     int32_t t;
     if (!c->device->annotate) return MEMO_STATUS_OK;
-    for (t = first; t < last; t++) {
-        memo_swap_view view = memo_swap_get_view(c->swap, layer, t);
-        n += chain_ranges(&view, begin, end, ranges + n);
-    }
+    for (t = first; t < last; t++)
+        if (c->tensors[t].row_bytes) ranges[n++] = chain_range(c, layer, t, begin, end);
     what.name = name;
     what.reads = what.writes = ranges;
     what.n_reads = is_written ? 0 : n;
@@ -114,36 +105,35 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
                                 int32_t tensor, int64_t begin, int64_t end, int64_t micro_batch,
                                 memo_error* error) {
     chain_op op;
-    if (begin >= end) return MEMO_STATUS_OK;
-    op.view = memo_swap_get_view(c->swap, layer, tensor);
+    if (begin >= end || !c->tensors[tensor].row_bytes) return MEMO_STATUS_OK;
+    op.address = (char*)memo_swap_address(c->swap, layer, tensor);
+    op.row_bytes = c->tensors[tensor].row_bytes;
     op.begin = begin;
     op.end = end;
     op.key = (uint64_t)(((micro_batch * 64 + layer) * 16 + tensor) * 1000003);
     op.n_wrong = &c->n_wrong;
+    if (c->desc.computes_on_host) return function(&op, error);
     return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, error);
 }
 
-/* One operation over all rows of a layer. */
+/* One operation over all rows of tensors [first, last) of a layer. */
 static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
-                               int32_t layer, int64_t micro_batch, memo_error* error) {
-    memo_status status = chain_announce(c, name, function == chain_write, layer, 0,
-                                        c->desc.n_tensors, 0, c->desc.n_rows, error);
+                               int32_t layer, int32_t first, int32_t last, int64_t micro_batch,
+                               memo_error* error) {
+    memo_status status =
+        chain_announce(c, name, function == chain_write, layer, first, last, 0, c->n_rows, error);
     int32_t t;
-    for (t = 0; t < c->desc.n_tensors && !status; t++)
-        status = chain_launch(c, function, layer, t, 0, c->desc.n_rows, micro_batch, error);
+    for (t = first; t < last && !status; t++)
+        status = chain_launch(c, function, layer, t, 0, c->n_rows, micro_batch, error);
     return status;
 }
 
-static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
-    memo_status status = memo_swap_forward_begin(c->swap, layer, error);
-    if (!status) status = chain_layer(c, "forward", chain_write, layer, micro_batch, error);
-    return status ? status : memo_swap_forward_end(c->swap, layer, error);
-}
-
-static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
-    memo_status status = memo_swap_backward_begin(c->swap, layer, error);
+/* Rewrites what the engine does not bring back of tensors [first, last). */
+static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32_t last,
+                                   int64_t micro_batch, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int32_t t;
-    for (t = 0; t < c->desc.n_tensors && !status; t++) {
+    for (t = first; t < last && !status; t++) {
         int64_t begin, end;
         memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
         if (begin < end)
@@ -151,8 +141,54 @@ static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, 
         if (!status)
             status = chain_launch(c, chain_write, layer, t, begin, end, micro_batch, error);
     }
-    if (!status) status = chain_layer(c, "backward", chain_compare, layer, micro_batch, error);
+    return status;
+}
+
+static memo_status chain_forward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
+    memo_status status = memo_swap_forward_begin(c->swap, layer, error);
+    if (!status)
+        status =
+            chain_layer(c, "forward", chain_write, layer, 0, c->desc.n_tensors, micro_batch, error);
+    return status ? status : memo_swap_forward_end(c->swap, layer, error);
+}
+
+static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, memo_error* error) {
+    memo_status status = memo_swap_backward_begin(c->swap, layer, error);
+    if (!status) status = chain_recompute(c, layer, 0, c->desc.n_tensors, micro_batch, error);
+    if (!status)
+        status = chain_layer(c, "backward", chain_compare, layer, 0, c->desc.n_tensors, micro_batch,
+                             error);
     return status ? status : memo_swap_backward_end(c->swap, layer, error);
+}
+
+/* One micro-batch of fused kernels: inside a layer the first tensor of the next one is written, and
+ * on the way back recomputed and read. */
+static memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch, memo_error* error) {
+    int32_t layer, n = c->desc.n_layers, n_tensors = c->desc.n_tensors;
+    memo_status status = memo_swap_forward_begin(c->swap, 0, error);
+    if (!status) status = chain_layer(c, "forward", chain_write, 0, 0, 1, micro_batch, error);
+    for (layer = 0; layer < n && !status; layer++) {
+        status = chain_layer(c, "forward", chain_write, layer, 1, n_tensors, micro_batch, error);
+        if (!status && layer + 1 < n) status = memo_swap_forward_begin(c->swap, layer + 1, error);
+        if (!status && layer + 1 < n)
+            status = chain_layer(c, "forward", chain_write, layer + 1, 0, 1, micro_batch, error);
+        if (!status) status = memo_swap_forward_end(c->swap, layer, error);
+    }
+    if (!status) status = memo_swap_backward_begin(c->swap, n - 1, error);
+    if (!status)
+        status = chain_layer(c, "backward", chain_compare, n - 1, 0, 1, micro_batch, error);
+    for (layer = n - 1; layer >= 0 && !status; layer--) {
+        status = chain_recompute(c, layer, 1, n_tensors, micro_batch, error);
+        if (!status)
+            status =
+                chain_layer(c, "backward", chain_compare, layer, 1, n_tensors, micro_batch, error);
+        if (!status && layer > 0) status = memo_swap_backward_begin(c->swap, layer - 1, error);
+        if (!status && layer > 0) status = chain_recompute(c, layer - 1, 0, 1, micro_batch, error);
+        if (!status && layer > 0)
+            status = chain_layer(c, "backward", chain_compare, layer - 1, 0, 1, micro_batch, error);
+        if (!status) status = memo_swap_backward_end(c->swap, layer, error);
+    }
+    return status;
 }
 
 /* One micro-batch; gives up before the call number n_calls of forward and backward where that is
@@ -175,6 +211,7 @@ static memo_status chain_open(chain* c, memo_error* error) {
     memo_status status = memo_stream_create(c->device, "compute", 0, &c->compute, error);
     c->swap = NULL;
     c->n_wrong = 0;
+    c->n_rows = c->desc.n_rows;
     if (status) return status;
     c->desc.device = c->device;
     c->desc.compute_stream = c->compute;

@@ -43,7 +43,7 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
     for (t = 0; t < 3; t++) {
         c->tensors[t].name = "tensor";
         c->tensors[t].row_bytes = 10 + 30 * t;
-        c->tensors[t].mode = t ? MEMO_SWAP_SPLIT : MEMO_SWAP_WHOLE;
+        c->tensors[t].rule = t ? MEMO_TENSOR_ROWS : MEMO_TENSOR_WHOLE;
     }
 }
 
@@ -250,11 +250,11 @@ static void a_table_out_of_order_is_refused(void) {
     small_chain(&c, 8, 1);
     c.desc.rows = c.rows;
     for (layer = 0; layer < 8; layer++)
-        for (t = 0; t < 3; t++) c.rows[layer * 3 + t].swapped = 100;
+        for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 100;
     CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
     CHECK(sizes.n_spilled_layers == 5);
     for (layer = 3; layer < 7; layer += 2)
-        for (t = 0; t < 3; t++) c.rows[layer * 3 + t].swapped = 0;
+        for (t = 0; t < 3; t++) c.rows[layer * 3 + t] = 0;
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "alternate") != NULL, "%s", error.message);
     c.desc.n_host_layers = 0;

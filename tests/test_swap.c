@@ -9,42 +9,47 @@ static memo_error error;
 
 /* --- random cases --- */
 
-/* Tiles of a tensor of a layer, kept and swapped, as rows in the order in which the layer has them.
- */
-static memo_swap_rows rows_of_tiles(const chain* c, int32_t layer, int64_t kept, int64_t swapped) {
-    int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
+/* Swapped tiles of a layer as rows; the last tile may be short. */
+static int64_t rows_of_tiles(const chain* c, int32_t layer, int64_t swapped) {
+    int64_t n = c->desc.n_rows, tile = c->desc.tile_rows ? c->desc.tile_rows : 1, tiles, rows = 0;
     int64_t n_tiles = (n - 1) / tile + 1;
-    int64_t border = layer % 2 ? n_tiles - swapped : kept + swapped;
-    memo_swap_rows rows;
-    rows.kept = kept < n_tiles ? kept * tile : n;
-    border = border < n_tiles ? border * tile : n;
-    rows.swapped = layer % 2 ? n - border : border - rows.kept;
+    for (tiles = 0; tiles < swapped; tiles++) {
+        int64_t which = layer % 2 ? n_tiles - 1 - tiles : tiles;
+        rows += which == n_tiles - 1 ? n - which * tile : tile;
+    }
     return rows;
+}
+
+/* What a tensor's rule allows. */
+static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
+    int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
+    int64_t n_tiles = (c->desc.n_rows - 1) / tile + 1;
+    memo_tensor_rule rule = c->tensors[t].rule;
+    if (rule == MEMO_TENSOR_KEPT || memo_test_int(0, 4) == 0) return MEMO_ROWS_KEPT;
+    if (rule == MEMO_TENSOR_SWAPPED) return c->desc.n_rows;
+    if (rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 3) == 0)
+        return memo_test_int(0, 1) * c->desc.n_rows;
+    return rows_of_tiles(c, layer, memo_test_int(0, n_tiles));
 }
 
 /* Every tensor of every layer as it comes, or all layers alike, or alike with some kept whole. */
 static void random_rows(chain* c) {
-    int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
-    int64_t n_tiles = (c->desc.n_rows - 1) / tile + 1;
-    int64_t kind = memo_test_int(0, 2), kept = 0, swapped = 0;
-    int32_t layer, t;
+    int64_t kind = memo_test_int(0, 2);
+    int32_t layer, t, n_tensors = c->desc.n_tensors;
     c->has_rows = 1;
-    for (t = 0; t < c->desc.n_tensors; t++) {
-        for (layer = 0; layer < c->desc.n_layers; layer++) {
-            if (layer == 0 || kind == 0) {
-                kept = c->tensors[t].is_contiguous ? memo_test_int(0, 1) * n_tiles
-                                                   : memo_test_int(0, n_tiles);
-                if (memo_test_int(0, 2) == 0) kept = 0;
-                swapped = memo_test_int(0, n_tiles - kept);
-                if (memo_test_int(0, 3) == 0) swapped = memo_test_int(0, 1) * (n_tiles - kept);
-            }
-            c->rows[layer * c->desc.n_tensors + t] = rows_of_tiles(c, layer, kept, swapped);
+    for (layer = 0; layer < c->desc.n_layers; layer++) {
+        for (t = 0; t < n_tensors; t++) {
+            int64_t* rows = &c->rows[layer * n_tensors + t];
+            *rows = layer < 2 || kind == 0 ? random_cell(c, layer, t) : rows[-2 * n_tensors];
         }
+        for (t = 0; t < n_tensors; t++)
+            if (c->tensors[t].with)
+                c->rows[layer * n_tensors + t] =
+                    c->rows[layer * n_tensors + c->tensors[t].with - 1];
     }
     for (layer = 0; layer < c->desc.n_layers && kind == 2; layer++)
         if (memo_test_int(0, 2) == 0)
-            for (t = 0; t < c->desc.n_tensors; t++)
-                c->rows[layer * c->desc.n_tensors + t] = rows_of_tiles(c, layer, n_tiles, 0);
+            for (t = 0; t < n_tensors; t++) c->rows[layer * n_tensors + t] = MEMO_ROWS_KEPT;
 }
 
 static void random_chain(chain* c) {
@@ -57,19 +62,20 @@ static void random_chain(chain* c) {
     c->desc.n_rows = memo_test_int(1, 40);
     c->desc.tile_rows = memo_test_int(0, 9);
     c->desc.alpha = memo_test_int(0, 2) ? (double)memo_test_int(0, 8) / 8 : memo_test_real();
-    c->desc.n_resident_layers = (int32_t)memo_test_int(0, memo_test_int(0, 2) ? 2 : 9);
     for (t = 0; t < c->desc.n_tensors; t++) {
+        int64_t with = memo_test_int(1, c->desc.n_tensors);
         c->tensors[t].name = "tensor";
         c->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 48) : 0;
-        c->tensors[t].mode = (memo_swap_mode)memo_test_int(0, memo_test_int(0, 1) ? 3 : 1);
-        c->tensors[t].is_contiguous = memo_test_int(0, 3) == 0;
+        c->tensors[t].rule = (memo_tensor_rule)memo_test_int(0, memo_test_int(0, 1) ? 3 : 1);
+        if (memo_test_int(0, 4) == 0 && with < t + 1 && !c->tensors[with - 1].with &&
+            c->tensors[with - 1].row_bytes)
+            c->tensors[t].with = (int32_t)with;
+        /* Rows that begin anywhere, and rows whose parts all begin at multiples of 512. */
+        if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
     c->desc.tensors = c->tensors;
     spills = memo_test_int(0, 1) != 0;
-    if (spills) { /* enough layers for it to happen */
-        c->desc.n_layers = (int32_t)memo_test_int(3, 9);
-        c->desc.n_resident_layers = (int32_t)memo_test_int(0, 3);
-    }
+    if (spills) c->desc.n_layers = (int32_t)memo_test_int(3, 9); /* enough for it to happen */
     if (memo_test_int(0, 1)) random_rows(c);
     if (spills) {
         memo_swap_sizes sizes;
@@ -85,12 +91,28 @@ static void random_chain(chain* c) {
 
 static const char* describe(const chain* c) {
     static char text[256];
-    snprintf(text, sizeof text,
-             "%s, layers %d tensors %d rows %lld tile %lld alpha %g resident %d host %d",
-             c->has_rows ? "table" : "modes", (int)c->desc.n_layers, (int)c->desc.n_tensors,
+    snprintf(text, sizeof text, "%s, layers %d tensors %d rows %lld tile %lld alpha %g host %d",
+             c->has_rows ? "table" : "alpha", (int)c->desc.n_layers, (int)c->desc.n_tensors,
              (long long)c->desc.n_rows, (long long)c->desc.tile_rows, c->desc.alpha,
-             (int)c->desc.n_resident_layers, (int)c->desc.n_host_layers);
+             (int)c->desc.n_host_layers);
     return text;
+}
+
+/* The GPT layer of the paper: 16 b s h elements, of which input and attention output are swapped
+ * whole. */
+static void gpt_table(chain* c, int64_t hidden_bytes) {
+    static const int64_t widths[] = {1, 1, 1, 1, 1, 1, 1, 1, 4, 4};
+    int32_t t;
+    memset(c, 0, sizeof *c);
+    c->desc = memo_swap_desc_default();
+    c->desc.tensors = c->tensors;
+    c->desc.n_tensors = CHAIN_TENSORS_MAX;
+    for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+        c->tensors[t].name = "tensor";
+        c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
+        c->tensors[t].rule = t < 2 ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
+    }
+    c->tensors[2].row_bytes *= 3; /* q, k and v */
 }
 
 static memo_device* new_host(double bytes_per_s) {
@@ -104,6 +126,7 @@ static memo_device* new_host(double bytes_per_s) {
 /* Random chains, several micro-batches, some given up half-way: every row comes back. */
 static void values_come_back(void) {
     int64_t n_spilled = 0, n_abandoned = 0, n_tables = 0, n_of_alpha[2] = {0, 0};
+    int64_t n_on_host = 0, n_short = 0;
     int64_t n_of_layers[4] = {0, 0, 0, 0};
     int round;
     for (round = 0; round < 150; round++) {
@@ -119,9 +142,14 @@ static void values_come_back(void) {
         if (!c.has_rows && c.desc.alpha >= 1) n_of_alpha[1]++;
         c.host = host;
         c.device = host;
+        c.desc.computes_on_host = memo_test_int(0, 3) == 0;
+        n_on_host += c.desc.computes_on_host;
         CHECK_OK(chain_open(&c, &error));
         n_spilled += memo_swap_sizes_of(c.swap).n_spilled_layers;
         for (micro_batch = 0; micro_batch < 4; micro_batch++) {
+            c.n_rows = memo_test_int(0, 1) ? c.desc.n_rows : memo_test_int(1, c.desc.n_rows);
+            n_short += c.n_rows < c.desc.n_rows;
+            CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, &error));
             n_calls = memo_test_int(0, 2) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             n_abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
@@ -137,7 +165,7 @@ static void values_come_back(void) {
     }
     CHECK_CASE(n_spilled > 50, "only %lld layers were spilled", (long long)n_spilled);
     CHECK_CASE(n_of_layers[0] && n_of_layers[1] && n_of_layers[2] && n_of_layers[3] && n_tables &&
-                   n_of_alpha[0] && n_of_alpha[1] && n_abandoned,
+                   n_of_alpha[0] && n_of_alpha[1] && n_abandoned && n_on_host && n_short,
                "1, 2, 3 layers: %lld, %lld, %lld; tables: %lld; alpha 0, 1: %lld, %lld; "
                "abandoned: %lld",
                (long long)n_of_layers[0], (long long)n_of_layers[1], (long long)n_of_layers[2],
@@ -145,64 +173,120 @@ static void values_come_back(void) {
                (long long)n_abandoned);
 }
 
-/* Whether the backward of layer finds row of tensor t where the forward left it: neither moved, nor
- * recomputed. */
+/* Fused kernels: two layers are open at a time, values come back and the order of what was enqueued
+ * has no race. */
+static void fused_layers_are_ordered(void) {
+    int round;
+    for (round = 0; round < 100; round++) {
+        memo_device* host = new_host(round % 10 ? 0 : 2e6);
+        memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+        memo_recorder* recorder = NULL;
+        memo_schedule* schedule = NULL;
+        memo_check* check = NULL;
+        int64_t micro_batch;
+        chain c;
+        random_chain(&c);
+        recorder_desc.device = host;
+        CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+        c.host = host;
+        c.device = memo_recorder_device(recorder);
+        CHECK_OK(chain_open(&c, &error));
+        for (micro_batch = 0; micro_batch < 3; micro_batch++)
+            CHECK_OK(chain_fused_micro_batch(&c, micro_batch, &error));
+        CHECK_OK(memo_stream_synchronize(c.device, c.compute, &error));
+        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(&c));
+        CHECK_CASE(c.n_wrong == 0, "round %d: %lld rows differ: %s", round, (long long)c.n_wrong,
+                   describe(&c));
+        memo_check_destroy(check);
+        chain_close(&c);
+        memo_recorder_destroy(recorder);
+        memo_host_device_destroy(host);
+    }
+}
+
+/* Streams that the trainer lends carry the copies and outlive the engine. */
+static void copy_streams_may_be_lent(void) {
+    memo_device* host = new_host(0);
+    memo_stream to_host = NULL, to_device = NULL;
+    chain c;
+    gpt_table(&c, 16);
+    c.desc.n_layers = 5;
+    c.desc.n_rows = 8;
+    c.desc.alpha = 0.5;
+    c.host = host;
+    c.device = host;
+    CHECK_OK(memo_stream_create(host, "mine", 0, &to_host, &error));
+    CHECK_OK(memo_stream_create(host, "mine too", 0, &to_device, &error));
+    c.desc.to_host_stream = to_host;
+    c.desc.to_device_stream = to_device;
+    CHECK_OK(chain_open(&c, &error));
+    CHECK(c.swap->to_host == to_host && c.swap->to_device == to_device);
+    CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+    CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+    CHECK(c.n_wrong == 0);
+    chain_close(&c);
+    CHECK_OK(memo_stream_synchronize(host, to_host, &error));
+    CHECK_OK(memo_stream_destroy(host, to_host, &error));
+    CHECK_OK(memo_stream_destroy(host, to_device, &error));
+    memo_host_device_destroy(host);
+}
+
+/* The table that is in force. */
+static int64_t cell(const chain* c, int32_t layer, int32_t t) {
+    static int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX];
+    if (c->has_rows) return c->rows[layer * c->desc.n_tensors + t];
+    CHECK_OK(memo_swap_fill_rows(&c->desc, rows, &error));
+    return rows[layer * c->desc.n_tensors + t];
+}
+
+/* Does the backward of layer find row of tensor t where the forward left it: neither moved nor
+ * recomputed? */
 static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
-    int64_t begin, end;
+    int64_t begin, end, swapped = cell(c, layer, t), moved;
     int32_t j, u;
     memo_swap_recompute_rows(c->swap, layer, t, &begin, &end);
     if (row >= begin && row < end) return 0;
-    if (c->has_rows) {
-        const memo_swap_rows* rows = &c->rows[layer * c->desc.n_tensors + t];
-        int64_t moved = layer % 2 ? c->desc.n_rows - rows->swapped : rows->kept;
-        if (row < moved || row >= moved + rows->swapped) return 1;
-        for (j = layer + 2; j < c->desc.n_layers; j += 2)
-            for (u = 0; u < c->desc.n_tensors; u++)
-                if (c->rows[j * c->desc.n_tensors + u].swapped && c->tensors[u].row_bytes) return 0;
-        return 1;
-    }
-    return layer >= memo_swap_sizes_of(c->swap).n_swapped_layers ||
-           c->tensors[t].mode == MEMO_SWAP_KEEP;
+    moved = layer % 2 ? c->desc.n_rows - swapped : 0;
+    if (swapped == MEMO_ROWS_KEPT || row < moved || row >= moved + swapped) return 1;
+    for (j = layer + 2; j < c->desc.n_layers; j += 2)
+        for (u = 0; u < c->desc.n_tensors; u++)
+            if (cell(c, j, u) > 0 && c->tensors[u].row_bytes) return 0;
+    return 1;
 }
 
-/* Places of tensors that must hold their rows at the same time never share a byte. */
+/* Bytes of tensors that must hold their rows at the same time are never shared, and every address
+ * is a multiple of 512. */
 static void places_are_disjoint(void) {
     int round;
     for (round = 0; round < 200; round++) {
         memo_device* host = new_host(0);
         chain c;
         int32_t i, j, t, u;
-        int64_t row, x, m;
+        int64_t row;
         random_chain(&c);
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
         for (i = 0; i < c.desc.n_layers; i++) {
             for (t = 0; t < c.desc.n_tensors; t++) {
-                memo_swap_view a = memo_swap_get_view(c.swap, i, t);
-                if (c.tensors[t].is_contiguous && a.row_bytes)
-                    CHECK_CASE((char*)memo_swap_row(&a, c.desc.n_rows - 1) ==
-                                   (char*)memo_swap_row(&a, 0) + (c.desc.n_rows - 1) * a.row_bytes,
-                               "layer %d tensor %d in pieces: %s", (int)i, (int)t, describe(&c));
-                for (row = 0; row < c.desc.n_rows; row++) {
-                    char* address = (char*)memo_swap_row(&a, row);
-                    uint64_t begin = (uint64_t)(uintptr_t)address;
+                uint64_t address = (uint64_t)(uintptr_t)memo_swap_address(c.swap, i, t);
+                CHECK_CASE(address % 512 == 0 && (address == 0) == (c.tensors[t].row_bytes == 0),
+                           "%llx", (unsigned long long)address);
+                for (row = 0; row < c.desc.n_rows && address; row++) {
+                    memo_range a = chain_range(&c, i, t, row, row + 1);
                     int is_there = stays(&c, i, t, row);
-                    for (j = i; j < c.desc.n_layers; j++) {
-                        /* In its own layer every row has bytes of its own; in later ones those that
-                         * stay. */
-                        for (u = 0; u < c.desc.n_tensors && (j == i || is_there); u++) {
-                            memo_swap_view b = memo_swap_get_view(c.swap, j, u);
-                            memo_range r[2];
-                            if (i == j && t == u) continue;
-                            m = chain_ranges(&b, 0, c.desc.n_rows, r);
-                            for (x = 0; x < m; x++)
-                                CHECK_CASE(begin + (uint64_t)a.row_bytes <= r[x].begin ||
-                                               begin >= r[x].end,
-                                           "row %lld of layer %d tensor %d, and layer %d tensor "
-                                           "%d: %s",
-                                           (long long)row, (int)i, (int)t, (int)j, (int)u,
-                                           describe(&c));
+                    /* In its own layer every row has bytes of its own; in later ones those that
+                     * stay. */
+                    for (j = i; j < c.desc.n_layers && (j == i || is_there); j++) {
+                        for (u = 0; u < c.desc.n_tensors; u++) {
+                            memo_range b = chain_range(&c, j, u, 0, c.desc.n_rows);
+                            if ((i == j && t == u) || b.begin == b.end) continue;
+                            CHECK_CASE(a.end <= b.begin || a.begin >= b.end,
+                                       "row %lld of layer %d tensor %d, and layer %d tensor %d: %s",
+                                       (long long)row, (int)i, (int)t, (int)j, (int)u,
+                                       describe(&c));
                         }
                     }
                 }
@@ -213,24 +297,45 @@ static void places_are_disjoint(void) {
     }
 }
 
-/* --- sizes --- */
-
-/* The GPT layer of the paper: 16 b s h elements, of which input and attention output are swapped
- * whole. */
-static void gpt_table(chain* c, int64_t hidden_bytes) {
-    static const int64_t widths[] = {1, 1, 1, 1, 1, 1, 1, 1, 4, 4};
-    int32_t t;
-    memset(c, 0, sizeof *c);
-    c->desc = memo_swap_desc_default();
-    c->desc.tensors = c->tensors;
-    c->desc.n_tensors = CHAIN_TENSORS_MAX;
-    for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
-        c->tensors[t].name = "tensor";
-        c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
-        c->tensors[t].mode = t < 2 ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
+/* Asked of the desc before an engine exists, and of the engine: the same rows, and the right ones. */
+static void rows_to_recompute_are_known_before(void) {
+    int round;
+    for (round = 0; round < 200; round++) {
+        memo_device* host = new_host(0);
+        chain c;
+        int32_t layer, later, t;
+        random_chain(&c);
+        c.host = host;
+        c.device = host;
+        CHECK_OK(chain_open(&c, &error));
+        for (layer = 0; layer < c.desc.n_layers; layer++) {
+            for (t = 0; t < c.desc.n_tensors; t++) {
+                int64_t begin, end, begin_before = 0, end_before = 0, n = c.desc.n_rows;
+                int64_t swapped = cell(&c, layer, t), n_expected = 0;
+                memo_swap_recompute_rows(c.swap, layer, t, &begin, &end);
+                CHECK_OK(memo_swap_get_recompute_rows(&c.desc, layer, t, &begin_before, &end_before,
+                                                      &error));
+                CHECK_CASE(begin == begin_before && end == end_before, "%s", describe(&c));
+                /* Recomputed unless no later layer writes over any of their bytes. */
+                for (later = layer + 1; later < c.desc.n_layers; later++) {
+                    int64_t first = layer % 2 ? 0 : swapped;
+                    memo_range mine = chain_range(&c, layer, t, first, first + n - swapped);
+                    memo_range theirs = chain_range(&c, later, t, 0, n);
+                    if (swapped >= 0 && swapped < n && cell(&c, later, t) >= 0 &&
+                        c.tensors[t].row_bytes && mine.begin < theirs.end &&
+                        theirs.begin < mine.end)
+                        n_expected = n - swapped;
+                }
+                CHECK_CASE(end - begin == n_expected, "%s", describe(&c));
+                CHECK_CASE(!n_expected || (layer % 2 ? begin == 0 : end == n), "%s", describe(&c));
+            }
+        }
+        chain_close(&c);
+        memo_host_device_destroy(host);
     }
-    c->tensors[2].row_bytes *= 3; /* q, k and v */
 }
+
+/* --- sizes --- */
 
 static void sizes_follow_the_formulas(void) {
     const int64_t h = 512, s = 4096;
@@ -244,23 +349,37 @@ static void sizes_follow_the_formulas(void) {
         c.desc.n_rows = s;
         c.desc.alpha = alpha;
         c.desc.tile_rows = 64;
-        c.desc.n_resident_layers = 1;
         CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
         CHECK(sizes.layer_bytes == 16 * s * h);
-        CHECK(sizes.swapped_rows == (int64_t)(alpha * (double)s));
+        CHECK(sizes.alpha == alpha);
         CHECK(sizes.device_bytes == (int64_t)((18 + 14 * alpha) * (double)(s * h)));
         CHECK(sizes.layer_swapped_bytes == (int64_t)((2 + 14 * alpha) * (double)(s * h)));
         CHECK(sizes.n_swapped_layers == 30);
         CHECK(sizes.host_bytes == 30 * sizes.layer_swapped_bytes);
-        c.desc.n_resident_layers = 2; /* one more scratch */
+    }
+}
+
+/* Sizes that are no multiples of 512: at most 1 KiB a tensor more than its rows. */
+static void alignment_costs_little(void) {
+    int round;
+    for (round = 0; round < 200; round++) {
+        memo_swap_sizes sizes;
+        chain c;
+        int32_t t, n_tensors = CHAIN_TENSORS_MAX;
+        int64_t rows_bytes = 0, swapped;
+        gpt_table(&c, memo_test_int(1, 100));
+        c.desc.n_layers = 7;
+        c.desc.n_rows = 10 * memo_test_int(1, 50);
+        c.desc.tile_rows = 10;
+        c.desc.alpha = memo_test_real();
         CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
-        CHECK(sizes.device_bytes ==
-              (int64_t)((18 + 14 * alpha + 14 * (1 - alpha)) * (double)(s * h)));
-        c.desc.n_resident_layers = 5; /* 28 layers use the buffers, 3 whole layers beside them */
-        CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
-        CHECK(sizes.n_swapped_layers == 27);
-        CHECK(sizes.device_bytes ==
-              (int64_t)((18 + 14 * alpha + 14 * (1 - alpha) + 3 * 16) * (double)(s * h)));
+        for (t = 0; t < n_tensors; t++) {
+            swapped = cell(&c, 0, t);
+            rows_bytes += (c.desc.n_rows + swapped) * c.tensors[t].row_bytes;
+        }
+        CHECK_CASE(sizes.device_bytes >= rows_bytes &&
+                       sizes.device_bytes <= rows_bytes + n_tensors * 1536,
+                   "%lld, rows %lld", (long long)sizes.device_bytes, (long long)rows_bytes);
     }
 }
 
@@ -303,6 +422,15 @@ static void calls_out_of_order_are_refused(void) {
     CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
     CHECK(memo_swap_backward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_swap_forward_end(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(memo_swap_set_rows(c.swap, 9, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "n_rows 9 is not in [1, 8]") != NULL);
+    CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
+    CHECK(memo_swap_set_rows(c.swap, 8, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
+    CHECK(memo_swap_forward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "forward_end(0) comes next") != NULL);
+    CHECK(memo_swap_forward_end(c.swap, 1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_swap_abandon(c.swap, &error));
     CHECK_OK(chain_forward(&c, 0, 0, &error));
     CHECK(memo_swap_forward_begin(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
@@ -318,17 +446,11 @@ static void calls_out_of_order_are_refused(void) {
 /* Does layer touch a byte that the layer before it in its buffer has swapped? */
 static int touches_swapped(const chain* c, int32_t layer, int32_t before) {
     int32_t t;
-    int64_t i, j;
     for (t = 0; t < c->desc.n_tensors; t++) {
         const memoi_swap_place* place = memoi_swap_place_of(c->swap, before, t);
-        memo_swap_view there = memo_swap_get_view(c->swap, before, t);
-        memo_swap_view here = memo_swap_get_view(c->swap, layer, t);
-        for (i = place->moved_begin; i < place->moved_end; i++)
-            for (j = 0; j < c->desc.n_rows; j++) {
-                const char* a = (const char*)memo_swap_row(&there, i);
-                const char* b = (const char*)memo_swap_row(&here, j);
-                if (a < b + place->row_bytes && b < a + place->row_bytes) return 1;
-            }
+        memo_range there = chain_range(c, before, t, place->moved_begin, place->moved_end);
+        memo_range here = chain_range(c, layer, t, 0, c->desc.n_rows);
+        if (there.begin < there.end && there.begin < here.end && here.begin < there.end) return 1;
     }
     return 0;
 }
@@ -460,6 +582,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     CHECK_OK(memo_stream_create(d.inner, "compute", 0, &c->compute, &error));
     c->swap = NULL;
     c->n_wrong = 0;
+    c->n_rows = c->desc.n_rows;
     c->desc.compute_stream = c->compute;
     c->desc.tensors = c->tensors;
     c->desc.rows = c->has_rows ? c->rows : NULL;
@@ -513,7 +636,6 @@ static void a_broken_promise_is_noticed(void) {
         random_chain(&c);
         c.desc.n_layers = 5;
         c.desc.is_timed = 0;
-        c.desc.n_resident_layers = 2;
         c.has_rows = 0;
         c.desc.rows = NULL;
         c.desc.n_host_layers = 1;
@@ -541,29 +663,32 @@ static void tables_of_rows_have_their_sizes(void) {
     c.desc.rows = c.rows;
     c.tensors[0].name = "x";
     c.tensors[0].row_bytes = 512;
-    for (layer = 0; layer < 5; layer++) {
-        c.rows[layer].kept = 2;
-        c.rows[layer].swapped = 4;
-    }
+    for (layer = 0; layer < 5; layer++) c.rows[layer] = 4;
     CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
-    CHECK(sizes.device_bytes == 512 * (2 * 4 + 4 + 5 * 2));
+    CHECK(sizes.device_bytes == 512 * (2 * 4 + 6));
     CHECK(sizes.host_bytes == 512 * 3 * 4 && sizes.swapped_bytes == sizes.host_bytes);
     CHECK(sizes.n_swapped_layers == 3 && sizes.layer_swapped_bytes == 512 * 4);
-    c.rows[2].kept = 10; /* layer 0 is then followed by layer 4 */
-    c.rows[2].swapped = 0;
+    c.rows[2] = MEMO_ROWS_KEPT; /* layer 0 is then followed by layer 4 */
     CHECK_OK(memo_swap_get_sizes(&c.desc, &sizes, &error));
-    CHECK(sizes.device_bytes == 512 * (2 * 4 + 4 + 4 * 2 + 10));
+    CHECK(sizes.device_bytes == 512 * (2 * 4 + 6 + 10));
     CHECK(sizes.n_swapped_layers == 2);
-    c.rows[1].swapped = 3;
+    c.rows[1] = 3;
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "layer 1") != NULL && strstr(error.message, "tile_rows 2"));
-    c.rows[1].swapped = 9;
+    c.rows[1] = 11;
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "2 kept and 9 swapped of 10") != NULL);
-    c.rows[1].swapped = 4;
-    c.tensors[0].is_contiguous = 1;
+    CHECK(strstr(error.message, "11 of 10 rows") != NULL);
+    c.rows[1] = 4;
+    c.tensors[0].rule = MEMO_TENSOR_WHOLE;
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "contiguous") != NULL);
+    CHECK(strstr(error.message, "whole by its rule") != NULL);
+    c.tensors[0].rule = MEMO_TENSOR_SWAPPED;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "cannot be recomputed by its rule") != NULL);
+    c.tensors[0].rule = MEMO_TENSOR_KEPT;
+    CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "MEMO_ROWS_KEPT by its rule") != NULL);
+    c.tensors[0].rule = MEMO_TENSOR_ROWS;
     c.desc.n_rows = INT64_MAX / 2;
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "2^62") != NULL);
@@ -796,10 +921,14 @@ static void stalls_are_measured(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(sizes_follow_the_formulas);
+    TEST(alignment_costs_little);
+    TEST(rows_to_recompute_are_known_before);
     TEST(bad_descs_are_refused);
     TEST(places_are_disjoint);
     TEST(calls_out_of_order_are_refused);
     TEST(values_come_back);
+    TEST(fused_layers_are_ordered);
+    TEST(copy_streams_may_be_lent);
     TEST(tables_of_rows_have_their_sizes);
     TEST(recorded_steps_are_ordered);
     TEST(the_engine_does_what_was_promised);

@@ -27,7 +27,8 @@ static memo_status dropping_event_wait(void* context, memo_event event, memo_str
 }
 
 int main(int argc, char** argv) {
-    static const memo_swap_mode modes[] = {MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, MEMO_SWAP_SPLIT};
+    static const memo_tensor_rule rules[] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS,
+                                             MEMO_TENSOR_ROWS};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device* host = NULL;
     memo_device table;
@@ -57,8 +58,7 @@ int main(int argc, char** argv) {
     for (t = 0; t < 3; t++) {
         c.tensors[t].name = "tensor";
         c.tensors[t].row_bytes = 8;
-        c.tensors[t].mode = modes[t];
-        c.tensors[t].is_contiguous = t == 2;
+        c.tensors[t].rule = rules[t];
     }
     if (chain_open(&c, &error)) goto failed;
     for (micro_batch = 0; micro_batch < 2; micro_batch++)
