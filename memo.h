@@ -1110,8 +1110,8 @@ MEMO_API memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* ro
 MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
- * are n_rows if there are none.  The last layer that has such rows still has them and recomputes
- * nothing.  Errors: INVALID_ARGUMENT. */
+ * are n_rows if there are none.  Rows that no later layer writes over are not recomputed: the last
+ * layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
                                                   int32_t tensor, int64_t* begin, int64_t* end,
                                                   memo_error* error);
@@ -9073,27 +9073,24 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
     return first_border - memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT);
 }
 
-/* Rows of tensor t that layer must recompute: those that it did not swap, if a later layer writes
- * over them. */
-MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, const memoi_swap_region* region,
-                                      int32_t layer, int32_t t, int64_t* begin, int64_t* end) {
-    int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
-    int64_t swapped = memoi_swap_cell(desc, layer, t), offset, later_offset;
+/* Rows of tensor t that layer must recompute: those that it did not swap, unless no later layer
+ * writes over them.  A later layer may if it recomputes rows too; or if it swaps rows in the same
+ * buffer and this layer does, since the recomputed rows of this one may begin before the border.
+ * Tensors with the same rows get the same answer, so that one recomputation serves them. */
+MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer, int32_t t,
+                                      int64_t* begin, int64_t* end) {
+    int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
     int32_t later;
     *begin = *end = n;
-    if (swapped == MEMO_ROWS_KEPT || swapped == n || row_bytes == 0) return;
-
-    offset = memoi_swap_offset(desc, region, layer, t);
-    *begin = layer & 1 ? 0 : swapped;
-    *end = layer & 1 ? n - swapped : n;
+    if (swapped == MEMO_ROWS_KEPT || swapped == n || desc->tensors[t].row_bytes == 0) return;
     for (later = layer + 1; later < desc->n_layers; later++) {
-        if (memoi_swap_cell(desc, later, t) == MEMO_ROWS_KEPT) continue;
-        later_offset = memoi_swap_offset(desc, region, later, t);
-        if (later_offset < offset + *end * row_bytes &&
-            offset + *begin * row_bytes < later_offset + n * row_bytes)
-            return;
+        int64_t theirs = memoi_swap_cell(desc, later, t);
+        if (theirs == MEMO_ROWS_KEPT) continue;
+        if (theirs == n && ((later ^ layer) & 1 || swapped == 0)) continue;
+        *begin = layer & 1 ? 0 : swapped;
+        *end = layer & 1 ? n - swapped : n;
+        return;
     }
-    *begin = *end = n;
 }
 
 /* A tensor's bytes, with what memoi_swap_region_of adds, must not overflow. */
@@ -9112,7 +9109,6 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
 memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
                                          int64_t* begin, int64_t* end, memo_error* error) {
     memo_status status = memoi_swap_check_desc(desc, error);
-    memoi_swap_region region;
     if (!status &&
         (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -9120,11 +9116,8 @@ memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t lay
                                 "%d and %d",
                                 (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
     if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
-    if (!status) status = memoi_swap_check_bytes(desc, error);
-    if (status) return status;
-    region = memoi_swap_region_of(desc, tensor);
-    memoi_swap_find_recomputed(desc, &region, layer, tensor, begin, end);
-    return MEMO_STATUS_OK;
+    if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
+    return status;
 }
 
 /* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
@@ -9144,7 +9137,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memoi_swap_layout* l
             memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
             place->row_bytes = desc->tensors[t].row_bytes;
-            memoi_swap_find_recomputed(desc, &region, layer, t, &place->recompute_begin,
+            memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
                                        &place->recompute_end);
             if (swapped == MEMO_ROWS_KEPT) {
                 if (!memoi_swap_append(total, &place->offset, n, place->row_bytes)) return 0;

@@ -30,6 +30,7 @@
  *     }
  *
  * CHAPTERS  1 offsets | 2 alpha | 3 profile | 4 rows of every tensor | 5 layouts | 6 degrees
+ *           7 session: the front door
  *
  * Without MEMO_LP_SOLVE the own planners remain: offsets by search, alpha in closed form, rows tile
  * by tile, degrees by dynamic programming; what needs lp_solve returns UNSUPPORTED and says so.
@@ -675,6 +676,160 @@ MEMO_API memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const
                                         int32_t** block_degrees, int32_t* n_blocks,
                                         memo_error* error);
 MEMO_API void memo_degrees_free(int32_t* block_degrees);
+
+/* ---- 7 session: from tensors and a budget to a running step -------------------------------------
+ *
+ * The front door.  A trainer describes its tensors, names its functions and states a budget;
+ * memo_session_create runs a step dry, measures, plans, and returns what the step then runs on: an
+ * arena and a swap engine that fit.
+ *
+ *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
+ *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+ *     memo_session_desc desc = memo_session_desc_default();
+ *     desc.tensors = tensors;  desc.n_tensors = 2;
+ *     desc.n_layers = L;  desc.n_rows = T;  desc.tile_rows = 64;
+ *     desc.forward = forward;  desc.backward = backward;  desc.recompute = recompute;
+ *     desc.device_bytes = (int64_t)4 << 30;
+ *     memo_session_create(&desc, &session, &error);
+ *     for (step = 0; step < n_steps; step++) {
+ *         if (memo_session_run(session, 0, &error)) ...;     // one micro-batch
+ *         update(parameters, gradients);
+ *     }
+ *
+ * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
+ * A trainer with a loop of its own, or with buffers that live for a part of a step, gives `step`
+ * instead of the first three: what lies between the begin and the end of a micro-batch.
+ *
+ *     static void step(void* user, memo_session* s) {
+ *         for (l = 0; l < L; l++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *         for (l = L - 1; l >= 0; l--) {
+ *             void* scratch = memo_session_alloc(s, scratch_bytes);   // planned: no malloc
+ *             if (memo_session_backward_begin(s, l)) ... compute ...
+ *             memo_session_backward_end(s, l);
+ *             memo_session_free(s, scratch);
+ *         }
+ *     }
+ *
+ * `step` and `setup` are also called in dry runs, with addresses that must not be used: they
+ * compute only if the begin call returned 1, or memo_session_computes does.
+ *
+ * Errors.  A session keeps the first error of a micro-batch, and calls behind it do nothing, so
+ * that a step checks none of them.  memo_session_end and memo_session_run return it.
+ *
+ * One thread at a time.  Between begin and end nothing allocates, locks or, unless the calling
+ * thread computes, waits. */
+
+typedef struct memo_session memo_session;
+
+typedef struct memo_session_desc {
+    /* NULL: a host device of the session's own; the calling thread computes. */
+    const memo_device* device;
+    memo_stream compute_stream;
+    int32_t computes_on_host; /* as in memo_swap_desc; 1 if device is NULL */
+
+    const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
+    int32_t n_tensors, n_layers;
+    int64_t n_rows;    /* tokens of a micro-batch, at most */
+    int64_t tile_rows; /* 0: 1 */
+
+    void* user; /* first argument of every function */
+    /* Requests what lives as long as the session, from memo_session_alloc; NULL: nothing.  Called
+     * for every plan that is tried; the addresses of the last call remain. */
+    void (*setup)(void* user, memo_session* session);
+    /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
+    void (*step)(void* user, memo_session* session);
+    void (*forward)(void* user, memo_session* session, int32_t layer);
+    void (*between)(void* user, memo_session* session); /* the loss and its gradient; may be NULL */
+    void (*backward)(void* user, memo_session* session, int32_t layer);
+    /* Computes rows [begin, end) of tensor again, and of those with it, from tensors before it;
+     * called by memo_session_backward_begin in the order of the table.  May be NULL if no tensor
+     * can be recomputed. */
+    void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                      int64_t begin, int64_t end);
+    /* Gives all ranks rank 0's bytes, so that all choose the same rows; NULL: one rank.  Every rank
+     * creates its session at the same time. */
+    memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
+
+    /* Budgets: everything that the session may take, and what the trainer holds beside it. */
+    int64_t device_bytes;       /* 0: what is free on device */
+    int64_t other_device_bytes; /* of device_bytes, the trainer's own */
+    int64_t host_bytes;         /* pinned; 0: no limit */
+    int64_t other_host_bytes;
+    const char* spill_directory; /* for what host memory has no room for; NULL: none */
+    int64_t disk_bytes;          /* 0: no limit */
+    double spill_bytes_per_s;    /* as in memo_swap_desc */
+
+    /* Instead of measuring, or of planning too. */
+    const memo_profile* profile;
+    const int64_t* rows;   /* (n_layers, n_tensors) as in memo_swap_desc, copied */
+    const char* plan_path; /* a file that memo_session_write wrote */
+
+    int32_t is_timed; /* measure stalls: memo_swap_get_stats */
+    memo_log log;     /* a line for each phase of memo_session_create */
+} memo_session_desc;
+
+/* What a session chose; owned by it. */
+typedef struct memo_session_info {
+    const int64_t* rows; /* (n_layers, n_tensors) */
+    int32_t n_host_layers;
+    memo_swap_sizes sizes;       /* of the swap engine */
+    int64_t device_bytes;        /* what the step takes, with other_device_bytes */
+    int64_t host_bytes;          /* likewise */
+    const memo_trace* trace;     /* the requests of a micro-batch */
+    const memo_plan* plan;       /* their offsets: memo_plan_write_svg draws it */
+    const memo_profile* profile; /* NULL: not measured */
+    const memo_swap_plan*
+        swap_plan; /* predicted times, and the limit in words; NULL: not planned */
+    const memo_device* device;
+    memo_arena* arena;
+    memo_swap* swap;
+} memo_session_info;
+
+MEMO_API memo_session_desc memo_session_desc_default(void);
+/* Runs micro-batches to measure, unless everything fits without moving or rows are given: inputs
+ * are to be valid by then, and gradients hold garbage afterwards.  Errors: INVALID_ARGUMENT;
+ * INFEASIBLE (which memory the least plan lacks, how much, and what would help); those of step, of
+ * the device, of the planners and of plan_path. */
+MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                         memo_error* error);
+/* Waits for the compute stream. */
+MEMO_API void memo_session_destroy(memo_session* session);
+
+/* One micro-batch of n_rows rows (0: the desc's): begin, step, end. */
+MEMO_API memo_status memo_session_run(memo_session* session, int64_t n_rows, memo_error* error);
+
+/* The same in pieces.  begin gives up a micro-batch that was not ended.  The begin calls return 1
+ * if the trainer is to compute, 0 in a dry run and behind an error.  A forward without a backward,
+ * for validation or sampling, needs nothing else. */
+MEMO_API int memo_session_begin(memo_session* session, int64_t n_rows);
+MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
+/* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
+MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
+MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
+MEMO_API int memo_session_computes(const memo_session* session);
+MEMO_API int64_t memo_session_rows(const memo_session* session); /* of this micro-batch */
+
+/* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
+MEMO_API void* memo_session_address(const memo_session* session, int32_t layer, int32_t tensor);
+/* A buffer until memo_session_free, at its planned address; NULL behind an error.  Another stream
+ * than the first: memo_arena_alloc of memo_session_info.arena. */
+MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
+MEMO_API void memo_session_free(memo_session* session, void* address);
+/* Keeps a failure of the trainer's own as the session's error, if it is the first; OK is none. */
+MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
+
+MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
+/* Appends what was chosen: rows, limit, predicted times, bytes. */
+MEMO_API void memo_session_put_report(const memo_session* session, memo_text* text);
+/* Rows and predicted times as text, for plan_path: "memo session 1", a line a tensor and a layer,
+ * "end" with a checksum, as for traces.  Errors: IO, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_session_write(const memo_session* session, const char* path,
+                                        memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -4006,7 +4161,8 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     p.desc = desc;
     p.device = desc->device;
     p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
-    p.half_bytes = memoi_align_up(p.largest_bytes, MEMOI_SPILL_ALIGNMENT);
+    p.half_bytes = desc->spill_directory ? memoi_align_up(p.largest_bytes, MEMOI_SPILL_ALIGNMENT)
+                                         : p.largest_bytes;
     p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
     profile->n_rows = desc->n_rows;
     status = memoi_profiler_acquire(&p, error);
@@ -7746,6 +7902,1043 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
     if (!plan) return;
     MEMO_FREE(plan->degrees);
     MEMO_FREE(plan);
+}
+
+/* ---- 7 session ----------------------------------------------------------------------------------
+ * Knows: which phase of its life it is in, budgets, the chapters above and memo.h's arena and swap
+ * engine.  Knows nothing of how rows or offsets are found.
+ *
+ * A *stage* is one choice of rows with all that follows: sizes, the trace of a dry run, its plan.
+ * Create tries stages until one fits: everything kept; rows planned from estimated times, on which
+ * it measures; rows planned from these. */
+
+/* What may be timed: of each layer, then of each tensor. */
+enum {
+    MEMOI_MARK_FORWARD = 0,
+    MEMOI_MARK_FORWARD_END,
+    MEMOI_MARK_RECOMPUTE,
+    MEMOI_MARK_BACKWARD,
+    MEMOI_MARK_BACKWARD_END,
+    MEMOI_MARKS_OF_LAYER
+};
+
+struct memo_session {
+    memo_session_desc desc;
+    memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    char names[MEMO_PROFILE_TENSORS_MAX][32];
+    const memo_device* device;
+    memo_device* own_device;
+    int64_t device_bytes, host_bytes; /* budgets without what the trainer holds; 0: no limit */
+
+    /* The stage. */
+    memo_swap_desc swap_desc;
+    int64_t* rows;
+    memo_swap_sizes sizes;
+    memoi_swap_layout layout;
+    memo_trace* trace;
+    memo_plan* plan;
+    memo_swap_plan* swap_plan; /* NULL: rows were given, or nothing had to be planned */
+    memo_profile profile;
+    int is_profiled;
+
+    /* Running. */
+    memo_arena* arena;
+    memo_swap* swap;
+    char* base; /* of the engine's device memory */
+    memo_error error;
+    int64_t n_rows;
+    int is_dry;
+    int is_running; /* between begin and end */
+    int is_midway;  /* a forward began and no backward ended */
+
+    /* Measuring. */
+    int32_t measured_layer; /* recomputes every tensor; -1: not measuring */
+    memo_event* events;     /* of each mark, or */
+    double* marks_s;        /* if the calling thread computes */
+    int32_t n_marks;
+};
+
+memo_session_desc memo_session_desc_default(void) {
+    memo_session_desc desc;
+    memset(&desc, 0, sizeof desc);
+    return desc;
+}
+
+MEMOI void memoi_session_log(const memo_session* s, const char* message) {
+    if (s->desc.log.write) s->desc.log.write(s->desc.log.user, message);
+}
+
+/* The first error stays. */
+MEMOI int memoi_session_is_ok(memo_session* s, memo_status status, const memo_error* error) {
+    if (!status) return 1;
+    if (!s->error.status) {
+        s->error = *error;
+        s->error.status = status;
+    }
+    return 0;
+}
+
+void memo_session_fail(memo_session* s, memo_status status, const char* message) {
+    memo_error error;
+    memset(&error, 0, sizeof error);
+    if (status) (void)memo_error_set(&error, status, "%s", message ? message : "");
+    (void)memoi_session_is_ok(s, status, &error);
+}
+
+/* --- measuring --- */
+
+MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
+    memo_error error;
+    memo_status status;
+    if (s->measured_layer < 0 || s->error.status) return;
+    if (s->desc.computes_on_host) {
+        s->marks_s[mark] = memoi_plan_clock();
+        return;
+    }
+    status = memo_event_record(s->device, s->events[mark], s->desc.compute_stream, &error);
+    (void)memoi_session_is_ok(s, status, &error);
+}
+
+MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what) {
+    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + what);
+}
+
+MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last) {
+    double elapsed_s = 0;
+    memo_error error;
+    memo_status status;
+    if (s->desc.computes_on_host) return s->marks_s[last] - s->marks_s[first];
+    status = memo_event_elapsed(s->device, s->events[first], s->events[last], &elapsed_s, &error);
+    (void)memoi_session_is_ok(s, status, &error);
+    return elapsed_s;
+}
+
+/* --- a micro-batch --- */
+
+int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
+int64_t memo_session_rows(const memo_session* s) { return s->n_rows; }
+
+void* memo_session_address(const memo_session* s, int32_t layer, int32_t tensor) {
+    const memoi_swap_place* place;
+    MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
+    MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
+    place = &s->layout.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    return place->row_bytes ? s->base + place->offset : NULL;
+}
+
+void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
+    void* address = NULL;
+    memo_error error;
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_alloc(s->arena, size_bytes, 0, &address, &error),
+                                  &error);
+    return address;
+}
+
+void memo_session_free(memo_session* s, void* address) {
+    memo_error error;
+    if (!s->error.status && address)
+        (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &error), &error);
+}
+
+/* After an error, and where a micro-batch ends without a backward. */
+MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
+    memo_error error;
+    memo_status status = MEMO_STATUS_OK;
+    if (is_failed) memo_arena_abandon(s->arena);
+    if (s->is_midway && s->swap) status = memo_swap_abandon(s->swap, &error);
+    (void)memoi_session_is_ok(s, status, &error);
+    s->is_running = s->is_midway = 0;
+}
+
+int memo_session_begin(memo_session* s, int64_t n_rows) {
+    memo_error error;
+    memo_status status;
+    if (s->is_running) memoi_session_give_up(s, 1);
+    memset(&s->error, 0, sizeof s->error);
+    s->n_rows = n_rows ? n_rows : s->desc.n_rows;
+    status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, &error) : MEMO_STATUS_OK;
+    if (!status) status = memo_arena_begin(s->arena, &error);
+    s->is_running = memoi_session_is_ok(s, status, &error);
+    return memo_session_computes(s);
+}
+
+memo_status memo_session_end(memo_session* s, memo_error* error) {
+    memo_error own;
+    if (!s->is_running && !s->error.status)
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_end: no micro-batch is under way; call "
+                          "memo_session_begin first");
+    if (s->is_running && !s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_end(s->arena, &own), &own);
+    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
+}
+
+/* In a dry run: names the moment, for plans and pictures. */
+MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) {
+    char text[64];
+    memo_error error;
+    snprintf(text, sizeof text, "layer %d %s", (int)layer, what);
+    (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &error), &error);
+}
+
+/* Every layer call begins so: 1 if the engine is to be called. */
+MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
+    char text[96];
+    if (s->error.status) return 0;
+    if (!s->is_running || layer < 0 || layer >= s->desc.n_layers) {
+        snprintf(text, sizeof text, "memo_session: %s of layer %d of %d, %s", what, (int)layer,
+                 (int)s->desc.n_layers, s->is_running ? "out of range" : "outside begin and end");
+        memo_session_fail(
+            s, s->is_running ? MEMO_STATUS_INVALID_ARGUMENT : MEMO_STATUS_INVALID_STATE, text);
+        return 0;
+    }
+    if (s->is_dry) memoi_session_name(s, layer, what);
+    return !s->is_dry;
+}
+
+int memo_session_forward_begin(memo_session* s, int32_t layer) {
+    memo_error error;
+    if (!memoi_session_enter(s, layer, "forward begin")) return 0;
+    s->is_midway = 1;
+    (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
+    memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
+    return memo_session_computes(s);
+}
+
+void memo_session_forward_end(memo_session* s, int32_t layer) {
+    memo_error error;
+    if (!memoi_session_enter(s, layer, "forward end")) return;
+    memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
+    (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
+}
+
+/* Is it recomputed by a call of its own? */
+MEMOI int memoi_session_recomputes(const memo_session* s, int32_t t) {
+    const memo_tensor* tensor = &s->tensors[t];
+    return !tensor->with && tensor->row_bytes > 0 && tensor->rule <= MEMO_TENSOR_WHOLE;
+}
+
+/* Recomputes what the engine did not bring back; of the measured layer everything. */
+MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
+    int32_t t, first = MEMOI_MARKS_OF_LAYER * s->desc.n_layers;
+    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+        int64_t begin = 0, end = s->n_rows;
+        if (!memoi_session_recomputes(s, t)) continue;
+        if (layer != s->measured_layer) memo_swap_recompute_rows(s->swap, layer, t, &begin, &end);
+        if (begin == end) continue;
+        if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t);
+        s->desc.recompute(s->desc.user, s, layer, t, begin, end);
+        if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t + 1);
+    }
+}
+
+int memo_session_backward_begin(memo_session* s, int32_t layer) {
+    memo_error error;
+    if (!memoi_session_enter(s, layer, "backward begin")) return 0;
+    if (!memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error)) return 0;
+    memoi_session_mark_layer(s, layer, MEMOI_MARK_RECOMPUTE);
+    memoi_session_recompute(s, layer);
+    memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD);
+    return memo_session_computes(s);
+}
+
+void memo_session_backward_end(memo_session* s, int32_t layer) {
+    memo_error error;
+    if (!memoi_session_enter(s, layer, "backward end")) return;
+    memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
+    if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
+        layer == 0)
+        s->is_midway = 0;
+}
+
+/* The step of a trainer that has none of its own. */
+MEMOI void memoi_session_run_layers(memo_session* s) {
+    const memo_session_desc* desc = &s->desc;
+    int32_t layer;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        if (memo_session_forward_begin(s, layer)) desc->forward(desc->user, s, layer);
+        memo_session_forward_end(s, layer);
+    }
+    if (desc->between && memo_session_computes(s)) desc->between(desc->user, s);
+    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+        if (memo_session_backward_begin(s, layer)) desc->backward(desc->user, s, layer);
+        memo_session_backward_end(s, layer);
+    }
+}
+
+memo_status memo_session_run(memo_session* s, int64_t n_rows, memo_error* error) {
+    (void)memo_session_begin(s, n_rows);
+    if (!s->error.status && s->desc.step) s->desc.step(s->desc.user, s);
+    if (!s->error.status && !s->desc.step) memoi_session_run_layers(s);
+    return memo_session_end(s, error);
+}
+
+/* --- stages --- */
+
+MEMOI void memoi_session_clear_stage(memo_session* s) {
+    memo_plan_destroy(s->plan);
+    memo_trace_destroy(s->trace);
+    memoi_swap_layout_free(&s->layout);
+    s->plan = NULL;
+    s->trace = NULL;
+}
+
+/* The engine's memory and what setup requests live as long as the arena. */
+MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
+    void* address = NULL;
+    memo_status status =
+        memo_arena_alloc(s->arena, memoi_max(s->sizes.device_bytes, 1), 0, &address, error);
+    s->base = (char*)address;
+    memset(&s->error, 0, sizeof s->error);
+    if (!status && s->desc.setup) s->desc.setup(s->desc.user, s);
+    if (!status && s->error.status && error) *error = s->error;
+    return status ? status : s->error.status;
+}
+
+/* Runs a micro-batch dry for s->rows, and plans its requests. */
+MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
+    memo_arena_desc dry = memo_arena_desc_default();
+    memo_plan_desc plan_desc = memo_plan_desc_default();
+    memo_status status;
+
+    memoi_session_clear_stage(s);
+    s->swap_desc.rows = s->rows;
+    status = memoi_swap_plan(&s->swap_desc, &s->layout, error);
+    if (status) return status;
+    s->sizes = s->layout.sizes;
+
+    status = memo_trace_create(&s->trace, error);
+    dry.trace = s->trace;
+    if (!status) status = memo_arena_create(&dry, &s->arena, error);
+    s->is_dry = 1;
+    if (!status) status = memoi_session_take(s, error);
+    if (!status) status = memo_session_run(s, 0, error);
+    memo_arena_destroy(s->arena);
+    s->arena = NULL;
+    s->base = NULL;
+    s->is_dry = 0;
+
+    if (!status) status = memo_plan_from_trace(s->trace, 0, &s->plan, error);
+    plan_desc.trace = s->trace;
+    if (!status) status = memo_plan_solve(s->plan, &plan_desc, error);
+    return status;
+}
+
+MEMOI int memoi_session_fits_device(const memo_session* s) {
+    return !s->device_bytes || s->plan->peak_bytes <= s->device_bytes;
+}
+MEMOI int memoi_session_fits_host(const memo_session* s) {
+    return !s->host_bytes || s->sizes.host_bytes <= s->host_bytes;
+}
+
+/* Everything kept, or everything recomputed that can be, with the rest swapped or kept. */
+MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
+    int32_t layer, t;
+    int64_t* rows = s->rows;
+    for (layer = 0; layer < s->desc.n_layers; layer++) {
+        for (t = 0; t < s->desc.n_tensors; t++) {
+            memo_tensor_rule rule = memoi_tensor_rule_of(s->tensors, t);
+            if (rule == MEMO_TENSOR_KEPT)
+                *rows++ = MEMO_ROWS_KEPT;
+            else
+                *rows++ = recomputes && rule != MEMO_TENSOR_SWAPPED ? 0 : rest;
+        }
+    }
+    s->swap_desc.n_host_layers = 0;
+}
+
+/* "needs 13.5 MiB of 12.0 MiB"; in bytes if both would read alike. */
+MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t needed_bytes,
+                                      int64_t there_bytes) {
+    char needed[32], there[32];
+    memoi_bytes_name(needed, (double)needed_bytes);
+    memoi_bytes_name(there, (double)there_bytes);
+    if (strcmp(needed, there))
+        snprintf(buffer, n_buffer, "needs %s of %s", needed, there);
+    else
+        snprintf(buffer, n_buffer, "needs %lld of %lld bytes", (long long)needed_bytes,
+                 (long long)there_bytes);
+    return buffer;
+}
+
+/* Says what the least plans lack. */
+MEMOI memo_status memoi_session_refuse(memo_session* s, memo_error* error) {
+    int64_t peak_bytes[2], host_bytes = 0, others_bytes;
+    char needs[96], activations[32], others[32];
+    memo_status status;
+    int k;
+
+    /* All that can be is recomputed; the rest is swapped, or kept. */
+    for (k = 0; k < 2; k++) {
+        memoi_session_fill(s, 1, k ? MEMO_ROWS_KEPT : s->desc.n_rows);
+        if (k == 0 && s->host_bytes && s->desc.spill_directory) s->swap_desc.n_host_layers = 1;
+        status = memoi_session_stage(s, error);
+        if (status) return status;
+        peak_bytes[k] = s->plan->peak_bytes;
+        if (k == 0) host_bytes = s->sizes.host_bytes;
+    }
+    others_bytes = s->plan->peak_bytes - s->sizes.device_bytes;
+    k = peak_bytes[1] < peak_bytes[0];
+
+    if (s->device_bytes && peak_bytes[k] > s->device_bytes)
+        return memo_error_set(
+            error, MEMO_STATUS_INFEASIBLE,
+            "memo_session_desc.device_bytes: even the least plan %s (%s of activations, %s of "
+            "other buffers); raise device_bytes to %lld, or lower n_rows",
+            memoi_session_needs(needs, sizeof needs, peak_bytes[k] + s->desc.other_device_bytes,
+                                s->device_bytes + s->desc.other_device_bytes),
+            memoi_bytes_name(activations, (double)(peak_bytes[k] - others_bytes)),
+            memoi_bytes_name(others, (double)(others_bytes + s->desc.other_device_bytes)),
+            (long long)(peak_bytes[k] + s->desc.other_device_bytes));
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "memo_session_desc.host_bytes: the least plan %s; raise host_bytes to %lld or device_bytes "
+        "to %lld%s",
+        memoi_session_needs(needs, sizeof needs, host_bytes + s->desc.other_host_bytes,
+                            s->host_bytes + s->desc.other_host_bytes),
+        (long long)(host_bytes + s->desc.other_host_bytes),
+        (long long)(peak_bytes[1] + s->desc.other_device_bytes),
+        s->desc.spill_directory ? ", or lower n_rows" : ", or set spill_directory");
+}
+
+#define MEMOI_SESSION_ROUNDS 8
+
+/* A stage whose rows take the least time by profile and that fits; *fits: 0 if there is none.
+ * Buffers that are not activations take as much whatever the rows, as far as the planner is told;
+ * if the dry run shows otherwise, the planner gets that much less. */
+MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profile, int* fits,
+                                     memo_error* error) {
+    double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
+    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
+    int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
+    memo_swap_desc swap = s->swap_desc;
+    memo_status status;
+    int round;
+
+    *fits = 0;
+    swap.rows = NULL;
+    desc.swap = &swap;
+    desc.recompute_s_per_row = recompute_s_per_row;
+    status = memo_swap_plan_use_profile(&desc, recompute_s_per_row, profile, error);
+    desc.host_bytes = s->host_bytes;
+    if (s->desc.spill_directory && s->host_bytes)
+        desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOI_BYTES_MAX;
+    if (s->device_bytes)
+        desc.device_bytes = s->device_bytes - (s->plan->peak_bytes - s->sizes.device_bytes);
+    for (round = 0; round < MEMOI_SESSION_ROUNDS && !status; round++) {
+        if (s->device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
+        memo_swap_plan_destroy(s->swap_plan);
+        status = memo_plan_swap(&desc, &s->swap_plan, error);
+        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
+        if (status) return status;
+
+        swap = s->swap_desc;
+        swap.rows = NULL;
+        memo_swap_plan_apply(s->swap_plan, &swap);
+        s->swap_desc.n_host_layers = swap.n_host_layers;
+        if (swap.rows)
+            memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
+        else
+            status = memo_swap_fill_rows(&swap, s->rows, error);
+        if (!status) status = memoi_session_stage(s, error);
+        if (status) return status;
+        *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
+        if (*fits) return MEMO_STATUS_OK;
+        desc.device_bytes -= s->plan->peak_bytes - s->device_bytes;
+        swap.rows = NULL;
+    }
+    return status;
+}
+
+/* --- live --- */
+
+/* Setup and steps may still run on the compute stream. */
+MEMOI void memoi_session_close(memo_session* s) {
+    if (s->base && !s->desc.computes_on_host)
+        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    memo_swap_destroy(s->swap);
+    memo_arena_destroy(s->arena);
+    s->swap = NULL;
+    s->arena = NULL;
+    s->base = NULL;
+}
+
+/* Arena and engine of the stage. */
+MEMOI memo_status memoi_session_open(memo_session* s, memo_error* error) {
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_status status;
+    desc.device = s->device;
+    desc.plan = s->plan;
+    status = memo_arena_create(&desc, &s->arena, error);
+    if (!status) status = memoi_session_take(s, error);
+    s->swap_desc.device_memory = s->base;
+    if (!status) status = memo_swap_create(&s->swap_desc, &s->swap, error);
+    return status;
+}
+
+#define MEMOI_SESSION_LEAST_COPY 64
+
+/* Copies and the file, within the budgets and what is really free. */
+MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
+    memo_profile_desc desc = memo_profile_desc_default();
+    int64_t largest_bytes = (int64_t)32 << 20;
+    memo_status status;
+    desc.device = s->device;
+    desc.tensors = s->tensors;
+    desc.n_tensors = s->desc.n_tensors;
+    desc.n_rows = s->desc.n_rows;
+    if (s->host_bytes) desc.spill_directory = s->desc.spill_directory;
+    desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+    if (s->device_bytes) largest_bytes = memoi_min(largest_bytes, s->device_bytes / 4);
+    if (s->host_bytes) largest_bytes = memoi_min(largest_bytes, s->host_bytes / 4);
+    do {
+        desc.largest_copy_bytes = memoi_max(largest_bytes, MEMOI_SESSION_LEAST_COPY);
+        status = memo_profile_measure(&desc, &s->profile, error);
+        largest_bytes /= 4;
+    } while (
+        largest_bytes >= MEMOI_SESSION_LEAST_COPY &&
+        (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY || status == MEMO_STATUS_OUT_OF_HOST_MEMORY));
+    return status;
+}
+
+MEMOI int memoi_session_compare_times(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return x < y ? -1 : x > y;
+}
+
+MEMOI double memoi_session_median(double* times_s, int64_t n) {
+    qsort(times_s, (size_t)n, sizeof *times_s, memoi_session_compare_times);
+    return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
+}
+
+enum { MEMOI_SESSION_REPETITIONS = 3, MEMOI_SESSION_FIGURES = 3 + MEMO_PROFILE_TENSORS_MAX };
+
+/* Runs a micro-batch and reads its marks: medians over layers of forward and backward, the time
+ * between, the recomputation of each tensor.  layers_s: (n_layers). */
+MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
+                                             memo_error* error) {
+    const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
+    const int32_t first = MEMOI_MARKS_OF_LAYER * n;
+    memo_status status = memo_session_run(s, 0, error);
+    int32_t layer, t, k;
+    if (!status && !s->desc.computes_on_host)
+        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+    if (status) return status;
+
+    for (k = 0; k < 2; k++) {
+        const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
+        for (layer = 0; layer < n; layer++)
+            layers_s[layer] = memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
+                                                    MEMOI_MARKS_OF_LAYER * layer + begin + 1);
+        figures_s[k] = memoi_session_median(layers_s, n);
+    }
+    figures_s[2] =
+        memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE);
+    for (t = 0; t < s->desc.n_tensors; t++)
+        if (memoi_session_recomputes(s, t))
+            figures_s[3 + t] = memoi_session_between(s, first + 2 * t, first + 2 * t + 1);
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
+}
+
+/* A median of each figure, from one micro-batch to warm up and a few more. */
+MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s,
+                                               memo_error* error) {
+    double figures_s[MEMOI_SESSION_FIGURES][MEMOI_SESSION_REPETITIONS];
+    double once_s[MEMOI_SESSION_FIGURES], begin_s = memoi_plan_clock();
+    int32_t k, i, n = MEMOI_SESSION_REPETITIONS;
+    memo_status status;
+    memset(once_s, 0, sizeof once_s);
+
+    /* If one micro-batch takes long, its layers are enough. */
+    status = memoi_session_measure_once(s, layers_s, once_s, error);
+    if (memoi_plan_clock() - begin_s > 5) n = 1;
+    if (!status && s->desc.share)
+        status = s->desc.share(s->desc.user, &n, (int64_t)sizeof n, error);
+    for (i = 0; i < n && !status; i++) {
+        status = memoi_session_measure_once(s, layers_s, once_s, error);
+        for (k = 0; k < MEMOI_SESSION_FIGURES; k++) figures_s[k][i] = once_s[k];
+    }
+    if (status) return status;
+
+    s->profile.forward_s = memoi_session_median(figures_s[0], n);
+    s->profile.backward_s = memoi_session_median(figures_s[1], n);
+    s->profile.between_s = memoi_session_median(figures_s[2], n);
+    for (k = 0; k < s->desc.n_tensors; k++)
+        s->profile.tensors[k].recompute_s_per_row =
+            memoi_session_recomputes(s, k)
+                ? memoi_session_median(figures_s[3 + k], n) / (double)s->desc.n_rows
+            : memoi_tensor_rule_of(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
+                                                                       : -1;
+    return MEMO_STATUS_OK;
+}
+
+/* Zeros: memory that was never written may hold numbers that are slow to compute with. */
+MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
+    memo_stream stream = NULL;
+    memo_status status = memo_stream_create(s->device, "clear", 0, &stream, error);
+    if (status) return status;
+    status = memo_fill(s->device, stream, s->base, 0, s->sizes.device_bytes, error);
+    if (!status) status = memo_stream_synchronize(s->device, stream, error);
+    memo_stream_destroy(s->device, stream, NULL);
+    return status;
+}
+
+/* Fills s->profile on the stage, which fits. */
+MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
+    const int32_t n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->desc.n_tensors;
+    double* layers_s = NULL;
+    memo_status status = memoi_session_measure_copies(s, error);
+    int32_t i;
+    if (status) return status;
+
+    /* Marks are events, or times if the calling thread computes. */
+    layers_s = (double*)memoi_calloc(s->desc.n_layers, sizeof(double));
+    s->marks_s = (double*)memoi_calloc(n_marks, sizeof(double));
+    s->events = (memo_event*)memoi_calloc(n_marks, sizeof(memo_event));
+    if (!layers_s || !s->marks_s || !s->events)
+        status = memoi_no_memory(error, "the times of a profile");
+    for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
+        status = memo_event_create(s->device, &s->events[i], error);
+
+    if (!status) status = memoi_session_open(s, error);
+    if (!status) status = memoi_session_clear(s, error);
+    s->measured_layer = s->desc.n_layers / 2;
+    if (!status) status = memoi_session_measure_layers(s, layers_s, error);
+    s->measured_layer = -1;
+
+    memoi_session_close(s);
+    for (i = 0; s->events && i < n_marks; i++)
+        if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
+    MEMO_FREE(s->events);
+    MEMO_FREE(s->marks_s);
+    MEMO_FREE(layers_s);
+    s->events = NULL;
+    s->marks_s = NULL;
+    s->is_profiled = !status;
+    return status;
+}
+
+/* A profile of no device: a plan that fits is all that is wanted of it. */
+MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
+    int32_t t;
+    memset(profile, 0, sizeof *profile);
+    profile->n_rows = s->desc.n_rows;
+    profile->n_tensors = s->desc.n_tensors;
+    profile->forward_s = 1;
+    profile->backward_s = 2;
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        memcpy(profile->tensors[t].name, s->names[t], sizeof s->names[t]);
+        profile->tensors[t].recompute_s_per_row =
+            memoi_tensor_rule_of(s->tensors, t) <= MEMO_TENSOR_WHOLE
+                ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
+                : -1;
+    }
+}
+
+/* --- its file --- */
+
+memo_status memo_session_write(const memo_session* s, const char* path, memo_error* error) {
+    memo_text text;
+    const int64_t* rows = s->rows;
+    int32_t layer, t;
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo session 1\nshape %d %d %lld %lld\nhost_layers %d\n",
+                  (int)s->desc.n_layers, (int)s->desc.n_tensors, (long long)s->desc.n_rows,
+                  (long long)s->desc.tile_rows, (int)s->swap_desc.n_host_layers);
+    for (t = 0; t < s->desc.n_tensors; t++)
+        memo_text_put(&text, "tensor %s %lld\n", s->names[t], (long long)s->tensors[t].row_bytes);
+    for (layer = 0; layer < s->desc.n_layers; layer++) {
+        memo_text_put(&text, "layer");
+        for (t = 0; t < s->desc.n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
+        memo_text_put(&text, "\n");
+    }
+    memoi_frame_finish(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
+    return memo_text_write(&text, path, error);
+}
+
+/* A number of the file that must be the session's. */
+MEMOI memo_status memoi_session_expect(memoi_reader* reader, const char* what, int64_t expected,
+                                       memo_error* error) {
+    int64_t value = 0;
+    memo_status status = memoi_expect_number(reader, what, &value, error);
+    if (!status && value != expected)
+        status = memoi_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "the plan has %lld as %s, the session %lld", (long long)value,
+                                  what, (long long)expected);
+    return status;
+}
+
+MEMOI memo_status memoi_session_parse_line(memo_session* s, memoi_reader* reader, const char* word,
+                                           int64_t length, int64_t line, memo_error* error) {
+    static const char* const kinds[] = {"shape", "host_layers", "tensor", "layer"};
+    const int64_t n_tensors = s->desc.n_tensors;
+    const int kind = line < 2 ? (int)line : line < 2 + n_tensors ? 2 : 3;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t value = 0, t;
+    char shown[40];
+    if (!memoi_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "`%s` here; a session has shape, host_layers, tensors, layers",
+                                memoi_shown(shown, word, length));
+    if (kind == 0) {
+        status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
+        if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
+        if (!status) status = memoi_session_expect(reader, "n_rows", s->desc.n_rows, error);
+        if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
+    } else if (kind == 1) {
+        status = memoi_expect_number(reader, "number of host layers", &value, error);
+        if (!status && (value < 0 || value > s->desc.n_layers))
+            status =
+                memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "no such number of layers");
+        s->swap_desc.n_host_layers = (int32_t)value;
+    } else if (kind == 2) {
+        t = line - 2;
+        if (!memoi_next_word(reader, &word, &length) || !memoi_word_is(word, length, s->names[t]))
+            return memoi_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "tensor %lld of the session is `%s`", (long long)t,
+                                    s->names[t]);
+        status = memoi_session_expect(reader, "row_bytes", s->tensors[t].row_bytes, error);
+    } else {
+        int64_t* rows = s->rows + (line - 2 - n_tensors) * n_tensors;
+        for (t = 0; t < n_tensors && !status; t++)
+            status = memoi_expect_number(reader, "number of rows", &rows[t], error);
+    }
+    return status ? status : memoi_expect_line_end(reader, error);
+}
+
+MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
+    memoi_reader reader, last_line;
+    const char* word;
+    char* text = NULL;
+    int64_t n_bytes = 0, length, count = 0, n_lines = 0;
+    memo_status status = memoi_read_file(s->desc.plan_path, &text, &n_bytes, error);
+    if (status) return status;
+    memoi_reader_init(&reader, s->desc.plan_path, text, n_bytes);
+    if (!memoi_next_content(&reader, &word, &length) || !memoi_word_is(word, length, "memo"))
+        status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+                                  "a session begins with `memo session 1`");
+    if (!status) status = memoi_frame_open(&reader, "session", error);
+    if (!status) status = memoi_frame_close(&reader, text, &count, &last_line, error);
+    while (!status && memoi_next_content(&reader, &word, &length))
+        status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
+    if (!status &&
+        (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
+        status = memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+                                  "wrong count: %lld stated, %lld lines above", (long long)count,
+                                  (long long)n_lines);
+    MEMO_FREE(text);
+    return status;
+}
+
+/* --- what was chosen, in words --- */
+
+MEMOI int64_t memoi_session_tiles(const memo_session* s, int32_t layer, int32_t t) {
+    int64_t rows = s->rows[(int64_t)layer * s->desc.n_tensors + t];
+    int64_t tile_rows = memoi_swap_tile_rows(&s->swap_desc);
+    return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
+}
+
+/* Are tensors a and b alike in every layer?  A short last tile counts as one. */
+MEMOI int memoi_session_are_alike(const memo_session* s, int32_t a, int32_t b) {
+    int32_t layer;
+    for (layer = 0; layer < s->desc.n_layers; layer++)
+        if (memoi_session_tiles(s, layer, a) != memoi_session_tiles(s, layer, b)) return 0;
+    return 1;
+}
+
+/* A line for neighbouring layers and for tensors that are alike. */
+MEMOI void memoi_session_put_rows(const memo_session* s, memo_text* text) {
+    int32_t t, other, layer, first;
+    memo_text_put(text,
+                  "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
+                  (long long)s->desc.n_rows, (long long)memoi_swap_tile_rows(&s->swap_desc));
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        for (other = 0; other < t && !memoi_session_are_alike(s, other, t); other++) {
+        }
+        if (other < t || !s->tensors[t].row_bytes) continue;
+        for (first = 0; first < s->desc.n_layers; first = layer) {
+            int64_t rows = s->rows[(int64_t)first * s->desc.n_tensors + t];
+            int64_t kept = rows < 0 ? s->desc.n_rows : 0, swapped = rows < 0 ? 0 : rows;
+            char layers[48];
+            for (layer = first + 1;
+                 layer < s->desc.n_layers &&
+                 memoi_session_tiles(s, layer, t) == memoi_session_tiles(s, first, t);
+                 layer++) {
+            }
+            snprintf(layers, sizeof layers, layer - first > 1 ? "%d-%d" : "%d", (int)first,
+                     (int)layer - 1);
+            memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
+                          (long long)swapped, (long long)(s->desc.n_rows - kept - swapped));
+            for (other = t; other < s->desc.n_tensors; other++)
+                if (s->tensors[other].row_bytes && memoi_session_are_alike(s, other, t))
+                    memo_text_put(text, "%s%s", other == t ? "" : ", ", s->names[other]);
+            memo_text_put(text, "\n");
+        }
+    }
+}
+
+void memo_session_put_report(const memo_session* s, memo_text* text) {
+    const memo_swap_plan* plan = s->swap_plan;
+    memo_session_info info;
+    char bytes[32];
+    memo_session_get_info(s, &info);
+    if (s->sizes.n_swapped_layers || plan) memoi_session_put_rows(s, text);
+    if (plan) memo_text_put(text, "limit     %s\n", plan->reason);
+    if (plan && s->is_profiled) {
+        memo_text_put(text,
+                      "predicted %.1f ms a micro-batch, of which %.1f ms stalled and %.1f ms "
+                      "recomputing",
+                      1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);
+        if (plan->rows && plan->alpha >= 0)
+            memo_text_put(text, "; %.1f ms with the best single alpha, %.4g",
+                          1e3 * plan->alpha_step_s, plan->alpha);
+        memo_text_put(text, "\n");
+    }
+
+    if (!s->sizes.n_swapped_layers && !plan)
+        memo_text_put(text, "keep      every tensor stays on the device\n");
+
+    /* Where it all goes. */
+    memo_text_put(text, "plan      device %s", memoi_bytes_name(bytes, (double)info.device_bytes));
+    if (s->device_bytes)
+        memo_text_put(
+            text, " of %s",
+            memoi_bytes_name(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
+    memo_text_put(text, " (%lld buffers, %s", (long long)s->plan->n_buffers,
+                  s->plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
+    if (s->plan->proof != MEMO_PROOF_OPTIMAL)
+        memo_text_put(text, "%s", memoi_bytes_name(bytes, (double)s->plan->lower_bound_bytes));
+    memo_text_put(text, "), host %s", memoi_bytes_name(bytes, (double)info.host_bytes));
+    if (s->host_bytes)
+        memo_text_put(text, " of %s",
+                      memoi_bytes_name(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
+    memo_text_put(text, ", %s moved each way",
+                  memoi_bytes_name(bytes, (double)s->sizes.swapped_bytes));
+    if (s->sizes.n_spilled_layers)
+        memo_text_put(text, ", %d layers through a file of %s", (int)s->sizes.n_spilled_layers,
+                      memoi_bytes_name(bytes, (double)s->sizes.spill_bytes));
+    memo_text_put(text, "\n");
+}
+
+void memo_session_get_info(const memo_session* s, memo_session_info* info) {
+    memset(info, 0, sizeof *info);
+    info->rows = s->rows;
+    info->n_host_layers = s->swap_desc.n_host_layers;
+    info->sizes = s->sizes;
+    info->device_bytes = s->plan->peak_bytes + s->desc.other_device_bytes;
+    info->host_bytes = s->sizes.host_bytes + s->desc.other_host_bytes;
+    info->trace = s->trace;
+    info->plan = s->plan;
+    info->profile = s->is_profiled ? &s->profile : NULL;
+    info->swap_plan = s->swap_plan;
+    info->device = s->device;
+    info->arena = s->arena;
+    info->swap = s->swap;
+}
+
+/* --- life --- */
+
+void memo_session_destroy(memo_session* s) {
+    if (!s) return;
+    memoi_session_close(s);
+    memoi_session_clear_stage(s);
+    memo_swap_plan_destroy(s->swap_plan);
+    MEMO_FREE(s->rows);
+#ifndef MEMO_NO_HOST_DEVICE
+    memo_host_device_destroy(s->own_device);
+#endif
+    MEMO_FREE(s);
+}
+
+MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_error* error) {
+    const char* field = NULL;
+    int32_t t;
+    if (desc->n_tensors < 1 || desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || !desc->tensors)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_session_desc.tensors: %d tensors; give 1 to %d",
+                              (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
+    if (desc->n_layers < 1) field = "n_layers must be 1 or more";
+    if (desc->n_rows < 1) field = "n_rows must be 1 or more";
+    if (!desc->step && (!desc->forward || !desc->backward))
+        field = "set step, or forward and backward";
+    if (desc->device_bytes < 0 || desc->other_device_bytes < 0 || desc->host_bytes < 0 ||
+        desc->other_host_bytes < 0 || desc->disk_bytes < 0)
+        field = "budgets must not be negative";
+    if (desc->device_bytes && desc->other_device_bytes >= desc->device_bytes)
+        field = "other_device_bytes leaves nothing of device_bytes";
+    if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
+        field = "other_host_bytes leaves nothing of host_bytes";
+    for (t = 0; t < desc->n_tensors && !field; t++) {
+        memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
+        if (status) return status;
+        if (!desc->recompute && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
+            field = "recompute must be set, since a tensor is ROWS or WHOLE";
+    }
+    if (!field) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_session_desc: %s", field);
+}
+
+/* The desc as the session uses it. */
+MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
+                                          memo_error* error) {
+    memo_swap_desc* swap = &s->swap_desc;
+    int64_t total_bytes = 0;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    s->desc = *desc;
+    s->measured_layer = -1;
+    for (t = 0; t < desc->n_tensors; t++) {
+        s->tensors[t] = desc->tensors[t];
+        snprintf(s->names[t], sizeof s->names[t], "%s", desc->tensors[t].name);
+        s->tensors[t].name = s->names[t];
+    }
+
+    /* The device, and what is free there. */
+    s->device = desc->device;
+#ifndef MEMO_NO_HOST_DEVICE
+    if (!s->device) {
+        memo_host_device_desc host = memo_host_device_desc_default();
+        status = memo_host_device_create(&host, &s->own_device, error);
+        s->device = s->own_device;
+        s->desc.computes_on_host = 1;
+    }
+#endif
+    if (!s->device && !status)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_session_desc.device: must be set, since MEMO_NO_HOST_DEVICE "
+                              "leaves the host device out");
+    s->device_bytes = desc->device_bytes - desc->other_device_bytes;
+    s->host_bytes = desc->host_bytes - desc->other_host_bytes;
+    if (!status && !desc->device_bytes)
+        status = memo_memory_info(s->device, &s->device_bytes, &total_bytes, error);
+    if (!status && !desc->device_bytes)
+        s->device_bytes = total_bytes == MEMOI_BYTES_MAX ? 0 /* a device without a limit */
+                                                         : memoi_max(s->device_bytes, 1);
+
+    *swap = memo_swap_desc_default();
+    swap->device = s->device;
+    swap->compute_stream = desc->compute_stream;
+    swap->computes_on_host = s->desc.computes_on_host;
+    swap->tensors = s->tensors;
+    swap->n_tensors = desc->n_tensors;
+    swap->n_layers = desc->n_layers;
+    swap->n_rows = desc->n_rows;
+    swap->tile_rows = desc->tile_rows;
+    swap->spill_directory = desc->spill_directory;
+    swap->spill_bytes_per_s = desc->spill_bytes_per_s;
+    swap->is_timed = desc->is_timed;
+    return status ? status : memoi_swap_check_desc(swap, error);
+}
+
+/* Rows that were given, by the desc or a file. */
+MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
+    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
+    memo_status status = MEMO_STATUS_OK;
+    if (s->desc.rows)
+        memcpy(s->rows, s->desc.rows, (size_t)n_cells * sizeof *s->rows);
+    else
+        status = memoi_session_read(s, error);
+    s->swap_desc.rows = s->rows;
+    if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
+        status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
+    if (!status) status = memoi_session_stage(s, error);
+    if (!status && !(memoi_session_fits_device(s) && memoi_session_fits_host(s))) {
+        const int is_device = !memoi_session_fits_device(s);
+        char needs[96];
+        status = memo_error_set(
+            error, MEMO_STATUS_INFEASIBLE, "memo_session_desc.%s: the given table of rows %s",
+            is_device ? "device_bytes" : "host_bytes",
+            memoi_session_needs(needs, sizeof needs,
+                                is_device ? s->plan->peak_bytes : s->sizes.host_bytes,
+                                is_device ? s->device_bytes : s->host_bytes));
+    }
+    return status;
+}
+
+/* Leaves a stage that fits. */
+MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
+    memo_status status;
+    int fits;
+
+    memoi_session_log(s, "session: a dry run with every tensor kept");
+    memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
+    status = memoi_session_stage(s, error);
+    if (status || memoi_session_fits_device(s)) return status;
+
+    if (s->desc.profile) {
+        s->profile = *s->desc.profile;
+        s->is_profiled = 1;
+    } else {
+        memo_profile estimate;
+        memoi_session_log(s, "session: planning rows to measure on");
+        memoi_session_estimate(s, &estimate);
+        status = memoi_session_plan(s, &estimate, &fits, error);
+        if (!status && !fits) status = memoi_session_refuse(s, error);
+        if (!status) memoi_session_log(s, "session: measuring copies, layers and recomputation");
+        if (!status) status = memoi_session_measure(s, error);
+    }
+    if (!status && s->desc.share)
+        status = s->desc.share(s->desc.user, &s->profile, (int64_t)sizeof s->profile, error);
+    if (status) return status;
+
+    memoi_session_log(s, "session: planning rows and addresses");
+    status = memoi_session_plan(s, &s->profile, &fits, error);
+    return status || fits ? status : memoi_session_refuse(s, error);
+}
+
+/* All ranks take rank 0's rows, and its refusal. */
+MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_error* error) {
+    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
+    struct {
+        int32_t status, n_host_layers;
+    } first;
+    memo_status shared;
+    if (!s->desc.share) return status;
+    first.status = (int32_t)status;
+    first.n_host_layers = s->swap_desc.n_host_layers;
+    shared = s->desc.share(s->desc.user, &first, (int64_t)sizeof first, error);
+    if (!shared)
+        shared = s->desc.share(s->desc.user, s->rows, n_cells * (int64_t)sizeof *s->rows, error);
+    if (shared || status) return status ? status : shared;
+    if (first.status)
+        return memo_error_set(error, (memo_status)first.status,
+                              "memo_session_create: rank 0 found no plan; see its message");
+    s->swap_desc.n_host_layers = first.n_host_layers;
+    status = memoi_session_stage(s, error);
+    if (!status && !memoi_session_fits_device(s)) status = memoi_session_refuse(s, error);
+    return status;
+}
+
+memo_status memo_session_create(const memo_session_desc* desc, memo_session** result,
+                                memo_error* error) {
+    memo_session* s;
+    memo_status status = memoi_session_check_desc(desc, error);
+    *result = NULL;
+    if (status) return status;
+    s = (memo_session*)memoi_calloc(1, sizeof *s);
+    if (!s) return memoi_no_memory(error, "a session");
+    status = memoi_session_take_desc(s, desc, error);
+    if (!status) {
+        s->rows =
+            (int64_t*)memoi_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof *s->rows);
+        if (!s->rows) status = memoi_no_memory(error, "the rows of a session");
+    }
+
+    if (!status && (desc->rows || desc->plan_path))
+        status = memoi_session_follow(s, error);
+    else if (!status)
+        status = memoi_session_agree(s, memoi_session_choose(s, error), error);
+    if (!status) status = memoi_session_open(s, error);
+    if (status) {
+        memo_session_destroy(s);
+        return status;
+    }
+    *result = s;
+    return MEMO_STATUS_OK;
 }
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */
