@@ -8708,7 +8708,8 @@ void memo_session_put_report(const memo_session* s, memo_text* text) {
         memo_text_put(
             text, " of %s",
             memoi_bytes_name(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
-    memo_text_put(text, " (%lld buffers, %s", (long long)s->plan->n_buffers,
+    memo_text_put(text, " (%lld buffer%s, %s", (long long)s->plan->n_buffers,
+                  s->plan->n_buffers == 1 ? "" : "s",
                   s->plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
     if (s->plan->proof != MEMO_PROOF_OPTIMAL)
         memo_text_put(text, "%s", memoi_bytes_name(bytes, (double)s->plan->lower_bound_bytes));

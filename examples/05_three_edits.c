@@ -7,14 +7,15 @@
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/05_three_edits.c -o 05_three_edits -lpthread -lm
- * Expected output (rows and times are the machine's own):
- *     plan      device 4.5 MiB (1 buffers, optimal), host 0 B, 0 B moved each way
+ * Expected output:
+ *     keep      every tensor stays on the device
+ *     plan      device 4.5 MiB (1 buffer, optimal), host 0 B, 0 B moved each way
  *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64
  *               0-7          0      512           0   inp
  *               0-7          0        0         512   hidden, gelu
  *     limit     ...
- *     predicted 110.2 ms a micro-batch, of which 0.0 ms stalled and 20.1 ms recomputing; ...
- *     plan      device 704 KiB of 1.0 MiB (1 buffers, optimal), host 384 KiB, 384 KiB moved each way
+ *     predicted ... ms a micro-batch, of which ... ms stalled and ... ms recomputing; ...
+ *     plan      device 640 KiB of 640 KiB (1 buffer, optimal), host 384 KiB, 384 KiB moved each way
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION
@@ -115,7 +116,7 @@ int main(void) {
     for (int i = 0; i < L * 2 * 4 * C * C; i++) p[i] = 0.05f * cosf(37.0f * (float)i);
     if (train(0, 3, &error)) goto failed; /* no budget: everything is kept */
     memcpy(kept, grads, sizeof kept);
-    if (train(1 << 20, 3, &error)) goto failed;
+    if (train(640 << 10, 3, &error)) goto failed; /* the least that it can do with */
     printf("gradients %s\n", memcmp(kept, grads, sizeof kept) ? "differ" : "bitwise the same");
     return memcmp(kept, grads, sizeof kept) != 0;
 failed:

@@ -1,0 +1,169 @@
+/* 05_three_edits.cu - examples/05_three_edits.c on a GPU: the same three edits, on a stream.
+ *
+ * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2.  It runs twice, with and
+ * without a budget, and compares the gradients.
+ *
+ * Build:
+ *     nvcc -arch=native -I. examples/05_three_edits.cu -o 05_three_edits
+ * Expected output (the plan within the budget is the machine's own; not run on a GPU yet):
+ *     keep      every tensor stays on the device
+ *     plan      device 344 MiB of ... (2 buffers, optimal), host 0 B, 0 B moved each way
+ *     rows      layers    kept  swapped  recomputed   of 4096 in tiles of 256
+ *               ...
+ *     plan      device ... of 128 MiB (..., optimal), host ..., ... moved each way
+ *     gradients bitwise the same
+ */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_CUDA_IMPLEMENTATION
+#include "memo_plan.h"
+#include "memo_cuda.cuh"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { L = 8, T = 4096, C = 256, TILE = 256 }; /* layers, tokens, channels, rows of a tile */
+enum { W = 4 * C * C, N_PARAMS = 2 * L * W };  /* W1 (C, 4C) and W2 (4C, C) of each layer */
+static float *params, *grads;                  /* (L, 2, W) */
+static float *out, *dout, *dhidden;            /* between layers (T, C), (T, C); (T, 4C) */
+static cudaStream_t stream;
+
+/* Edit 1: describe a layer's activations.  They were float* acts, 9 C a token. */
+enum { INP, HIDDEN, GELU, N_ACTS };
+static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},  /* (T, C) */
+                                         {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0}, /* (T, 4C) */
+                                         {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};  /* (T, 4C) */
+#define ACT(l, act) ((float*)memo_session_address(session, l, act)) /* was acts + l * size */
+
+/* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  A thread an element,
+ * so that a row has the same bits whatever rows are computed with it. */
+__global__ static void product(float* c, const float* a, int ta, const float* b, int tb, int m,
+                               int n, int k, float beta) {
+    const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int64_t i = at / n, j = at % n;
+    float sum = 0;
+    if (i >= m) return;
+    for (int64_t r = 0; r < k; r++)
+        sum += (ta ? a[r * m + i] : a[i * k + r]) * (tb ? b[j * k + r] : b[r * n + j]);
+    c[at] = beta * c[at] + sum;
+}
+__global__ static void gelu_of(float* gelu, const float* hidden) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    gelu[i] = hidden[i] / (1 + expf(-hidden[i]));
+}
+__global__ static void gelu_gradient(float* d, const float* hidden) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const float s = 1 / (1 + expf(-hidden[i]));
+    d[i] *= s * (1 + hidden[i] * (1 - s));
+}
+__global__ static void fill(float* to, float size, float step) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    to[i] = size * cosf(step * (float)i);
+}
+static unsigned int blocks(int64_t n) { return (unsigned int)(n / 256); } /* all sizes divide */
+
+static void hidden_forward(memo_session* session, int32_t l, int64_t begin, int64_t end) {
+    product<<<blocks((end - begin) * 4 * C), 256, 0, stream>>>(
+        ACT(l, HIDDEN) + begin * 4 * C, ACT(l, INP) + begin * C, 0, params + 2 * l * W, 0,
+        (int)(end - begin), 4 * C, C, 0);
+}
+static void gelu_forward(memo_session* session, int32_t l, int64_t begin, int64_t end) {
+    gelu_of<<<blocks((end - begin) * 4 * C), 256, 0, stream>>>(ACT(l, GELU) + begin * 4 * C,
+                                                               ACT(l, HIDDEN) + begin * 4 * C);
+}
+
+/* Edit 2: the layers take their addresses from the session, and one function computes rows again. */
+static void forward(void* user, memo_session* session, int32_t l) {
+    (void)user;
+    if (l == 0) {
+        fill<<<blocks(T * C), 256, 0, stream>>>(out, 1, 0.7f);
+        fill<<<blocks(T * C), 256, 0, stream>>>(dout, 1.0f / T, 0);
+    }
+    cudaMemcpyAsync(ACT(l, INP), out, sizeof(float) * T * C, cudaMemcpyDeviceToDevice, stream);
+    hidden_forward(session, l, 0, T);
+    gelu_forward(session, l, 0, T);
+    product<<<blocks(T * C), 256, 0, stream>>>(out, ACT(l, GELU), 0, params + (2 * l + 1) * W, 0, T,
+                                               C, 4 * C, 1);
+}
+
+static void recompute(void* user, memo_session* session, int32_t l, int32_t act, int64_t begin,
+                      int64_t end) {
+    (void)user;
+    if (act == HIDDEN) hidden_forward(session, l, begin, end);
+    if (act == GELU) gelu_forward(session, l, begin, end);
+}
+
+static void backward(void* user, memo_session* session, int32_t l) {
+    const float *w1 = params + 2 * l * W, *w2 = w1 + W;
+    float *dw1 = grads + 2 * l * W, *dw2 = dw1 + W;
+    (void)user;
+    product<<<blocks(W), 256, 0, stream>>>(dw2, ACT(l, GELU), 1, dout, 0, 4 * C, C, T, 1);
+    product<<<blocks(T * 4 * C), 256, 0, stream>>>(dhidden, dout, 0, w2, 1, T, 4 * C, C, 0);
+    gelu_gradient<<<blocks(T * 4 * C), 256, 0, stream>>>(dhidden, ACT(l, HIDDEN));
+    product<<<blocks(W), 256, 0, stream>>>(dw1, ACT(l, INP), 1, dhidden, 0, C, 4 * C, T, 1);
+    product<<<blocks(T * C), 256, 0, stream>>>(dout, dhidden, 0, w1, 1, T, C, 4 * C, 1);
+}
+
+/* What lives as long as the session; it was cudaMalloc. */
+static void setup(void* user, memo_session* session) {
+    (void)user;
+    params = (float*)memo_session_alloc(session, sizeof(float) * N_PARAMS);
+    grads = (float*)memo_session_alloc(session, sizeof(float) * N_PARAMS);
+    out = (float*)memo_session_alloc(session, sizeof(float) * T * C);
+    dout = (float*)memo_session_alloc(session, sizeof(float) * T * C);
+    dhidden = (float*)memo_session_alloc(session, sizeof(float) * T * 4 * C);
+    if (!memo_session_computes(session)) return; /* a dry run */
+    fill<<<blocks(N_PARAMS), 256, 0, stream>>>(params, 0.05f, 37);
+}
+
+/* Edit 3: create the session and run. */
+static memo_status train(const memo_device* device, memo_stream compute, int64_t device_bytes,
+                         float* gradients, memo_error* error) {
+    memo_session_desc desc = memo_session_desc_default();
+    memo_session* session;
+    memo_text report = {NULL, 0, 0, 0};
+    memo_status status;
+    desc.device = device, desc.compute_stream = compute;
+    desc.tensors = acts, desc.n_tensors = N_ACTS;
+    desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
+    desc.setup = setup, desc.forward = forward, desc.backward = backward,
+    desc.recompute = recompute;
+    desc.device_bytes = device_bytes;
+    if ((status = memo_session_create(&desc, &session, error))) return status;
+    memo_session_put_report(session, &report);
+    status = memo_text_write(&report, "-", error);
+    cudaMemsetAsync(grads, 0, sizeof(float) * N_PARAMS, stream);
+    for (int i = 0; i < 3 && !status; i++) status = memo_session_run(session, 0, error);
+    if (!status)
+        status = memo_copy(device, compute, MEMO_COPY_TO_HOST, gradients, grads,
+                           sizeof(float) * N_PARAMS, error);
+    if (!status) status = memo_stream_synchronize(device, compute, error);
+    memo_session_destroy(session);
+    return status ? status : memo_cuda_check(cudaGetLastError(), "the kernels", error);
+}
+
+int main(void) {
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* device = NULL;
+    memo_stream compute = NULL;
+    memo_error error;
+    float* gradients[2] = {(float*)malloc(sizeof(float) * N_PARAMS),
+                           (float*)malloc(sizeof(float) * N_PARAMS)};
+    int differ = 1, failed = !gradients[0] || !gradients[1];
+    snprintf(error.message, sizeof error.message, "no host memory");
+    failed = failed || memo_cuda_device_create(&desc, &device, &error) ||
+             memo_stream_create(device, "compute", 0, &compute, &error);
+    stream = memo_cuda_stream(compute);
+    failed = failed || train(device, compute, 0, gradients[0], &error) || /* no budget: all kept */
+             train(device, compute, (int64_t)128 << 20, gradients[1], &error);
+    if (failed) {
+        fprintf(stderr, "05_three_edits: %s\n", error.message);
+    } else {
+        differ = memcmp(gradients[0], gradients[1], sizeof(float) * N_PARAMS) != 0;
+        printf("gradients %s\n", differ ? "differ" : "bitwise the same");
+    }
+    if (compute) memo_stream_destroy(device, compute, NULL);
+    memo_cuda_device_destroy(device);
+    free(gradients[0]);
+    free(gradients[1]);
+    return differ;
+}
