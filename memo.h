@@ -935,7 +935,7 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
  * backslash; in quotes it is never a keyword or a number.  Streams and buffers are declared before
  * they are used; a buffer declared again is another one from there on.  A written operation takes
  * its duration and the time of its bytes on a link of its own; links, memory and measured times are
- * left out.  Paths and errors: as for traces; streams of one name are INVALID_ARGUMENT to write. */
+ * left out; later streams of one name get a number.  Paths and errors: as for traces. */
 MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
@@ -8823,6 +8823,17 @@ MEMOI void memoi_put_name(memo_text* text, const char* name) {
     memo_text_put(text, "\"");
 }
 
+/* Streams of one name would be one to the reader: the later ones get their number behind it. */
+MEMOI void memoi_put_stream_name(memo_text* text, const memo_schedule* schedule, int32_t stream) {
+    const char* name = memoi_stream_name(schedule, stream);
+    int32_t i = 0;
+    while (strcmp(name, memoi_stream_name(schedule, i))) i++;
+    memoi_put_name(text, name);
+    if (i == stream) return;
+    text->n_bytes -= text->failed ? 0 : 1; /* the quote goes behind the number */
+    memo_text_put(text, " #%d\"", (int)stream);
+}
+
 MEMOI void memoi_put_op_line(memo_text* text, const memo_schedule* schedule, const memo_op* op) {
     static const char* const kinds[] = {"run", "record", "wait", "sync"};
     const memo_range* ranges = schedule->ranges + op->first_range;
@@ -8835,7 +8846,7 @@ MEMOI void memoi_put_op_line(memo_text* text, const memo_schedule* schedule, con
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
     if (op->event >= 0) memoi_put_name(text, memoi_event_name(schedule, op->event, number));
     for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
-        memoi_put_name(text, memoi_stream_name(schedule, memoi_op_stream(schedule, op, k)));
+        memoi_put_stream_name(text, schedule, memoi_op_stream(schedule, op, k));
     for (k = 0; k < op->n_reads + op->n_writes; k++)
         memo_text_put(text, "%s 0x%llx..0x%llx",
                       k == op->n_reads ? " writes"
@@ -8852,20 +8863,12 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     const memoi_room* room = &memoi_rooms_of(schedule)->named;
     const memoi_named* named = (const memoi_named*)room->data;
     memo_text text;
-    int64_t i, k;
-    for (i = 0; i < schedule->n_streams; i++)
-        for (k = 0; k < i; k++)
-            if (!strcmp(memoi_stream_name(schedule, (int32_t)i),
-                        memoi_stream_name(schedule, (int32_t)k)))
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "streams %d and %d are both called `%.60s`; the file needs "
-                                      "names of their own",
-                                      (int)k, (int)i, memoi_stream_name(schedule, (int32_t)i));
+    int64_t i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo schedule 1 %lld\n", (long long)schedule->n_ops);
     for (i = 0; i < schedule->n_streams; i++) {
         memo_text_put(&text, "stream");
-        memoi_put_name(&text, memoi_stream_name(schedule, (int32_t)i));
+        memoi_put_stream_name(&text, schedule, (int32_t)i);
         memo_text_put(&text, "\n");
     }
     for (i = 0; i < room->n; i++) {
@@ -9179,7 +9182,7 @@ MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_
 MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
                                          memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memoi_recorded_event* known;
+    memoi_recorded_event* known = NULL;
     memo_status status;
     int32_t index;
     status = memoi_recorder_stream(r, stream, &index, error);
@@ -9197,7 +9200,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
                                        memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memoi_recorded_event* known;
+    memoi_recorded_event* known = NULL;
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_event_wait(&r->inner, event, stream, error);
@@ -9217,7 +9220,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
 
 /* The host has seen that event is done. */
 MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_error* error) {
-    memoi_recorded_event* known;
+    memoi_recorded_event* known = NULL;
     memo_status status = memoi_recorder_event(r, event, &known, error);
     if (!status && known->is_outside) return MEMO_STATUS_OK;
     if (!status) status = memoi_recorder_reserve_timing(r, error);

@@ -9,6 +9,7 @@
  * Try:     build/examples/check_schedule tests/races/torchtune-1867.faulty.schedule --svg race.svg */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
+#include "same_file.h"
 
 typedef struct options {
     const char *file, *svg, *chrome; /* NULL: not asked for */
@@ -52,10 +53,11 @@ static int parse_options(int argc, char** argv, options* o) {
         }
     }
     if (!o->file) return refuse("no FILE", NULL);
-    if (o->svg && !strcmp(o->svg, o->file)) return refuse("an output would replace FILE:", o->svg);
-    if (o->chrome && !strcmp(o->chrome, o->file))
+    if (o->svg && is_same_file(o->svg, o->file))
+        return refuse("an output would replace FILE:", o->svg);
+    if (o->chrome && is_same_file(o->chrome, o->file))
         return refuse("an output would replace FILE:", o->chrome);
-    if (o->svg && o->chrome && !strcmp(o->svg, o->chrome))
+    if (o->svg && o->chrome && is_same_file(o->svg, o->chrome))
         return refuse("two outputs go to", o->svg);
     return 0;
 }
