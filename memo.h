@@ -832,14 +832,14 @@ MEMO_API memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t e
 /* The name of an operation, or of a record, wait or sync; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
-/* Gives an operation (RUN) another name, and bytes a name that diagnoses use instead of addresses.
+/* Renames an operation (RUN); names bytes, so that diagnoses do not show addresses.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
                                            memo_error* error);
 MEMO_API memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
                                               const char* name, memo_error* error);
-/* An entry of ops in words, cut to n_bytes: `"gemm" (operation 7, on compute)`, `wait for event 3
- * (operation 8, on compute)`.  Returns buffer. */
+/* An entry of ops in words, truncated to n_bytes: `"gemm" (operation 7, on compute)`, `wait for
+ * event 3 (operation 8, on compute)`.  Returns buffer. */
 MEMO_API const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
                                             size_t n_bytes);
 
@@ -871,9 +871,9 @@ typedef struct memo_check {
 MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
-/* A race of this schedule as a diagnosis: both operations and the bytes, why no path leads from the
- * first to the second, the last wait of the second's stream, and which wait is missing.  Cut to
- * n_bytes; 512 hold usual names.  Returns buffer. */
+/* A race in words: both operations and the bytes, why no path leads from the first to the second,
+ * and which wait is missing.  Truncated to n_bytes; 512 are enough for usual names.  Returns buffer.
+ */
 MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race,
                                        char* buffer, size_t n_bytes);
 
@@ -919,23 +919,23 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
 
 /* Files.  Text, in the order of enqueueing:
  *
- *   memo schedule 1 [OPERATIONS]      where their number is given, a file cut short is refused
+ *   memo schedule 1 [OPERATIONS]      with the number of operations, a truncated file is refused
  *   # comment
  *   stream NAME
- *   buffer NAME BYTES                 behind all buffers above, the first at 0
+ *   buffer NAME BYTES                 placed after all buffers above, from 0
  *   buffer NAME RANGE                 another name for these bytes
  *   run NAME STREAM... [reads RANGE...] [writes RANGE...] [takes NANOSECONDS]
  *   record EVENT STREAM
  *   wait EVENT STREAM
- *   sync STREAM                       the host waits for all of the stream,
- *   sync event EVENT                  for the latest record of the event
+ *   sync STREAM                       the host waits for all of the stream
+ *   sync event EVENT                  the host waits for the latest record of the event
  *
- * A RANGE is A..B (bytes [A, B), decimal or hexadecimal behind 0x), the NAME of a buffer, or
- * NAME+A..B inside it.  A name is a word, or stands in double quotes, with \ before a quote or a
- * backslash; in quotes it is never a keyword or a number.  Streams and buffers are declared before
- * they are used; a buffer declared again is another one from there on.  A written operation takes
- * its duration and the time of its bytes on a link of its own; links, memory and measured times are
- * left out; later streams of one name get a number.  Paths and errors: as for traces. */
+ * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
+ * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash;
+ * quoted, it is never a keyword or a number.  Declare streams and buffers before their use; a buffer
+ * may be declared again.  memo_schedule_write keeps names, order, ranges and durations; the bytes on
+ * a link become time, the rest is left out.  Of streams with the same name, the later ones get their
+ * number appended.  Paths and errors: as for traces. */
 MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
@@ -960,16 +960,17 @@ MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, cons
  *
  * A stream that was not made through the recorder is called "stream K" until it is named.
  *
- * A trainer that calls CUDA itself is recorded too.  A memo_stream is a cudaStream_t and a memo_event
- * a cudaEvent_t: its own record becomes memo_event_record(device, (memo_event)e, (memo_stream)s,
- * &error), its waits and copies likewise, and one line goes before each launch:
+ * A trainer with streams and events of its own is recorded too: on CUDA a memo_stream is a
+ * cudaStream_t and a memo_event a cudaEvent_t.  Copies, records and waits go through the recorder's
+ * device instead of CUDA, and one line announces each launch:
  *
+ *   memo_event_wait(device, (memo_event)loaded, (memo_stream)s, &error);
  *   MEMO_ANNOTATE(device, (memo_stream)s, "relu", &error, memo_reads(x, n), memo_writes(y, n));
  *   relu<<<blocks, threads, 0, s>>>(y, x);
  *
- * memo_schedule_write then gives build/examples/check_schedule a file. */
+ * Check the schedule in the program, or write it to a file for build/examples/check_schedule. */
 
-/* Bytes that a launch reads or writes (or both: then they are written). */
+/* Bytes that a launch reads, or that it writes (and perhaps reads). */
 typedef struct memo_access {
     memo_range bytes;
     int32_t is_written;
@@ -989,15 +990,14 @@ static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
     return memo_access_of(address, size_bytes, 1);
 }
 
-/* memo_annotate of an operation with these accesses, 1 to 16; a memo_status.  Does nothing unless
- * somebody listens. */
+/* memo_annotate of an operation with 1 to 16 accesses; returns a memo_status. */
 #define MEMO_ANNOTATE(device, stream, name, error, ...)                                            \
     memo_annotate_accesses(                                                                        \
         device, stream, name, error,                                                               \
         MEMO_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),      \
         __VA_ARGS__)
 #define MEMO_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
-/* The function behind it: n_accesses of memo_access follow. */
+/* What it calls: n_accesses values of type memo_access follow. */
 MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
                                             const char* name, memo_error* error, int n_accesses,
                                             ...);
@@ -6591,8 +6591,8 @@ memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- 7 schedule ---------------------------------------------------------------------------------
- * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
- * computed. */
+ * Knows: operations on streams, byte ranges, time, and their text.  Knows nothing of devices or of
+ * what is computed. */
 
 /* --- building --- */
 
@@ -7498,7 +7498,7 @@ MEMOI int64_t memoi_wait_before(const memo_schedule* schedule, int32_t event, in
     return i;
 }
 
-/* A record behind the first operation that would order the race, if the second's stream waited for
+/* A record after the first operation that would order the race, if the second's stream waited for
  * it; -1: none.  Any would; one whose event that stream waits for at another time, in *wait, is
  * likely the one that was meant. */
 MEMOI int64_t memoi_missed_record(const memo_schedule* schedule, const memo_race* race,
@@ -8483,7 +8483,7 @@ typedef struct memoi_schedule_reader {
     memo_schedule* schedule;
     memo_error* error;
     memoi_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
-    uint64_t next_byte; /* behind all buffers */
+    uint64_t next_byte; /* after all buffers */
     /* Of the line: words without quotes, each ended by a zero; what a run lists. */
     memoi_room text, streams, reads, writes;
     char* word; /* the current one; NULL at the end of the line */
@@ -8583,7 +8583,7 @@ MEMOI memo_status memoi_expect_event(memoi_schedule_reader* r, int32_t* event) {
     return status ? status : memoi_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
 }
 
-/* Decimal, or hexadecimal behind 0x. */
+/* Decimal, or 0x and hexadecimal. */
 MEMOI int memoi_word_address(const char* word, int64_t length, uint64_t* value) {
     int is_hexadecimal = length > 2 && word[0] == '0' && word[1] == 'x';
     uint64_t base = is_hexadecimal ? 16 : 10;
@@ -8766,13 +8766,13 @@ MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
     if (!status && memoi_next_word(&r->reader, &word, &length) &&
         (!memoi_word_number(word, length, &count) || count < 0))
         status = memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                  "behind the version only the number of operations may stand");
+                                  "after the version only the number of operations may follow");
     if (!status) status = memoi_expect_line_end(&r->reader, r->error);
     while (!status && memoi_next_content(&r->reader, &word, &length))
         status = memoi_parse_schedule_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
         status = memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                  "cut short or altered: the first line says %lld operations, "
+                                  "truncated or altered: the first line says %lld operations, "
                                   "there are %lld",
                                   (long long)count, (long long)r->schedule->n_ops);
     return status;
@@ -8823,14 +8823,14 @@ MEMOI void memoi_put_name(memo_text* text, const char* name) {
     memo_text_put(text, "\"");
 }
 
-/* Streams of one name would be one to the reader: the later ones get their number behind it. */
+/* Streams of one name would be one to the reader: the later ones get their number appended. */
 MEMOI void memoi_put_stream_name(memo_text* text, const memo_schedule* schedule, int32_t stream) {
     const char* name = memoi_stream_name(schedule, stream);
     int32_t i = 0;
     while (strcmp(name, memoi_stream_name(schedule, i))) i++;
     memoi_put_name(text, name);
     if (i == stream) return;
-    text->n_bytes -= text->failed ? 0 : 1; /* the quote goes behind the number */
+    text->n_bytes -= text->failed ? 0 : 1; /* the quote comes after the number */
     memo_text_put(text, " #%d\"", (int)stream);
 }
 

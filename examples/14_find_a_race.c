@@ -65,7 +65,7 @@ static memo_status find_races(int with_wait, const char* path, memo_error* error
     memo_schedule* schedule;
     memo_check* check = NULL;
     memo_range bytes;
-    float* x;
+    float* x = NULL;
     char why[512];
     memo_status status = memo_host_device_create(&host_desc, &host, error);
     desc.device = host;
