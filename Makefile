@@ -202,7 +202,7 @@ build/fuzz/%: tests/%.c Makefile
 	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all $< -o $@ -lm
 
-fuzz: ## fuzz the readers of traces and plans, and the planner, FUZZ_SECONDS each (60)
+fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
 	@$(MAKE) --no-print-directory $(FUZZERS)
 	@for program in $(FUZZERS); do \

@@ -832,6 +832,17 @@ MEMO_API memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t e
 /* The name of an operation, or of a record, wait or sync; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
+/* Renames an operation (RUN); names bytes, so that diagnoses do not show addresses.
+ * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
+                                           memo_error* error);
+MEMO_API memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
+                                              const char* name, memo_error* error);
+/* An entry of ops in words, truncated to n_bytes: `"gemm" (operation 7, on compute)`, `wait for
+ * event 3 (operation 8, on compute)`.  Returns buffer. */
+MEMO_API const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
+                                            size_t n_bytes);
+
 /* Ordering, proven without running: one operation happens before another if a path of stream order
  * and events leads to it.  Two operations that touch a byte, one of them writing, without a path
  * are a race. */
@@ -860,6 +871,11 @@ typedef struct memo_check {
 MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
+/* A race in words: both operations and the bytes, why no path leads from the first to the second,
+ * and which wait is missing.  Truncated to n_bytes; 512 are enough for usual names.  Returns buffer.
+ */
+MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race,
+                                       char* buffer, size_t n_bytes);
 
 typedef struct memo_simulation {
     /* Of each op; n_ops of them.  A WAIT starts when its stream reaches it and ends when it has
@@ -901,6 +917,32 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
                                              const memo_simulation* times, const char* title,
                                              const char* path, memo_error* error);
 
+/* Files.  Text, in the order of enqueueing:
+ *
+ *   memo schedule 1 [OPERATIONS]      with the number of operations, a truncated file is refused
+ *   # comment
+ *   stream NAME
+ *   buffer NAME BYTES                 placed after all buffers above, from 0
+ *   buffer NAME RANGE                 another name for these bytes
+ *   run NAME STREAM... [reads RANGE...] [writes RANGE...] [takes NANOSECONDS]
+ *   record EVENT STREAM
+ *   wait EVENT STREAM
+ *   sync STREAM                       the host waits for all of the stream
+ *   sync event EVENT                  the host waits for the latest record of the event
+ *
+ * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
+ * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash;
+ * quoted, it is never a keyword or a number.  Declare streams and buffers before their use; a buffer
+ * may be declared again.  memo_schedule_write keeps names, order, ranges and durations; the bytes on
+ * a link become time, the rest is left out.  Of streams with the same name, the later ones get their
+ * number appended.  Paths and errors: as for traces. */
+MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
+                                        memo_error* error);
+MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
+                                         memo_error* error);
+MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
+                                         memo_schedule** schedule, memo_error* error);
+
 /* ---- 8 recorder: what was really enqueued -------------------------------------------------------
  *
  * A device that passes every call on to another one and keeps a schedule of it.  Copies are seen
@@ -916,7 +958,49 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
  *   event_record, event_wait  RECORD, WAIT
  *   synchronize               SYNC; so does an event_query that finds a recorded event done
  *
- * A stream that was not made through the recorder is called "stream K" until it is named. */
+ * A stream that was not made through the recorder is called "stream K" until it is named.
+ *
+ * A trainer with streams and events of its own is recorded too: on CUDA a memo_stream is a
+ * cudaStream_t and a memo_event a cudaEvent_t.  Copies, records and waits go through the recorder's
+ * device instead of CUDA, and one line announces each launch:
+ *
+ *   memo_event_wait(device, (memo_event)loaded, (memo_stream)s, &error);
+ *   MEMO_ANNOTATE(device, (memo_stream)s, "relu", &error, memo_reads(x, n), memo_writes(y, n));
+ *   relu<<<blocks, threads, 0, s>>>(y, x);
+ *
+ * Check the schedule in the program, or write it to a file for build/examples/check_schedule. */
+
+/* Bytes that a launch reads, or that it writes (and perhaps reads). */
+typedef struct memo_access {
+    memo_range bytes;
+    int32_t is_written;
+} memo_access;
+static inline memo_access memo_access_of(const void* address, int64_t size_bytes,
+                                         int32_t is_written) {
+    memo_access access;
+    access.bytes.begin = (uint64_t)(uintptr_t)address;
+    access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
+    access.is_written = is_written;
+    return access;
+}
+static inline memo_access memo_reads(const void* address, int64_t size_bytes) {
+    return memo_access_of(address, size_bytes, 0);
+}
+static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
+    return memo_access_of(address, size_bytes, 1);
+}
+
+/* memo_annotate of an operation with 1 to 16 accesses; returns a memo_status. */
+#define MEMO_ANNOTATE(device, stream, name, error, ...)                                            \
+    memo_annotate_accesses(                                                                        \
+        device, stream, name, error,                                                               \
+        MEMO_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),      \
+        __VA_ARGS__)
+#define MEMO_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+/* What it calls: n_accesses values of type memo_access follow. */
+MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
+                                            const char* name, memo_error* error, int n_accesses,
+                                            ...);
 
 typedef struct memo_recorder memo_recorder;
 
@@ -2545,7 +2629,7 @@ MEMOI int memoi_next_content(memoi_reader* reader, const char** word, int64_t* l
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
-/* The reader stands behind the word `memo` of the first line. */
+/* The reader stands behind the word `memo` of the first line, afterwards behind the version. */
 MEMOI memo_status memoi_frame_open(memoi_reader* reader, const char* kind, memo_error* error) {
     const char* word;
     int64_t length, version = 0;
@@ -2556,7 +2640,6 @@ MEMOI memo_status memoi_frame_open(memoi_reader* reader, const char* kind, memo_
                                 "this is a memo `%s`, a `memo %s` was expected",
                                 memoi_shown(shown, word, length), kind);
     status = memoi_expect_number(reader, "version", &version, error);
-    if (!status) status = memoi_expect_line_end(reader, error);
     if (status) return status;
     if (version > 1)
         return memoi_line_error(reader, error, MEMO_STATUS_VERSION,
@@ -2577,8 +2660,9 @@ MEMOI memo_status memoi_frame_close(memoi_reader* reader, const char* text, int6
     const char* end_line;
     int64_t length, i;
     uint64_t stated = 0, found;
-    memo_status status;
+    memo_status status = memoi_expect_line_end(reader, error);
     int is_end = 0;
+    if (status) return status;
     while (!is_end && memoi_next_content(&ahead, &word, &length))
         is_end = memoi_word_is(word, length, "end");
     if (!is_end)
@@ -6529,8 +6613,8 @@ memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- 7 schedule ---------------------------------------------------------------------------------
- * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
- * computed. */
+ * Knows: operations on streams, byte ranges, time, and their text.  Knows nothing of devices or of
+ * what is computed. */
 
 /* --- building --- */
 
@@ -6539,9 +6623,17 @@ typedef struct memoi_room {
     int64_t n, capacity;
 } memoi_room;
 
+/* Bytes with a name. */
+typedef struct memoi_named {
+    int64_t name; /* offset in text */
+    memo_range bytes;
+} memoi_named;
+
 /* memo_schedule.reserved: owns the arrays that the public fields point to. */
 typedef struct memoi_schedule_rooms {
     memoi_room ops, streams, links, more_streams, ranges, text;
+    memoi_room event_names;          /* of the first n events: offsets in text; 0: none */
+    memoi_room named;                /* memoi_named */
     int64_t alloc_bytes, free_bytes; /* sums over all ops, so that no sum overflows later */
 } memoi_schedule_rooms;
 
@@ -6616,6 +6708,8 @@ void memo_schedule_destroy(memo_schedule* schedule) {
         MEMO_FREE(rooms->more_streams.data);
         MEMO_FREE(rooms->ranges.data);
         MEMO_FREE(rooms->text.data);
+        MEMO_FREE(rooms->event_names.data);
+        MEMO_FREE(rooms->named.data);
         MEMO_FREE(rooms);
     }
     MEMO_FREE(schedule);
@@ -6846,8 +6940,103 @@ const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
     return "";
 }
 
+memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
+                                  memo_error* error) {
+    if (!name || op < 0 || op >= schedule->n_ops || schedule->ops[op].kind != MEMO_OP_RUN)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "op %lld: not an operation of the schedule, or without a name",
+                              (long long)op);
+    if (!memoi_schedule_reserve(schedule, 0, 0, name)) return memoi_no_memory(error, "a name");
+    schedule->ops[op].name = memoi_schedule_text(schedule, name);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, const char* name,
+                                     memo_error* error) {
+    memoi_room* named = &memoi_rooms_of(schedule)->named;
+    memoi_named* added;
+    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "bytes need a name");
+    if (memoi_check_ranges(name, "named", &bytes, 1, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    if (!memoi_room_reserve(named, 1, sizeof *added) ||
+        !memoi_schedule_reserve(schedule, 0, 0, name))
+        return memoi_no_memory(error, "a name");
+    added = (memoi_named*)named->data + named->n++;
+    added->name = memoi_schedule_text(schedule, name);
+    added->bytes = bytes;
+    return MEMO_STATUS_OK;
+}
+
+/* 0: no memory. */
+MEMOI int memoi_name_event(memo_schedule* schedule, int32_t event, const char* name) {
+    memoi_room* names = &memoi_rooms_of(schedule)->event_names;
+    if (!memoi_reserve(&names->data, &names->capacity, event + (int64_t)1, sizeof(int64_t)) ||
+        !memoi_schedule_reserve(schedule, 0, 0, name))
+        return 0;
+    ((int64_t*)names->data)[event] = memoi_schedule_text(schedule, name);
+    if (names->n <= event) names->n = event + (int64_t)1; /* room is zeroed */
+    return 1;
+}
+
 MEMOI const char* memoi_stream_name(const memo_schedule* schedule, int32_t stream) {
     return schedule->text + schedule->streams[stream];
+}
+
+/* Its name, or its number in a buffer of 16 bytes. */
+MEMOI const char* memoi_event_name(const memo_schedule* schedule, int32_t event, char* number) {
+    const memoi_room* names = &memoi_rooms_of(schedule)->event_names;
+    int64_t offset = event < names->n ? ((const int64_t*)names->data)[event] : 0;
+    snprintf(number, 16, "%d", (int)event);
+    return offset ? schedule->text + offset : number;
+}
+
+/* In quotes where it has blanks, or where they belong there. */
+MEMOI void memoi_put_quoted(memo_text* text, const char* name, int is_quoted) {
+    memo_text_put(text, is_quoted || strchr(name, ' ') || !*name ? "\"%s\"" : "%s", name);
+}
+
+MEMOI void memoi_put_stream(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memoi_put_quoted(text, memoi_stream_name(schedule, schedule->ops[op].stream), 0);
+}
+
+MEMOI void memoi_put_event(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    char number[16];
+    memo_text_put(text, "event ");
+    memoi_put_quoted(text, memoi_event_name(schedule, schedule->ops[op].event, number), 0);
+}
+
+/* " (operation 7, on compute)" */
+MEMOI void memoi_put_place(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memo_text_put(text, " (operation %lld", (long long)op);
+    if (schedule->ops[op].stream >= 0) {
+        memo_text_put(text, ", on ");
+        memoi_put_stream(text, schedule, op);
+    }
+    memo_text_put(text, ")");
+}
+
+MEMOI void memoi_put_op(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memoi_put_quoted(text, memo_schedule_op_name(schedule, op),
+                     schedule->ops[op].kind == MEMO_OP_RUN);
+    if (schedule->ops[op].event >= 0) {
+        memo_text_put(text, schedule->ops[op].kind == MEMO_OP_RECORD ? " of " : " for ");
+        memoi_put_event(text, schedule, op);
+    }
+    memoi_put_place(text, schedule, op);
+}
+
+/* Moves text, or what fits of it, into a buffer, which it returns. */
+MEMOI const char* memoi_take_text(memo_text* text, char* buffer, size_t n_bytes) {
+    snprintf(buffer, n_bytes, "%s", text->data ? text->data : "");
+    memo_text_free(text);
+    return buffer;
+}
+
+const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
+                                   size_t n_bytes) {
+    memo_text text;
+    memset(&text, 0, sizeof text);
+    memoi_put_op(&text, schedule, op);
+    return memoi_take_text(&text, buffer, n_bytes);
 }
 
 /* The k-th stream that op occupies: 0 is op->stream, n_more_streams the last. */
@@ -7300,6 +7489,165 @@ void memo_check_destroy(memo_check* check) {
     MEMO_FREE(check->redundant_waits);
     MEMO_FREE(check->unrecorded_waits);
     MEMO_FREE(check);
+}
+
+/* --- explain --- */
+
+MEMOI int memoi_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
+    int64_t k;
+    for (k = 0; k <= schedule->ops[op].n_more_streams; k++)
+        if (memoi_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
+    return 0;
+}
+
+/* The last record of event before op i; -1: none. */
+MEMOI int64_t memoi_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
+    for (i--; i >= 0; i--)
+        if (schedule->ops[i].kind == MEMO_OP_RECORD && schedule->ops[i].event == event) break;
+    return i;
+}
+
+/* The last wait for event (-1: any) before op, on its streams; -1: none. */
+MEMOI int64_t memoi_wait_before(const memo_schedule* schedule, int32_t event, int64_t op) {
+    int64_t i;
+    for (i = op - 1; i >= 0; i--)
+        if (schedule->ops[i].kind == MEMO_OP_WAIT &&
+            (event < 0 || schedule->ops[i].event == event) &&
+            memoi_is_on(schedule, op, schedule->ops[i].stream))
+            break;
+    return i;
+}
+
+/* A record after the first operation that would order the race, if the second's stream waited for
+ * it; -1: none.  Any would; one whose event that stream waits for at another time, in *wait, is
+ * likely the one that was meant. */
+MEMOI int64_t memoi_missed_record(const memo_schedule* schedule, const memo_race* race,
+                                  int64_t* wait) {
+    int64_t i, record = -1;
+    int n_candidates = 64; /* each looks through all waits */
+    *wait = -1;
+    for (i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
+        if (schedule->ops[i].kind != MEMO_OP_RECORD ||
+            !memoi_is_on(schedule, race->first, schedule->ops[i].stream))
+            continue;
+        *wait = memoi_wait_before(schedule, schedule->ops[i].event, race->second);
+        if (record < 0 || *wait >= 0) record = i;
+        n_candidates--;
+    }
+    return record;
+}
+
+MEMOI int memoi_op_writes(const memo_schedule* schedule, int64_t op, memo_range bytes) {
+    const memo_range* written = schedule->ranges + schedule->ops[op].first_range;
+    int64_t k;
+    written += schedule->ops[op].n_reads;
+    for (k = 0; k < schedule->ops[op].n_writes; k++)
+        if (written[k].begin < bytes.end && bytes.begin < written[k].end) return 1;
+    return 0;
+}
+
+/* "bytes 0..512 of act", of the smallest named bytes around them; else addresses. */
+MEMOI void memoi_put_bytes(memo_text* text, const memo_schedule* schedule, memo_range bytes) {
+    const memoi_room* room = &memoi_rooms_of(schedule)->named;
+    const memoi_named *named = (const memoi_named*)room->data, *around = NULL;
+    int64_t i;
+    for (i = 0; i < room->n; i++) {
+        const memo_range* b = &named[i].bytes;
+        if (b->begin <= bytes.begin && b->end >= bytes.end &&
+            (!around || b->end - b->begin < around->bytes.end - around->bytes.begin))
+            around = &named[i];
+    }
+    memo_text_put(text, around ? "bytes %llu..%llu" : "bytes 0x%llx..0x%llx",
+                  (unsigned long long)(bytes.begin - (around ? around->bytes.begin : 0)),
+                  (unsigned long long)(bytes.end - (around ? around->bytes.begin : 0)));
+    if (!around) return;
+    memo_text_put(text, " of ");
+    memoi_put_quoted(text, schedule->text + around->name, 0);
+}
+
+/* "its second record (operation 7, on d2h)" */
+MEMOI void memoi_put_record(memo_text* text, const memo_schedule* schedule, int64_t record) {
+    static const char* const ordinals[] = {"first", "second", "third", "fourth", "fifth"};
+    int64_t i, number = 0;
+    for (i = record; i >= 0; i = memoi_record_before(schedule, schedule->ops[record].event, i))
+        number++;
+    if (number <= 5)
+        memo_text_put(text, "its %s record", ordinals[number - 1]);
+    else
+        memo_text_put(text, "its record number %lld", (long long)number);
+    memoi_put_place(text, schedule, record);
+}
+
+/* Why the second operation does not come after the first, and what the wait that mends it waits
+ * for. */
+MEMOI void memoi_put_reason(memo_text* text, const memo_schedule* schedule, const memo_race* race) {
+    int64_t wait, record = memoi_missed_record(schedule, race, &wait), last, seen, until;
+    int is_replaced = wait > record;
+    if (record < 0) {
+        memo_text_put(text, "no event is recorded on ");
+        memoi_put_stream(text, schedule, race->first);
+        memo_text_put(text, " between the two");
+    } else {
+        memoi_put_stream(text, schedule, race->second);
+        memo_text_put(text, is_replaced ? " waits for " : " never waits for ");
+        memoi_put_event(text, schedule, record);
+        memo_text_put(text, is_replaced ? " too late, after " : " after ");
+        if (is_replaced) {
+            memoi_put_record(text, schedule,
+                             memoi_record_before(schedule, schedule->ops[record].event, wait));
+            memo_text_put(text, " has replaced ");
+        }
+        memoi_put_record(text, schedule, record);
+    }
+
+    /* What it waits for instead tells which wait was thought to be enough. */
+    last = memoi_wait_before(schedule, -1, race->second);
+    if (last >= 0 && last != wait) {
+        seen = memoi_record_before(schedule, schedule->ops[last].event, last);
+        memo_text_put(text, "; the last wait of ");
+        memoi_put_stream(text, schedule, last);
+        memo_text_put(text, " is for ");
+        memoi_put_event(text, schedule, last);
+        memo_text_put(text, seen < 0 ? ", never recorded before" : ", recorded");
+        if (seen >= 0 && seen < race->first &&
+            memoi_is_on(schedule, race->first, schedule->ops[seen].stream))
+            memo_text_put(text, " too early");
+        if (seen >= 0) memoi_put_place(text, schedule, seen);
+    }
+
+    /* The next record of the event would replace the one to wait for. */
+    memo_text_put(text, "; mend: ");
+    until = race->second;
+    if (record < 0) {
+        memo_text_put(text, "record an event after operation %lld and ", (long long)race->first);
+        record = race->first;
+    } else {
+        for (until = record + 1; until < race->second; until++)
+            if (schedule->ops[until].kind == MEMO_OP_RECORD &&
+                schedule->ops[until].event == schedule->ops[record].event)
+                break;
+    }
+    memo_text_put(text, "let ");
+    memoi_put_stream(text, schedule, race->second);
+    memo_text_put(text, " wait for it between operations %lld and %lld", (long long)record,
+                  (long long)until);
+}
+
+const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race, char* buffer,
+                              size_t n_bytes) {
+    memo_text text;
+    memset(&text, 0, sizeof text);
+    memoi_put_op(&text, schedule, race->second);
+    memo_text_put(&text,
+                  memoi_op_writes(schedule, race->second, race->range) ? " writes " : " reads ");
+    memoi_put_bytes(&text, schedule, race->range);
+    memo_text_put(&text, " that ");
+    memoi_put_op(&text, schedule, race->first);
+    memo_text_put(&text,
+                  memoi_op_writes(schedule, race->first, race->range) ? " writes" : " reads");
+    memo_text_put(&text, "; no path: ");
+    memoi_put_reason(&text, schedule, race);
+    return memoi_take_text(&text, buffer, n_bytes);
 }
 
 /* --- simulate --- */
@@ -8146,6 +8494,413 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     return status;
 }
 
+/* --- reading --- */
+
+enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
+
+typedef struct memoi_schedule_reader {
+    memoi_reader reader;
+    memo_schedule* schedule;
+    memo_error* error;
+    memoi_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
+    uint64_t next_byte; /* after all buffers */
+    /* Of the line: words without quotes, each ended by a zero; what a run lists. */
+    memoi_room text, streams, reads, writes;
+    char* word; /* the current one; NULL at the end of the line */
+    char* rest; /* what follows the current one's quotes; NULL: it has none */
+} memoi_schedule_reader;
+
+/* A fault of the current word. */
+MEMOI memo_status memoi_bad_word(const memoi_schedule_reader* r, const char* fault) {
+    if (!r->word)
+        return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "the line ends early: %s",
+                                fault);
+    return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "`%.60s`: %s", r->word,
+                            fault);
+}
+
+MEMOI const char* memoi_name_at(const memo_schedule* schedule, int64_t kind, int64_t number) {
+    const memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
+    return schedule->text + (kind == MEMOI_NAME_STREAM ? schedule->streams[number]
+                             : kind == MEMOI_NAME_EVENT
+                                 ? ((const int64_t*)rooms->event_names.data)[number]
+                                 : ((const memoi_named*)rooms->named.data)[number].name);
+}
+
+/* The number of the current word, or -1; *key: where it is, or belongs. */
+MEMOI int64_t memoi_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
+    uint64_t hash = memoi_fnv1a(r->word, (int64_t)strlen(r->word));
+    int64_t value;
+    do {
+        *key = (int64_t)hash++;
+        value = memoi_map_get(&r->names, *key);
+    } while (value >= 0 &&
+             (value % MEMOI_NAME_KINDS != kind ||
+              strcmp(memoi_name_at(r->schedule, kind, value / MEMOI_NAME_KINDS), r->word)));
+    return value < 0 ? -1 : value / MEMOI_NAME_KINDS;
+}
+
+MEMOI memo_status memoi_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
+                                      int64_t number) {
+    return memoi_map_put(&r->names, key, number * MEMOI_NAME_KINDS + kind)
+               ? MEMO_STATUS_OK
+               : memoi_no_memory(r->error, "a name");
+}
+
+/* Moves to the next word of the line. */
+MEMOI memo_status memoi_next_token(memoi_schedule_reader* r) {
+    const char *p = r->reader.word, *stop = r->reader.stop;
+    char* to = (char*)r->text.data + r->text.n; /* room was made for the line */
+    int is_open;
+    while (p < stop && (*p == ' ' || *p == '\t')) p++;
+    r->word = p < stop ? to : NULL;
+    r->rest = NULL;
+    is_open = p < stop && *p == '"';
+    for (p += is_open; p < stop && (is_open || (*p != ' ' && *p != '\t')); p++) {
+        if (is_open && *p == '"') {
+            is_open = 0;
+            *to++ = 0;
+            r->rest = to;
+            continue;
+        }
+        if (is_open && *p == '\\' && p + 1 < stop) p++;
+        *to++ = *p == '\t' ? ' ' : *p;
+    }
+    *to++ = 0;
+    r->text.n = to - (char*)r->text.data;
+    r->reader.word = p;
+    return is_open ? memoi_bad_word(r, "a quote stays open") : MEMO_STATUS_OK;
+}
+
+/* Moves to the next word, which must be there and whole. */
+MEMOI memo_status memoi_expect_token(memoi_schedule_reader* r, const char* what) {
+    memo_status status = memoi_next_token(r);
+    if (!status && (!r->word || (r->rest && *r->rest))) status = memoi_bad_word(r, what);
+    return status;
+}
+
+MEMOI int memoi_is_keyword(const memoi_schedule_reader* r, const char* keyword) {
+    return !r->rest && !strcmp(r->word, keyword);
+}
+
+/* The current word names a stream. */
+MEMOI memo_status memoi_token_stream(const memoi_schedule_reader* r, int32_t* stream) {
+    int64_t key;
+    *stream = (int32_t)memoi_find_name(r, MEMOI_NAME_STREAM, &key);
+    return *stream < 0 ? memoi_bad_word(r, "no such stream is declared above") : MEMO_STATUS_OK;
+}
+
+/* An event begins where it is first named. */
+MEMOI memo_status memoi_expect_event(memoi_schedule_reader* r, int32_t* event) {
+    int64_t key;
+    memo_status status = memoi_expect_token(r, "an event is expected");
+    if (status) return status;
+    *event = (int32_t)memoi_find_name(r, MEMOI_NAME_EVENT, &key);
+    if (*event >= 0) return MEMO_STATUS_OK;
+    status = memo_schedule_add_event(r->schedule, event, r->error);
+    if (!status && !memoi_name_event(r->schedule, *event, r->word))
+        status = memoi_no_memory(r->error, "a name");
+    return status ? status : memoi_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
+}
+
+/* Decimal, or 0x and hexadecimal. */
+MEMOI int memoi_word_address(const char* word, int64_t length, uint64_t* value) {
+    int is_hexadecimal = length > 2 && word[0] == '0' && word[1] == 'x';
+    uint64_t base = is_hexadecimal ? 16 : 10;
+    int64_t i;
+    *value = 0;
+    for (i = is_hexadecimal ? 2 : 0; i < length; i++) {
+        static const char digits[] = "00112233445566778899aAbBcCdDeEfF";
+        const char* digit = (const char*)memchr(digits, word[i], sizeof digits - 1);
+        uint64_t next = digit ? (uint64_t)(digit - digits) / 2 : 16;
+        if (next >= base || *value > (UINT64_MAX - next) / base) return 0;
+        *value = *value * base + next;
+    }
+    return length > 0;
+}
+
+/* The current word is A..B, NAME or NAME+A..B. */
+MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range) {
+    memo_range whole = {0, UINT64_MAX};
+    char *part = r->word, *dots;
+    int64_t key, buffer;
+    if (r->rest || *r->word < '0' || *r->word > '9') {
+        part = r->rest ? r->rest : strchr(r->word, '+');
+        if (part && *part == '+') *part++ = 0; /* ends the name here */
+        buffer = memoi_find_name(r, MEMOI_NAME_BUFFER, &key);
+        if (buffer < 0) return memoi_bad_word(r, "no such buffer is declared above");
+        whole = ((const memoi_named*)memoi_rooms_of(r->schedule)->named.data)[buffer].bytes;
+        *range = whole;
+        if (!part || !*part) return MEMO_STATUS_OK;
+    }
+    dots = strstr(part, "..");
+    if (!dots || !memoi_word_address(part, dots - part, &range->begin) ||
+        !memoi_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
+        range->begin > range->end || range->end > whole.end - whole.begin)
+        return memoi_bad_word(r, "a range is A..B, NAME or NAME+A..B, A <= B, inside the buffer");
+    range->begin += whole.begin;
+    range->end += whole.begin;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_parse_stream(memoi_schedule_reader* r) {
+    int64_t key;
+    int32_t stream;
+    memo_status status = memoi_expect_token(r, "a stream has a name");
+    if (!status && memoi_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
+        status = memoi_bad_word(r, "declared twice");
+    if (!status) status = memo_schedule_add_stream(r->schedule, r->word, &stream, r->error);
+    return status ? status : memoi_put_number_of(r, MEMOI_NAME_STREAM, key, stream);
+}
+
+MEMOI memo_status memoi_parse_buffer_line(memoi_schedule_reader* r) {
+    memo_range bytes = {r->next_byte, r->next_byte};
+    uint64_t size_bytes;
+    int64_t key;
+    char* name;
+    memo_status status = memoi_expect_token(r, "a buffer has a name");
+    if (status) return status;
+    (void)memoi_find_name(r, MEMOI_NAME_BUFFER, &key); /* declared again: another from here on */
+    name = r->word;
+    status = memoi_next_token(r);
+    if (!status && !r->word) status = memoi_bad_word(r, "a buffer has a size or a range");
+    if (status) return status;
+    if (r->rest || !memoi_word_address(r->word, (int64_t)strlen(r->word), &size_bytes))
+        status = memoi_token_range(r, &bytes);
+    else if (size_bytes > UINT64_MAX - bytes.begin)
+        status = memoi_bad_word(r, "too large");
+    else
+        bytes.end += size_bytes;
+    if (status) return status;
+    if (bytes.end > r->next_byte) r->next_byte = bytes.end;
+    status = memo_schedule_name_bytes(r->schedule, bytes, name, r->error);
+    return status ? status
+                  : memoi_put_number_of(r, MEMOI_NAME_BUFFER, key,
+                                        memoi_rooms_of(r->schedule)->named.n - 1);
+}
+
+/* Appends to what a run lists. */
+MEMOI memo_status memoi_list(memoi_schedule_reader* r, memoi_room* room, const void* element,
+                             size_t element_bytes) {
+    if (!memoi_room_reserve(room, 1, element_bytes)) return memoi_no_memory(r->error, "a line");
+    memcpy((char*)room->data + (size_t)room->n++ * element_bytes, element, element_bytes);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
+    memo_op_desc desc = memo_op_desc_default();
+    memoi_room* list = &r->streams; /* that the current word belongs to */
+    memo_error reason;
+    memo_status status = memoi_expect_token(r, "an operation has a name");
+    desc.name = r->word;
+    r->streams.n = r->reads.n = r->writes.n = 0;
+
+    /* Streams come first; then each keyword opens a list or takes a number. */
+    while (!status && !(status = memoi_next_token(r)) && r->word) {
+        memo_range range = {0, 0};
+        int32_t stream;
+        uint64_t takes;
+        if (memoi_is_keyword(r, "reads")) {
+            list = &r->reads;
+        } else if (memoi_is_keyword(r, "writes")) {
+            list = &r->writes;
+        } else if (memoi_is_keyword(r, "takes")) {
+            status = memoi_expect_token(r, "nanoseconds are expected");
+            if (!status && !memoi_word_address(r->word, (int64_t)strlen(r->word), &takes))
+                status = memoi_bad_word(r, "no number of nanoseconds");
+            if (!status) desc.duration_s = (double)takes / 1e9;
+        } else if (list == &r->streams) {
+            status = memoi_token_stream(r, &stream);
+            if (!status) status = memoi_list(r, list, &stream, sizeof stream);
+        } else {
+            status = memoi_token_range(r, &range);
+            if (!status) status = memoi_list(r, list, &range, sizeof range);
+        }
+    }
+    if (!status && !r->streams.n) status = memoi_bad_word(r, "a stream is expected");
+    if (status) return status;
+
+    /* The builder checks what is left; its message gets the line. */
+    desc.stream = ((const int32_t*)r->streams.data)[0];
+    desc.more_streams = (const int32_t*)r->streams.data + 1;
+    desc.n_more_streams = r->streams.n - 1;
+    desc.reads = (const memo_range*)r->reads.data;
+    desc.n_reads = r->reads.n;
+    desc.writes = (const memo_range*)r->writes.data;
+    desc.n_writes = r->writes.n;
+    status = memo_schedule_run(r->schedule, &desc, &reason);
+    if (!status) return status;
+    return memoi_line_error(&r->reader, r->error,
+                            status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
+                            "%s", reason.message);
+}
+
+/* record EVENT STREAM, wait EVENT STREAM, sync STREAM, sync event EVENT */
+MEMOI memo_status memoi_parse_order(memoi_schedule_reader* r, memo_op_kind kind) {
+    int32_t event = -1, stream = -1;
+    memo_status status = MEMO_STATUS_OK;
+    if (kind != MEMO_OP_SYNC) status = memoi_expect_event(r, &event);
+    if (!status) status = memoi_expect_token(r, "a stream is expected");
+    if (status) return status;
+    status = kind == MEMO_OP_SYNC && memoi_is_keyword(r, "event") ? memoi_expect_event(r, &event)
+                                                                  : memoi_token_stream(r, &stream);
+    return status ? status : memoi_schedule_order(r->schedule, kind, event, stream, r->error);
+}
+
+/* The reader stands behind the first word of the line. */
+MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char* word,
+                                            int64_t length) {
+    static const char* const words[] = {"run", "record", "wait", "sync", "stream", "buffer"};
+    memo_status status;
+    const char* p;
+    char shown[40];
+    int k;
+    for (p = r->reader.line; p < r->reader.stop; p++)
+        if ((unsigned char)*p < ' ' && *p != '\t')
+            return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+                                    "a control character (%d): this is not text", (int)*p);
+    r->text.n = 0; /* a word of n bytes takes n + 2 at most */
+    if (!memoi_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
+        return memoi_no_memory(r->error, "a line");
+    for (k = 0; k < 6 && !memoi_word_is(word, length, words[k]); k++) {
+    }
+    if (k == 6)
+        return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+                                "`%s` is none of stream, buffer, run, record, wait and sync",
+                                memoi_shown(shown, word, length));
+    status = k == MEMO_OP_RUN    ? memoi_parse_run(r)
+             : k <= MEMO_OP_SYNC ? memoi_parse_order(r, (memo_op_kind)k)
+             : k == 4            ? memoi_parse_stream(r)
+                                 : memoi_parse_buffer_line(r);
+    return status ? status : memoi_expect_line_end(&r->reader, r->error);
+}
+
+MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
+    const char* word;
+    int64_t length, count = -1;
+    memo_status status;
+    if (!memoi_next_content(&r->reader, &word, &length) || !memoi_word_is(word, length, "memo"))
+        return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+                                "a schedule begins with `memo schedule 1`");
+    status = memoi_frame_open(&r->reader, "schedule", r->error);
+    if (!status && memoi_next_word(&r->reader, &word, &length) &&
+        (!memoi_word_number(word, length, &count) || count < 0))
+        status = memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+                                  "after the version only the number of operations may follow");
+    if (!status) status = memoi_expect_line_end(&r->reader, r->error);
+    while (!status && memoi_next_content(&r->reader, &word, &length))
+        status = memoi_parse_schedule_line(r, word, length);
+    if (!status && count >= 0 && count != r->schedule->n_ops)
+        status = memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+                                  "truncated or altered: the first line says %lld operations, "
+                                  "there are %lld",
+                                  (long long)count, (long long)r->schedule->n_ops);
+    return status;
+}
+
+memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* name,
+                                memo_schedule** schedule, memo_error* error) {
+    memoi_schedule_reader r;
+    memo_status status;
+    *schedule = NULL;
+    if (!text || n_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+    memset(&r, 0, sizeof r);
+    r.error = error;
+    memoi_reader_init(&r.reader, name ? name : "text", text, n_bytes);
+    status = memo_schedule_create(&r.schedule, error);
+    if (!status) status = memoi_parse_schedule(&r);
+    memoi_map_free(&r.names);
+    MEMO_FREE(r.text.data);
+    MEMO_FREE(r.streams.data);
+    MEMO_FREE(r.reads.data);
+    MEMO_FREE(r.writes.data);
+    if (status)
+        memo_schedule_destroy(r.schedule);
+    else
+        *schedule = r.schedule;
+    return status;
+}
+
+memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
+    char* text = NULL;
+    int64_t n_bytes = 0;
+    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    *schedule = NULL;
+    if (status) return status;
+    status = memo_schedule_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
+                                 schedule, error);
+    MEMO_FREE(text);
+    return status;
+}
+
+/* --- writing --- */
+
+/* A blank and a name in quotes, which keep it from being read as a keyword or a number. */
+MEMOI void memoi_put_name(memo_text* text, const char* name) {
+    memo_text_put(text, " \"");
+    memo_text_put_json(text, name);
+    memo_text_put(text, "\"");
+}
+
+/* Streams of one name would be one to the reader: the later ones get their number appended. */
+MEMOI void memoi_put_stream_name(memo_text* text, const memo_schedule* schedule, int32_t stream) {
+    const char* name = memoi_stream_name(schedule, stream);
+    int32_t i = 0;
+    while (strcmp(name, memoi_stream_name(schedule, i))) i++;
+    memoi_put_name(text, name);
+    if (i == stream) return;
+    text->n_bytes -= text->failed ? 0 : 1; /* the quote comes after the number */
+    memo_text_put(text, " #%d\"", (int)stream);
+}
+
+MEMOI void memoi_put_op_line(memo_text* text, const memo_schedule* schedule, const memo_op* op) {
+    static const char* const kinds[] = {"run", "record", "wait", "sync"};
+    const memo_range* ranges = schedule->ranges + op->first_range;
+    const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
+    double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
+    char number[16];
+    int64_t k;
+    memo_text_put(text, "%s", kinds[op->kind]);
+    if (op->kind == MEMO_OP_RUN) memoi_put_name(text, schedule->text + op->name);
+    if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
+    if (op->event >= 0) memoi_put_name(text, memoi_event_name(schedule, op->event, number));
+    for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
+        memoi_put_stream_name(text, schedule, memoi_op_stream(schedule, op, k));
+    for (k = 0; k < op->n_reads + op->n_writes; k++)
+        memo_text_put(text, "%s 0x%llx..0x%llx",
+                      k == op->n_reads ? " writes"
+                      : k              ? ""
+                                       : " reads",
+                      (unsigned long long)ranges[k].begin, (unsigned long long)ranges[k].end);
+    if (duration_s > 0)
+        memo_text_put(text, " takes %.0f", duration_s < 1e9 ? duration_s * 1e9 : 1e18);
+    memo_text_put(text, "\n");
+}
+
+memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
+                                memo_error* error) {
+    const memoi_room* room = &memoi_rooms_of(schedule)->named;
+    const memoi_named* named = (const memoi_named*)room->data;
+    memo_text text;
+    int64_t i;
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo schedule 1 %lld\n", (long long)schedule->n_ops);
+    for (i = 0; i < schedule->n_streams; i++) {
+        memo_text_put(&text, "stream");
+        memoi_put_stream_name(&text, schedule, (int32_t)i);
+        memo_text_put(&text, "\n");
+    }
+    for (i = 0; i < room->n; i++) {
+        memo_text_put(&text, "buffer");
+        memoi_put_name(&text, schedule->text + named[i].name);
+        memo_text_put(&text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
+                      (unsigned long long)named[i].bytes.end);
+    }
+    for (i = 0; i < schedule->n_ops; i++) memoi_put_op_line(&text, schedule, &schedule->ops[i]);
+    return memo_text_write(&text, path, error);
+}
+
 /* ---- 8 recorder ---------------------------------------------------------------------------------
  * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
  * are for. */
@@ -8447,7 +9202,7 @@ MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_
 MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
                                          memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memoi_recorded_event* known;
+    memoi_recorded_event* known = NULL;
     memo_status status;
     int32_t index;
     status = memoi_recorder_stream(r, stream, &index, error);
@@ -8465,7 +9220,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
                                        memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memoi_recorded_event* known;
+    memoi_recorded_event* known = NULL;
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_event_wait(&r->inner, event, stream, error);
@@ -8485,7 +9240,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
 
 /* The host has seen that event is done. */
 MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_error* error) {
-    memoi_recorded_event* known;
+    memoi_recorded_event* known = NULL;
     memo_status status = memoi_recorder_event(r, event, &known, error);
     if (!status && known->is_outside) return MEMO_STATUS_OK;
     if (!status) status = memoi_recorder_reserve_timing(r, error);
@@ -8624,6 +9379,25 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
     status = memo_schedule_run(r->schedule, &desc, error);
     if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
     return memoi_recorder_attach(r, &passing.timing, status);
+}
+
+memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream, const char* name,
+                                   memo_error* error, int n_accesses, ...) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range ranges[2][16]; /* read, written */
+    va_list accesses;
+    int i;
+    if (!device->annotate) return MEMO_STATUS_OK;
+    op.name = name;
+    op.reads = ranges[0];
+    op.writes = ranges[1];
+    va_start(accesses, n_accesses);
+    for (i = 0; i < n_accesses; i++) {
+        memo_access access = va_arg(accesses, memo_access);
+        ranges[access.is_written][access.is_written ? op.n_writes++ : op.n_reads++] = access.bytes;
+    }
+    va_end(accesses);
+    return memo_annotate(device, stream, &op, error);
 }
 
 /* What it does was announced, and lasts on. */

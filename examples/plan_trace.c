@@ -12,6 +12,7 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "caching_model.h"
+#include "same_file.h"
 
 #include <time.h>
 
@@ -75,14 +76,6 @@ static void print_help(void) {
          "  --quiet             no progress on standard error\n"
          "\n"
          "exit: 0 solved, 1 the capacity is not met, 2 bad input");
-}
-
-/* The same file: by what they lead to where both exist, else by name. */
-static int is_same_file(const char* a, const char* b) {
-    struct stat x, y;
-    int has_a = stat(a, &x) == 0, has_b = stat(b, &y) == 0;
-    if (has_a && has_b) return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
-    return has_a == has_b && !strcmp(a, b) && strcmp(a, "-") != 0;
 }
 
 /* Two outputs into one file leave only the last; one into FILE takes it from its owner. */

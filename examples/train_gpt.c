@@ -548,6 +548,7 @@ static const char* output_path(const job* j, const char* name, char* path, size_
 
 static memo_status check_schedule(const memo_schedule* schedule, memo_error* error) {
     memo_check* check = NULL;
+    char why[480];
     memo_status status = memo_schedule_check(schedule, &check, error);
     if (status) return status;
     printf("\nordering of one recorded step: %lld operations, %lld waits, %lld pairs in conflict, "
@@ -555,14 +556,8 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
            (long long)schedule->n_ops, (long long)check->n_waits, (long long)check->n_conflicts,
            (long long)check->n_races, (long long)check->n_redundant_waits);
     if (check->n_races)
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                           "a race: \"%s\" (operation %lld) and \"%s\" (operation %lld) touch the "
-                           "same bytes without an order",
-                           memo_schedule_op_name(schedule, check->races[0].first),
-                           (long long)check->races[0].first,
-                           memo_schedule_op_name(schedule, check->races[0].second),
-                           (long long)check->races[0].second);
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE, "a race: %s",
+                                memo_race_explain(schedule, check->races, why, sizeof why));
     memo_check_destroy(check);
     return status;
 }

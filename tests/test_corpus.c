@@ -1,5 +1,5 @@
-/* test_corpus.c - replays tests/corpus/{trace,plan,solve}: seeds of the fuzzers and every input that once
- * broke something.
+/* test_corpus.c - replays tests/corpus/{trace,plan,schedule,solve} and tests/races: seeds of the fuzzers and
+ * every input that once broke something.
  *
  * Each file goes through the fuzz target as it is, cut after each of its bytes, and with each byte
  * altered: refused with a message or used, never worse.  Run from the project's root. */
@@ -9,6 +9,7 @@
 #include "memo_test.h"
 #include "fuzz_trace.c"
 #include "fuzz_plan.c"
+#include "fuzz_schedule.c"
 #include "fuzz_solve.c"
 
 #include <dirent.h>
@@ -53,12 +54,17 @@ static void replay_folder(const char* folder, fuzz_target target) {
 
 static void corpus_of_traces(void) { replay_folder("tests/corpus/trace", fuzz_trace); }
 static void corpus_of_plans(void) { replay_folder("tests/corpus/plan", fuzz_plan); }
+static void corpus_of_schedules(void) {
+    replay_folder("tests/corpus/schedule", fuzz_schedule);
+    replay_folder("tests/races", fuzz_schedule);
+}
 static void corpus_of_problems(void) { replay_folder("tests/corpus/solve", fuzz_solve); }
 
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(corpus_of_traces);
     TEST(corpus_of_plans);
+    TEST(corpus_of_schedules);
     TEST(corpus_of_problems);
     return memo_test_end();
 }

@@ -337,6 +337,42 @@ static void calls_become_a_schedule(void) {
     CHECK(n_live == 0);
 }
 
+/* One line a launch; nothing where nobody listens. */
+static void launches_are_annotated_in_a_line(void) {
+    fake* f = fake_create(0);
+    memo_recorder* recorder = new_recorder(&f->device, 0);
+    memo_device* d = memo_recorder_device(recorder);
+    memo_schedule* s;
+    memo_stream stream;
+    char x[64], y[64];
+    int k;
+    CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
+    CHECK_OK(MEMO_ANNOTATE(d, stream, "fill", &error, memo_writes(y, 64)));
+    CHECK_OK(MEMO_ANNOTATE(d, stream, "gemm", &error, memo_reads(x, 16), memo_writes(y, 8),
+                           memo_reads(x + 32, 4), memo_writes(x, -1)));
+    CHECK_OK(MEMO_ANNOTATE(d, stream, "all", &error, memo_reads(x, 1), memo_reads(x + 1, 1),
+                           memo_reads(x + 2, 1), memo_reads(x + 3, 1), memo_reads(x + 4, 1),
+                           memo_reads(x + 5, 1), memo_reads(x + 6, 1), memo_reads(x + 7, 1),
+                           memo_reads(x + 8, 1), memo_reads(x + 9, 1), memo_reads(x + 10, 1),
+                           memo_reads(x + 11, 1), memo_reads(x + 12, 1), memo_reads(x + 13, 1),
+                           memo_reads(x + 14, 1), memo_reads(x + 15, 1)));
+    CHECK_OK(memo_recorder_schedule(recorder, &s, &error));
+    CHECK(s->n_ops == 3 && is_op(s, 0, MEMO_OP_RUN, "fill", 0) && s->ops[0].n_reads == 0);
+    CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, y, 64));
+    CHECK(is_op(s, 1, MEMO_OP_RUN, "gemm", 0));
+    CHECK(s->ops[1].n_reads == 2 && s->ops[1].n_writes == 2);
+    CHECK(is_range(s, 1, 0, x, 16) && is_range(s, 1, 1, x + 32, 4));
+    CHECK(is_range(s, 1, 2, y, 8) && is_range(s, 1, 3, x, 0));
+    CHECK(s->ops[2].n_reads == 16 && s->ops[2].n_writes == 0);
+    for (k = 0; k < 16; k++) CHECK(is_range(s, 2, k, x + k, 1));
+    f->device.annotate = NULL;
+    CHECK_OK(MEMO_ANNOTATE(&f->device, stream, "nothing", &error, memo_reads(x, 16)));
+    CHECK(f->n_annotated == 0);
+    memo_recorder_destroy(recorder);
+    free(f);
+    CHECK(n_live == 0);
+}
+
 static void a_missing_wait_is_found(void) {
     int with_wait;
     for (with_wait = 0; with_wait < 2; with_wait++) {
@@ -725,6 +761,7 @@ static void the_host_device_is_recorded(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(calls_become_a_schedule);
+    TEST(launches_are_annotated_in_a_line);
     TEST(a_missing_wait_is_found);
     TEST(handles_may_come_again);
     TEST(times_are_those_of_the_device);

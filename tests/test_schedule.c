@@ -925,6 +925,9 @@ static void files_are_well_formed(void) {
 /* --- what happens without memory: an error, nothing lost, nothing leaked --- */
 
 static memo_status everything(void) {
+    static const char written[] = "memo schedule 1\nstream a\nstream \"b c\"\nbuffer d 100\n"
+                                  "run e a \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
+                                  "wait f \"b c\"\nsync event g\n";
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
     memo_simulation* times = NULL;
@@ -963,7 +966,13 @@ static memo_status everything(void) {
     if (!status) status = memo_schedule_measured(schedule, &times, &error);
     memo_simulation_destroy(times);
     memo_check_destroy(check);
+    if (!status) status = memo_schedule_name_op(schedule, 0, "another long name", &error);
+    if (!status) status = memo_schedule_name_bytes(schedule, range, "bytes of the test", &error);
+    if (!status) status = memo_schedule_write(schedule, "/dev/null", &error);
     memo_schedule_destroy(schedule);
+    if (!status)
+        status = memo_schedule_parse(written, (int64_t)strlen(written), "text", &schedule, &error);
+    if (!status) memo_schedule_destroy(schedule);
     return status;
 }
 

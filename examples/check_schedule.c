@@ -1,0 +1,143 @@
+/* check_schedule - is there a race in this schedule, and which wait is missing or redundant?
+ *
+ *   check_schedule FILE [options]; check_schedule --help lists them
+ *
+ * FILE is a schedule as memo.h (chapter 7) describes it: written by hand, by memo_schedule_write from a
+ * recorded program, or by any other program; "-" is standard input.
+ *
+ * Build:   cc -std=c99 -O2 -I. examples/check_schedule.c -o check_schedule -lpthread -lm
+ * Try:     build/examples/check_schedule tests/races/torchtune-1867.faulty.schedule --svg race.svg */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "same_file.h"
+
+typedef struct options {
+    const char *file, *svg, *chrome; /* NULL: not asked for */
+} options;
+
+static int refuse(const char* what, const char* value) {
+    fprintf(stderr, "check_schedule: %s%s%s; --help lists the options\n", what, value ? " " : "",
+            value ? value : "");
+    return 2;
+}
+
+static void print_help(void) {
+    puts("usage: check_schedule FILE [options]\n"
+         "\n"
+         "FILE: a schedule of operations on streams (memo.h, chapter 7); - is standard input.\n"
+         "Prints each race with its diagnosis, and each wait that is redundant or no wait at all.\n"
+         "\n"
+         "  --svg OUT           a picture: the simulated timeline, operations in a race marked\n"
+         "  --chrome OUT        the same for chrome://tracing and Perfetto\n"
+         "\n"
+         "exit: 0 no race, 1 a race, 2 bad input");
+}
+
+/* 0, or the exit status; -1 asks for help. */
+static int parse_options(int argc, char** argv, options* o) {
+    int i;
+    memset(o, 0, sizeof *o);
+    for (i = 1; i < argc; i++) {
+        const char* name = argv[i];
+        int is_svg = !strcmp(name, "--svg");
+        if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
+        if (is_svg || !strcmp(name, "--chrome")) {
+            if (++i == argc) return refuse("no value behind", name);
+            *(is_svg ? &o->svg : &o->chrome) = argv[i];
+        } else if (name[0] == '-' && name[1]) {
+            return refuse("unknown option", name);
+        } else if (o->file) {
+            return refuse("more than one FILE:", name);
+        } else {
+            o->file = name;
+        }
+    }
+    if (!o->file) return refuse("no FILE", NULL);
+    if (o->svg && is_same_file(o->svg, o->file))
+        return refuse("an output would replace FILE:", o->svg);
+    if (o->chrome && is_same_file(o->chrome, o->file))
+        return refuse("an output would replace FILE:", o->chrome);
+    if (o->svg && o->chrome && is_same_file(o->svg, o->chrome))
+        return refuse("two outputs go to", o->svg);
+    return 0;
+}
+
+static void print_waits(const memo_schedule* schedule, const char* what, const int64_t* waits,
+                        int64_t n_waits) {
+    char text[512];
+    int64_t i;
+    for (i = 0; i < n_waits; i++)
+        printf("%s: %s\n", what, memo_schedule_describe(schedule, waits[i], text, sizeof text));
+}
+
+static void print_check(const memo_schedule* schedule, const memo_check* check) {
+    char text[2048];
+    int64_t i;
+    printf("operations: %lld\n", (long long)schedule->n_ops);
+    printf("streams: %d\n", (int)schedule->n_streams);
+    printf("waits: %lld\n", (long long)check->n_waits);
+    printf("pairs_in_conflict: %lld\n", (long long)check->n_conflicts);
+    printf("races: %lld\n", (long long)check->n_races);
+    for (i = 0; i < check->n_races; i++)
+        printf("race: %s\n", memo_race_explain(schedule, &check->races[i], text, sizeof text));
+    print_waits(schedule, "unrecorded", check->unrecorded_waits, check->n_unrecorded_waits);
+    print_waits(schedule, "redundant", check->redundant_waits, check->n_redundant_waits);
+}
+
+/* "race: NAME": the timeline gives operations with the same word before a colon the same colour. */
+static memo_status mark_race(memo_schedule* schedule, int64_t op, memo_error* error) {
+    const char* name = memo_schedule_op_name(schedule, op);
+    char marked[256];
+    if (!strncmp(name, "race: ", 6)) return MEMO_STATUS_OK;
+    snprintf(marked, sizeof marked, "race: %s", name);
+    return memo_schedule_name_op(schedule, op, marked, error);
+}
+
+static memo_status draw(const options* o, memo_schedule* schedule, const memo_check* check,
+                        memo_error* error) {
+    memo_simulation* times = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    double sum_s = 0;
+    int64_t i;
+    for (i = 0; i < schedule->n_ops; i++) sum_s += schedule->ops[i].duration_s;
+    for (i = 0; i < schedule->n_ops && sum_s == 0; i++) /* order is all that the file tells */
+        if (schedule->ops[i].kind == MEMO_OP_RUN) schedule->ops[i].duration_s = 1e-3;
+    for (i = 0; i < check->n_races && !status; i++) {
+        status = mark_race(schedule, check->races[i].first, error);
+        if (!status) status = mark_race(schedule, check->races[i].second, error);
+    }
+    if (!status) status = memo_schedule_simulate(schedule, &times, error);
+    if (!status && o->svg)
+        status = memo_schedule_write_svg(schedule, times, o->file, o->svg, error);
+    if (!status && o->chrome)
+        status = memo_schedule_write_chrome(schedule, times, o->chrome, error);
+    memo_simulation_destroy(times);
+    return status;
+}
+
+int main(int argc, char** argv) {
+    memo_schedule* schedule = NULL;
+    memo_check* check = NULL;
+    options o;
+    memo_error error;
+    memo_status status;
+    int result = parse_options(argc, argv, &o);
+    if (result < 0) {
+        print_help();
+        return 0;
+    }
+    if (result) return result;
+    status = memo_schedule_read(o.file, &schedule, &error);
+    if (!status) status = memo_schedule_check(schedule, &check, &error);
+    if (!status) {
+        print_check(schedule, check);
+        if (fflush(stdout) || ferror(stdout))
+            status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
+    }
+    if (!status && (o.svg || o.chrome)) status = draw(&o, schedule, check, &error);
+    if (status) fprintf(stderr, "check_schedule: %s\n", error.message);
+    result = status ? 2 : check->n_races > 0;
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    return result;
+}

@@ -1,0 +1,69 @@
+/* fuzz_schedule.c - any bytes given to memo_schedule_parse: refused with a message, or a schedule that can be
+ * written and read back, checked, explained, simulated and drawn.
+ *
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays what was found. */
+#ifndef FUZZ_REPLAY
+#define MEMO_IMPLEMENTATION
+#endif
+#include "memo.h"
+#include "fuzz.h"
+
+static void same_schedule(const memo_schedule* a, const memo_schedule* b) {
+    memo_error error;
+    int64_t i, k;
+    FUZZ_CHECK(memo_schedule_compare(a, b, &error) == MEMO_STATUS_OK);
+    for (i = 0; i < a->n_ops; i++) {
+        const memo_op *x = &a->ops[i], *y = &b->ops[i];
+        FUZZ_CHECK(x->stream == y->stream && x->event == y->event);
+        FUZZ_CHECK(fabs(x->duration_s - y->duration_s) <= 1e-9 * x->duration_s ||
+                   x->duration_s >= 1e9);
+        for (k = 0; k < x->n_reads + x->n_writes; k++)
+            FUZZ_CHECK(!memcmp(&a->ranges[x->first_range + k], &b->ranges[y->first_range + k],
+                               sizeof(memo_range)));
+    }
+}
+
+static void use_schedule(const memo_schedule* schedule) {
+    memo_error error;
+    memo_check* check;
+    memo_simulation* times;
+    char text[300];
+    int64_t i;
+    FUZZ_CHECK(memo_schedule_check(schedule, &check, &error) == MEMO_STATUS_OK);
+    for (i = 0; i < check->n_races && i < 50; i++)
+        FUZZ_CHECK(*memo_race_explain(schedule, &check->races[i], text, sizeof text) == '"' &&
+                   strlen(text) < sizeof text);
+    for (i = 0; i < schedule->n_ops && i < 50; i++)
+        FUZZ_CHECK(strlen(memo_schedule_describe(schedule, i, text, sizeof text)) > 0);
+    FUZZ_CHECK(memo_schedule_simulate(schedule, &times, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_write_svg(schedule, times, "input", fuzz_path(), &error) ==
+               MEMO_STATUS_OK);
+    memo_simulation_destroy(times);
+    memo_check_destroy(check);
+}
+
+static void fuzz_schedule(const uint8_t* data, size_t size) {
+    memo_error error;
+    memo_schedule *schedule = NULL, *other = NULL;
+    memo_status status = memo_schedule_parse(size ? (const char*)data : "", (int64_t)size, "input",
+                                             &schedule, &error);
+    if (status) {
+        fuzz_refused(status, &error);
+        return;
+    }
+    FUZZ_CHECK(memo_schedule_write(schedule, fuzz_path(), &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_read(fuzz_path(), &other, &error) == MEMO_STATUS_OK);
+    same_schedule(schedule, other);
+    use_schedule(other);
+    unlink(fuzz_path());
+    memo_schedule_destroy(other);
+    memo_schedule_destroy(schedule);
+}
+
+#ifndef FUZZ_REPLAY
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_schedule(data, size);
+    return 0;
+}
+#endif

@@ -1,0 +1,517 @@
+/* Schedules as text, and what is said of their races: bugs that others shipped (tests/races, each faulty and
+ * mended), and random schedules whose races go where the diagnosis is followed.  Run from the project's root. */
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#include "memo_test.h"
+
+#include <dirent.h>
+
+static memo_error error;
+
+static memo_schedule* parsed(const char* text) {
+    memo_schedule* schedule = NULL;
+    CHECK_OK(memo_schedule_parse(text, (int64_t)strlen(text), "text", &schedule, &error));
+    return schedule;
+}
+
+/* Through a file and back into a buffer of the caller. */
+static const char* written(const memo_schedule* schedule, char* text, size_t n_bytes) {
+    static const char path[] = "build/tests/test_races.schedule";
+    size_t n = 0;
+    FILE* file;
+    CHECK_OK(memo_schedule_write(schedule, path, &error));
+    file = fopen(path, "rb");
+    CHECK(file != NULL);
+    if (file) {
+        n = fread(text, 1, n_bytes - 1, file);
+        fclose(file);
+    }
+    remove(path);
+    text[n] = 0;
+    return text;
+}
+
+/* --- races that others shipped --- */
+
+static char* file_text(const char* path) {
+    static char text[1 << 14];
+    FILE* file = fopen(path, "rb");
+    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    CHECK_CASE(file && n > 0 && n < sizeof text - 1, "%s cannot be read", path);
+    if (file) fclose(file);
+    text[n] = 0;
+    return text;
+}
+
+static int n_runs(const memo_schedule* schedule) {
+    int n = 0;
+    int64_t i;
+    for (i = 0; i < schedule->n_ops; i++) n += schedule->ops[i].kind == MEMO_OP_RUN;
+    return n;
+}
+
+/* The lines behind "#! " are the races, one each, in the words of memo_race_explain. */
+static int check_faulty(const char* path) {
+    memo_schedule* schedule = NULL;
+    memo_check* check = NULL;
+    char why[2048], *line = file_text(path);
+    int64_t i;
+    int n = 0;
+    CHECK_OK(memo_schedule_parse(line, (int64_t)strlen(line), path, &schedule, &error));
+    if (!schedule) return 0;
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK_CASE(check->n_races > 0 && check->n_unrecorded_waits == 0, "%s", path);
+    for (i = 0; i < check->n_races; i++) {
+        line = strstr(line, "\n#! ");
+        CHECK_CASE(line != NULL, "%s: %lld races, and fewer lines", path,
+                   (long long)check->n_races);
+        if (!line) break;
+        line += 4;
+        memo_race_explain(schedule, &check->races[i], why, sizeof why);
+        CHECK_CASE(strncmp(line, why, strlen(why)) == 0 && line[strlen(why)] == '\n', "%s: %s",
+                   path, why);
+    }
+    CHECK_CASE(!line || !strstr(line, "\n#! "), "%s: more lines than races", path);
+    n = n_runs(schedule);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    return n;
+}
+
+static int check_mended(const char* path) {
+    memo_schedule* schedule = NULL;
+    memo_check* check = NULL;
+    int n = 0;
+    CHECK_OK(memo_schedule_read(path, &schedule, &error));
+    if (!schedule) return 0;
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", path);
+    n = n_runs(schedule);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    return n;
+}
+
+static void races_that_others_shipped(void) {
+    static const char faulty[] = ".faulty.schedule";
+    struct dirent* entry;
+    int n_pairs = 0, n_files = 0;
+    DIR* folder = opendir("tests/races");
+    CHECK_CASE(folder != NULL, "tests/races is not there; run from the project's root");
+    if (!folder) return;
+    while ((entry = readdir(folder)) != NULL) {
+        size_t length = strlen(entry->d_name);
+        char path[600];
+        int n;
+        if (entry->d_name[0] == '.') continue;
+        n_files++;
+        if (length < strlen(faulty) || strcmp(entry->d_name + length - strlen(faulty), faulty))
+            continue;
+        n_pairs++;
+        snprintf(path, sizeof path, "tests/races/%s", entry->d_name);
+        n = check_faulty(path);
+        snprintf(path, sizeof path, "tests/races/%.*s.mended.schedule",
+                 (int)(length - strlen(faulty)), entry->d_name);
+        CHECK_CASE(check_mended(path) == n, "%s: as many operations as the faulty one", path);
+    }
+    closedir(folder);
+    CHECK_CASE(n_pairs >= 12 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
+               n_pairs);
+}
+
+/* --- what else a diagnosis can say --- */
+
+static void check_why(const char* text, const char* expected) {
+    memo_schedule* schedule = parsed(text);
+    memo_check* check;
+    char why[1024], cut[16];
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 1);
+    if (check->n_races) {
+        memo_race_explain(schedule, &check->races[0], why, sizeof why);
+        CHECK_CASE(strstr(why, expected), "%s", why);
+        memo_race_explain(schedule, &check->races[0], cut, sizeof cut);
+        CHECK(strlen(cut) == sizeof cut - 1 && !strncmp(cut, why, sizeof cut - 1));
+    }
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+}
+
+static void diagnoses_name_what_is_missing(void) {
+    check_why("memo schedule 1\nstream compute\nstream h2d\n"
+              "record 17 h2d\nwait 17 compute\nrun \"to device 3\" h2d writes 0x10..0x20\n"
+              "record 17 h2d\nrun \"backward 3\" compute reads 0x18..0x40\n",
+              "\"backward 3\" (operation 4, on compute) reads bytes 0x18..0x20 that "
+              "\"to device 3\" (operation 2, on h2d) writes; no path: compute never waits for "
+              "event 17 after its second record (operation 3, on h2d); mend: let compute wait for "
+              "it between operations 3 and 4");
+    check_why("memo schedule 1\nstream a\nstream b\nwait e b\nrun x a writes 0..4\n"
+              "run y b reads 0..4\n",
+              "the last wait of b is for event e, never recorded before; mend: record an event "
+              "after operation 1 and let b wait for it between operations 1 and 2");
+    check_why("memo schedule 1\nstream a\nstream \"b c\"\nrun x a writes 0..4\n"
+              "record f a\nrecord e a\nrun y \"b c\" writes 0..4\nwait e \"b c\"\n",
+              "writes bytes 0x0..0x4 that \"x\" (operation 0, on a) writes; no path: \"b c\" never "
+              "waits for event f after its first record (operation 1, on a); mend: let \"b c\"");
+    /* The event that b waits for elsewhere is likelier than the first one. */
+    check_why("memo schedule 1\nstream a\nstream b\nbuffer big 100\nbuffer part big+8..24\n"
+              "record e a\nwait e b\nrun x a writes 8..12\nrecord f a\nrecord e a\n"
+              "run y b reads 8..12\n",
+              "reads bytes 0..4 of part that \"x\" (operation 2, on a) writes; no path: b never "
+              "waits for event e after its second record (operation 4, on a)");
+}
+
+static void operations_are_described(void) {
+    static const char* const expected[] = {
+        "record of event e (operation 0, on a b)", "wait for event e (operation 1, on c)",
+        "\"x\" (operation 2, on c)", "sync (operation 3, on c)", "sync for event e (operation 4)"};
+    memo_schedule* schedule = parsed("memo schedule 1\nstream \"a b\"\nstream c\nrecord e \"a b\"\n"
+                                     "wait e c\nrun x c\nsync c\nsync event e\n");
+    char text[80];
+    int i;
+    memo_schedule_describe(schedule, 0, text, sizeof text);
+    CHECK_CASE(!strcmp(text, "record of event e (operation 0, on \"a b\")"), "%s", text);
+    for (i = 1; i < 5; i++) {
+        memo_schedule_describe(schedule, i, text, sizeof text);
+        CHECK_CASE(!strcmp(text, expected[i]), "%s", text);
+    }
+    CHECK_OK(memo_schedule_name_op(schedule, 2, "another", &error));
+    memo_schedule_describe(schedule, 2, text, sizeof text);
+    CHECK_CASE(!strcmp(text, "\"another\" (operation 2, on c)"), "%s", text);
+    CHECK(memo_schedule_name_op(schedule, 1, "wait", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_name_op(schedule, 5, "x", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_name_op(schedule, 2, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    memo_schedule_destroy(schedule);
+}
+
+/* --- random schedules: the diagnosis, followed, mends the race --- */
+
+static memo_schedule* random_schedule(void) {
+    static const char* const names[] = {"to host", "compute", "a \"b\" \\ c", "writes"};
+    int n_streams = (int)memo_test_int(2, 4), n_ops = (int)memo_test_int(2, 30), i, k;
+    memo_schedule* schedule;
+    int32_t index, event;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    for (i = 0; i < n_streams; i++)
+        CHECK_OK(memo_schedule_add_stream(schedule, names[i], &index, &error));
+    for (i = 0; i < 2; i++) CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
+    for (i = 0; i < n_ops; i++) {
+        int32_t stream = (int32_t)memo_test_int(0, n_streams - 1), more = 0;
+        int64_t kind = memo_test_int(0, 20);
+        event = (int32_t)memo_test_int(0, 1);
+        if (kind == 0)
+            CHECK_OK(memo_schedule_sync(schedule, stream, &error));
+        else if (kind == 1)
+            CHECK_OK(memo_schedule_sync_event(schedule, event, &error));
+        else if (kind < 8)
+            CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+        else if (kind < 14)
+            CHECK_OK(memo_schedule_wait(schedule, event, stream, &error));
+        else {
+            memo_op_desc op = memo_op_desc_default();
+            memo_range ranges[4];
+            for (k = 0; k < 4; k++) {
+                ranges[k].begin = (uint64_t)memo_test_int(0, 30);
+                ranges[k].end = ranges[k].begin + (uint64_t)memo_test_int(0, 8);
+            }
+            op.name = memo_test_int(0, 3) ? "op" : names[memo_test_int(0, 3)];
+            op.stream = stream;
+            more = (stream + 1) % n_streams;
+            op.more_streams = &more;
+            op.n_more_streams = memo_test_int(0, 6) == 0;
+            op.reads = ranges;
+            op.n_reads = memo_test_int(0, 2);
+            op.writes = ranges + 2;
+            op.n_writes = memo_test_int(0, 2);
+            op.duration_s = (double)memo_test_int(0, 3) * 1e-6;
+            CHECK_OK(memo_schedule_run(schedule, &op, &error));
+        }
+    }
+    return schedule;
+}
+
+/* What b is where a was written and read, but for what the file leaves out. */
+static void check_same(const memo_schedule* a, const memo_schedule* b) {
+    int64_t i, k;
+    CHECK_OK(memo_schedule_compare(a, b, &error));
+    CHECK(a->n_streams == b->n_streams);
+    for (i = 0; i < a->n_ops && i < b->n_ops; i++) {
+        const memo_op *x = &a->ops[i], *y = &b->ops[i];
+        CHECK(fabs(x->duration_s - y->duration_s) < 1e-12);
+        for (k = 0; k < x->n_reads + x->n_writes; k++)
+            CHECK(!memcmp(&a->ranges[x->first_range + k], &b->ranges[y->first_range + k],
+                          sizeof(memo_range)));
+    }
+}
+
+/* A schedule like this one with an operation put in: before op `at`, wait or record of event on stream. */
+static memo_schedule* with_op(const memo_schedule* schedule, int64_t at, memo_op_kind kind,
+                              int32_t event, int32_t stream) {
+    memo_schedule* result;
+    int32_t index;
+    int64_t i;
+    CHECK_OK(memo_schedule_create(&result, &error));
+    for (i = 0; i < schedule->n_streams; i++)
+        CHECK_OK(memo_schedule_add_stream(result, schedule->text + schedule->streams[i], &index,
+                                          &error));
+    for (i = 0; i <= schedule->n_events; i++)
+        CHECK_OK(memo_schedule_add_event(result, &index, &error));
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* from = &schedule->ops[i];
+        memo_op_desc op = memo_op_desc_default();
+        if (i == at && kind == MEMO_OP_RECORD)
+            CHECK_OK(memo_schedule_record(result, event, stream, &error));
+        if (i == at && kind == MEMO_OP_WAIT)
+            CHECK_OK(memo_schedule_wait(result, event, stream, &error));
+        op.stream = from->stream;
+        op.more_streams = schedule->more_streams + from->first_more_stream;
+        op.n_more_streams = from->n_more_streams;
+        op.reads = schedule->ranges + from->first_range;
+        op.n_reads = from->n_reads;
+        op.writes = op.reads + from->n_reads;
+        op.n_writes = from->n_writes;
+        if (from->kind == MEMO_OP_RUN)
+            CHECK_OK(memo_schedule_run(result, &op, &error));
+        else if (from->kind == MEMO_OP_RECORD)
+            CHECK_OK(memo_schedule_record(result, from->event, from->stream, &error));
+        else if (from->kind == MEMO_OP_WAIT)
+            CHECK_OK(memo_schedule_wait(result, from->event, from->stream, &error));
+        else if (from->stream >= 0)
+            CHECK_OK(memo_schedule_sync(result, from->stream, &error));
+        else
+            CHECK_OK(memo_schedule_sync_event(result, from->event, &error));
+    }
+    return result;
+}
+
+static int has_race(const memo_schedule* schedule, int64_t first, int64_t second) {
+    memo_check* check;
+    int64_t i;
+    int has = 0;
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    for (i = 0; i < check->n_races; i++)
+        has |= check->races[i].first == first && check->races[i].second == second;
+    memo_check_destroy(check);
+    return has;
+}
+
+/* Does what the end of the diagnosis says, anywhere between the two operations that it names. */
+static void check_mend(const memo_schedule* schedule, const memo_race* race, const char* why,
+                       int round) {
+    const char* mend = strstr(why, "; mend: ");
+    int32_t stream = schedule->ops[race->second].stream, event = schedule->n_events;
+    memo_schedule *recorded = NULL, *mended;
+    long long from, to;
+    int64_t second = race->second, at;
+    CHECK_CASE(mend && sscanf(strstr(mend, "between operations "),
+                              "between operations %lld and %lld", &from, &to) == 2,
+               "round %d: %s", round, why);
+    if (strstr(mend,
+               "record an event after")) { /* then operation from is that record, one behind */
+        CHECK_CASE(from == race->first && to == second, "round %d: %s", round, why);
+        recorded =
+            with_op(schedule, ++from, MEMO_OP_RECORD, event, schedule->ops[race->first].stream);
+        to++;
+        second++;
+    } else {
+        event = schedule->ops[from].event;
+        CHECK_CASE(schedule->ops[from].kind == MEMO_OP_RECORD && from > race->first, "round %d: %s",
+                   round, why);
+    }
+    at = memo_test_int(from + 1, to);
+    mended = with_op(recorded ? recorded : schedule, at, MEMO_OP_WAIT, event, stream);
+    CHECK_CASE(has_race(schedule, race->first, race->second), "round %d", round);
+    CHECK_CASE(!recorded || has_race(recorded, race->first, second), "round %d", round);
+    CHECK_CASE(!has_race(mended, race->first, second + 1), "round %d: %s", round, why);
+    memo_schedule_destroy(recorded);
+    memo_schedule_destroy(mended);
+}
+
+static void diagnoses_followed_mend_the_race(void) {
+    static char text[1 << 14];
+    int round, n_recorded = 0, n_never = 0, n_late = 0;
+    for (round = 0; round < 3000; round++) {
+        memo_schedule *schedule = random_schedule(), *again = NULL;
+        memo_check* check;
+        int64_t i;
+        again = parsed(written(schedule, text, sizeof text));
+        if (!again) return;
+        check_same(schedule, again);
+        CHECK_OK(memo_schedule_check(again, &check, &error));
+        for (i = 0; i < check->n_races; i++) {
+            char why[2048];
+            memo_race_explain(again, &check->races[i], why, sizeof why);
+            n_recorded += strstr(why, "no event is recorded") != NULL;
+            n_never += strstr(why, "never waits") != NULL;
+            n_late += strstr(why, "too late") != NULL;
+            check_mend(again, &check->races[i], why, round);
+        }
+        memo_check_destroy(check);
+        memo_schedule_destroy(schedule);
+        memo_schedule_destroy(again);
+    }
+    CHECK_CASE(n_recorded > 100 && n_never > 100 && n_late > 20, "%d, %d and %d", n_recorded,
+               n_never, n_late);
+}
+
+/* --- text --- */
+
+static void every_line_of_the_format(void) {
+    memo_schedule* s = parsed("# a comment\n\n  memo schedule 1 7\r\n"
+                              "stream compute\n\tstream \"to \\\"host\\\" \\\\\"\nstream reads\n"
+                              "buffer a 100\nbuffer \"b c\" 10\nbuffer part a+10..30\n"
+                              "buffer far 0x1000..0xFFFFFFFFFFFFFFFF\nbuffer a 5..6\n"
+                              "run \"reads it\" compute \"reads\" reads part \"b c\" \"b c\"+2..4 "
+                              "writes a 7..0x9 reads part+1..1 takes 1500\n"
+                              "record done \"to \\\"host\\\" \\\\\"\nwait done compute\n"
+                              "record done compute\nwait never compute\n"
+                              "sync compute\nsync event done");
+    static const uint64_t ranges[][2] = {{10, 30}, {100, 110}, {102, 104},
+                                         {11, 11}, {5, 6},     {7, 9}};
+    int64_t i;
+    if (!s) return;
+    CHECK(s->n_ops == 7 && s->n_streams == 3 && s->n_events == 2);
+    CHECK(!strcmp(s->text + s->streams[1], "to \"host\" \\"));
+    CHECK(!strcmp(memo_schedule_op_name(s, 0), "reads it"));
+    CHECK(s->ops[0].stream == 0 && s->ops[0].n_more_streams == 1 && s->more_streams[0] == 2);
+    CHECK(s->ops[0].n_reads == 4 && s->ops[0].n_writes == 2);
+    CHECK(fabs(s->ops[0].duration_s - 1.5e-6) < 1e-15);
+    for (i = 0; i < 6; i++)
+        CHECK(s->ranges[i].begin == ranges[i][0] && s->ranges[i].end == ranges[i][1]);
+    CHECK(s->ops[1].kind == MEMO_OP_RECORD && s->ops[1].stream == 1 && s->ops[1].event == 0);
+    CHECK(s->ops[2].kind == MEMO_OP_WAIT && s->ops[2].stream == 0 && s->ops[2].event == 0);
+    CHECK(s->ops[4].kind == MEMO_OP_WAIT && s->ops[4].event == 1);
+    CHECK(s->ops[5].kind == MEMO_OP_SYNC && s->ops[5].stream == 0 && s->ops[5].event == -1);
+    CHECK(s->ops[6].kind == MEMO_OP_SYNC && s->ops[6].stream == -1 && s->ops[6].event == 0);
+    memo_schedule_destroy(s);
+}
+
+static void faults_have_a_file_a_line_and_a_reason(void) {
+    static const struct {
+        const char *text, *words;
+        int64_t line;
+    } cases[] = {{"", "begins with", 0},
+                 {"stream a\n", "begins with", 1},
+                 {"memo trace 1\n", "a `memo schedule` was expected", 1},
+                 {"memo schedule\n", "version", 1},
+                 {"memo schedule 1 x\n", "number of operations", 1},
+                 {"memo schedule 1 -1\n", "number of operations", 1},
+                 {"memo schedule 1 0 0\n", "unexpected `0`", 1},
+                 {"memo schedule 1 2\nstream a\nrun x a\n", "says 2 operations, there are 1", 3},
+                 {"memo schedule 1\nstream\n", "ends early", 2},
+                 {"memo schedule 1\nstream a b\n", "unexpected `b`", 2},
+                 {"memo schedule 1\nstream a\nstream \"a\"\n", "declared twice", 3},
+                 {"memo schedule 1\nstream \"a\n", "a quote stays open", 2},
+                 {"memo schedule 1\nstream \"a\"b\n", "a stream has a name", 2},
+                 {"memo schedule 1\nstream a\x01\n", "control character", 2},
+                 {"memo schedule 1\nleap a\n", "`leap` is none of", 2},
+                 {"memo schedule 1\nbuffer a\n", "size or a range", 2},
+                 {"memo schedule 1\nbuffer a b\n", "no such buffer", 2},
+                 {"memo schedule 1\nbuffer a 18446744073709551616\n", "range", 2},
+                 {"memo schedule 1\nbuffer a 18446744073709551615\nbuffer b 1\n", "too large", 3},
+                 {"memo schedule 1\nbuffer a 10\nbuffer b a+5..11\n", "a range is", 3},
+                 {"memo schedule 1\nbuffer a 10\nbuffer b \"a\"x5..6\n", "a range is", 3},
+                 {"memo schedule 1\nrun\n", "ends early", 2},
+                 {"memo schedule 1\nrun x\n", "a stream is expected", 2},
+                 {"memo schedule 1\nrun x a\n", "no such stream", 2},
+                 {"memo schedule 1\nstream a\nrun x a a\n", "named twice", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads 5..4\n", "a range is", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads 5..\n", "a range is", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads 0x..5\n", "a range is", 3},
+                 {"memo schedule 1\nstream a\nrun x a reads y\n", "no such buffer", 3},
+                 {"memo schedule 1\nstream a\nrun x a takes\n", "nanoseconds", 3},
+                 {"memo schedule 1\nstream a\nrun x a takes 1.5\n", "nanoseconds", 3},
+                 {"memo schedule 1\nstream a\nrecord\n", "an event is expected", 3},
+                 {"memo schedule 1\nstream a\nrecord e\n", "a stream is expected", 3},
+                 {"memo schedule 1\nstream a\nwait e b\n", "no such stream", 3},
+                 {"memo schedule 1\nstream a\nsync event\n", "an event is expected", 3},
+                 {"memo schedule 1\nstream a\nsync \"event\"\n", "no such stream", 3}};
+    memo_schedule* schedule;
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memo_status status = memo_schedule_parse(cases[i].text, (int64_t)strlen(cases[i].text),
+                                                 "file", &schedule, &error);
+        CHECK_CASE(status == MEMO_STATUS_FORMAT && !schedule, "%s", cases[i].text);
+        CHECK_CASE(error.line == cases[i].line && strncmp(error.message, "file:", 5) == 0 &&
+                       strstr(error.message, cases[i].words),
+                   "%s: %s", cases[i].text, error.message);
+    }
+    CHECK(memo_schedule_parse("memo schedule 2\n", 16, "file", &schedule, &error) ==
+          MEMO_STATUS_VERSION);
+    CHECK(memo_schedule_parse(NULL, 0, NULL, &schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_read("/nowhere/at/all", &schedule, &error) == MEMO_STATUS_IO && !schedule);
+}
+
+/* Two streams of one name must not become one, which would have no race with itself. */
+static void streams_of_one_name_stay_two(void) {
+    static char text[1 << 12];
+    memo_schedule *schedule, *again;
+    memo_check* check;
+    memo_op_desc op = memo_op_desc_default();
+    memo_range bytes = {3, 9};
+    int i;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    op.writes = &bytes;
+    op.n_writes = 1;
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(memo_schedule_add_stream(schedule, "ring \"", &op.stream, &error));
+        CHECK_OK(memo_schedule_run(schedule, &op, &error));
+    }
+    again = parsed(written(schedule, text, sizeof text));
+    CHECK(again && again->n_streams == 2);
+    CHECK(again && !strcmp(again->text + again->streams[1], "ring \" #1"));
+    CHECK_OK(memo_schedule_check(again, &check, &error));
+    CHECK(check->n_races == 1);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    memo_schedule_destroy(again);
+}
+
+static void names_are_checked(void) {
+    memo_schedule* schedule;
+    memo_range bytes = {3, 2};
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    CHECK(memo_schedule_name_bytes(schedule, bytes, "x", &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    bytes.end = 9;
+    CHECK(memo_schedule_name_bytes(schedule, bytes, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_schedule_name_bytes(schedule, bytes, "x", &error));
+    memo_schedule_destroy(schedule);
+}
+
+/* What passes over a link takes its time in the file. */
+static void links_become_time(void) {
+    static char text[1 << 12];
+    memo_schedule *schedule, *again;
+    memo_op_desc op = memo_op_desc_default();
+    memo_range bytes = {4, 8};
+    int32_t stream, link;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    CHECK_OK(memo_schedule_add_stream(schedule, "s", &stream, &error));
+    CHECK_OK(memo_schedule_add_link(schedule, "l", 1e6, &link, &error));
+    CHECK_OK(memo_schedule_name_bytes(schedule, bytes, "weights", &error));
+    op.duration_s = 2e-6;
+    op.link = link;
+    op.link_bytes = 3;
+    CHECK_OK(memo_schedule_run(schedule, &op, &error));
+    written(schedule, text, sizeof text);
+    CHECK_CASE(strstr(text, "takes 5000\n") && strstr(text, "buffer \"weights\" 0x4..0x8\n"), "%s",
+               text);
+    again = parsed(text);
+    CHECK(again && fabs(again->ops[0].duration_s - 5e-6) < 1e-15);
+    memo_schedule_destroy(schedule);
+    memo_schedule_destroy(again);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(races_that_others_shipped);
+    TEST(diagnoses_name_what_is_missing);
+    TEST(operations_are_described);
+    TEST(diagnoses_followed_mend_the_race);
+    TEST(every_line_of_the_format);
+    TEST(faults_have_a_file_a_line_and_a_reason);
+    TEST(streams_of_one_name_stay_two);
+    TEST(names_are_checked);
+    TEST(links_become_time);
+    return memo_test_end();
+}
