@@ -75,8 +75,7 @@ thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, 
     comm_desc.timeout_s = timeout_s;
     if (!status) status = memo_comm_create_threads(&comm_desc, comms, error);
     if (!status) status = thread_ranks_start(ranks, comms, n, error);
-    for (i = 0; i < n; i++)
-        memo_comm_destroy(comms[i]);
+    for (i = 0; i < n; i++) memo_comm_destroy(comms[i]);
     for (i = 0; i < n_devices; i++) memo_host_device_destroy(devices[i]);
     return status;
 }
