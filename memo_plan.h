@@ -786,6 +786,7 @@ typedef struct memo_session_info {
     const memo_device* device;
     memo_arena* arena;
     memo_swap* swap;
+    const memo_swap_desc* swap_desc; /* memo_swap_generate makes a timeline of it */
 } memo_session_info;
 
 MEMO_API memo_session_desc memo_session_desc_default(void);
@@ -8739,6 +8740,7 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     info->device = s->device;
     info->arena = s->arena;
     info->swap = s->swap;
+    info->swap_desc = &s->swap_desc;
 }
 
 /* --- life --- */

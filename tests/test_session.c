@@ -423,6 +423,23 @@ static void a_plan_is_written_and_read(void) {
                "%s", report.data);
     memo_text_free(&report);
 
+    /* What it chose can be drawn, and simulated. */
+    {
+        memo_swap_times times = memo_swap_times_default();
+        memo_schedule* schedule = NULL;
+        memo_check* check = NULL;
+        CHECK_OK(memo_swap_generate(a.swap_desc, &times, &schedule, &error));
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        CHECK(check->n_races == 0 && check->n_waits > 0);
+        memo_check_destroy(check);
+        memo_schedule_destroy(schedule);
+        CHECK_OK(memo_plan_write_svg(a.plan, a.trace, "a step", scratch_file(), &error));
+        CHECK_OK(memoi_read_file(scratch_file(), &text, &n_bytes, &error));
+        CHECK(n_bytes > 0 && strstr(text, "<svg") && strstr(text, "backward"));
+        MEMO_FREE(text);
+        CHECK_OK(memo_session_write(s, scratch_file(), &error));
+    }
+
     /* On another device, without measuring. */
     {
         model other = m;
