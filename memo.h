@@ -6588,7 +6588,7 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!(duration_s >= 0 && duration_s <= 1e9))
+    if (!memoi_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
@@ -6833,7 +6833,7 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                                       "%s: stream %d is named twice", name,
                                       (int)desc->more_streams[i]);
     }
-    if (!(desc->duration_s >= 0) || !memoi_is_finite(desc->duration_s))
+    if (!memoi_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: duration_s must be finite and not negative", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
@@ -7951,7 +7951,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
     for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
-        if (!(schedule->ops[i].duration_s >= 0) || !memoi_is_finite(schedule->ops[i].duration_s))
+        if (!memoi_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "op %lld (%s): duration_s must be finite and not negative",
                                   (long long)i, memo_schedule_op_name(schedule, i));

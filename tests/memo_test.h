@@ -40,6 +40,14 @@ static inline double memo_test_real(void) {
     return (double)(memo_test_random() >> 11) * (1.0 / 9007199254740992.0);
 }
 
+/* A NaN whatever -ffast-math makes of arithmetic. */
+static inline double memo_test_nan(void) {
+    const uint64_t bits = (uint64_t)0x7ff8 << 48;
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

@@ -322,7 +322,7 @@ static void descs_are_checked(void) {
     CHECK_FIELD(model.hidden, 4097, "head_size");
     CHECK_FIELD(model.n_ffn_matrices, 4, "n_ffn_matrices");
     CHECK_FIELD(cluster.n_gpus, 0, "cluster.n_gpus");
-    CHECK_FIELD(cluster.peak_flops_per_s, NAN, "peak_flops_per_s");
+    CHECK_FIELD(cluster.peak_flops_per_s, memo_test_nan(), "peak_flops_per_s");
     CHECK_FIELD(cluster.gemm_efficiency, 1.5, "gemm_efficiency");
     CHECK_FIELD(cluster.nic_bytes_per_s, 0, "nic_bytes_per_s");
     CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");

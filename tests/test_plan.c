@@ -651,7 +651,7 @@ static void alpha_refuses_nonsense(void) {
     desc.others_bytes = -1;
     CHECK(memo_plan_alpha(&desc, &alpha, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.others_bytes = 1;
-    desc.layer_forward_s = NAN;
+    desc.layer_forward_s = memo_test_nan();
     CHECK(memo_plan_alpha(&desc, &alpha, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
     /* The paper's setting in kind: half the rows hide behind the layer; the last tile is short. */
     desc = memo_alpha_desc_default();

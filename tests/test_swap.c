@@ -400,7 +400,7 @@ static void bad_descs_are_refused(void) {
     c.desc.alpha = 1.5;
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "1.5") != NULL);
-    c.desc.alpha = (double)NAN;
+    c.desc.alpha = memo_test_nan();
     CHECK(memo_swap_get_sizes(&c.desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.alpha = 0;
     c.desc.n_rows = 0;
