@@ -6456,7 +6456,8 @@ memo_host_device_desc memo_host_device_desc_default(void) {
 
 /* Below a byte a second, or beyond any number, the ends of copies could not be computed. */
 MEMOI int memoi_host_is_rate(double bytes_per_s) {
-    return bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18);
+    return memoi_is_finite(bytes_per_s) &&
+           (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
 }
 
 MEMOI void memoi_host_fill_row_kernels(memo_device* table); /* chapter 10 */

@@ -689,7 +689,7 @@ static void arguments_are_checked(void) {
     desc.to_host_bytes_per_s = -1;
     INVALID(memo_host_device_create(&desc, &device, &error));
     desc = memo_host_device_desc_default();
-    desc.both_ways_bytes_per_s = NAN;
+    desc.both_ways_bytes_per_s = memo_test_nan();
     INVALID(memo_host_device_create(&desc, &device, &error));
     desc = memo_host_device_desc_default();
     desc.queue_operations = -1;
@@ -715,7 +715,7 @@ static void arguments_are_checked(void) {
     INVALID(memo_host_device_launch(r.device, r.streams[0], set_value, bytes,
                                     MEMO_HOST_ARGS_BYTES + 1, &error));
     INVALID(memo_host_device_sleep(r.device, r.streams[0], -1, &error));
-    INVALID(memo_host_device_sleep(r.device, r.streams[0], NAN, &error));
+    INVALID(memo_host_device_sleep(r.device, r.streams[0], memo_test_nan(), &error));
     INVALID(memo_event_record(r.d, NULL, r.streams[0], &error));
     INVALID(memo_event_record(r.d, event, NULL, &error));
     INVALID(memo_event_record(r.d, foreign_event, r.streams[0], &error));
