@@ -16,12 +16,14 @@
  *
  * Licence: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
  *
- * USE.  Include it where you need it.  In exactly one translation unit:
+ * USE.  Include it where you need it.  In exactly one translation unit, best a memo.c of its own,
+ * compiled without -ffast-math:
  *
  *     #define MEMO_IMPLEMENTATION
- *     #include "memo.h"                 // cc -std=c99 ... -lpthread -lm
+ *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
  *
- * EXAMPLE: run one step without computing, plan it, run it for ever (examples/01_arena.c).
+ * EXAMPLE: run one step without computing, plan it, replay it every step (examples/01_arena.c).
+ * For a whole trainer, begin with the session of memo_plan.h (examples/05_three_edits.c).
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_PLAN_IMPLEMENTATION
