@@ -52,19 +52,16 @@ static gpt_need gpt_slice(const gpt_model* model, gpt_need part, int32_t degree)
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
 }
 
-/* Where degrees differ, the engine has room for all rows in the width of the largest.  This rank's
- * rows lie there side by side, part by part; a policy that treats a tensor as a whole need not know. */
-static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor) {
+/* If degrees differ, the engine has room for all rows in the width of the largest.  This rank's rows
+ * are fewer and wider, and lie there side by side, part by part. */
+static gpt_rows gpt_packed(const gpt_model* model, int32_t layer, int tensor, gpt_rows rows) {
     const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
     const gpt_need part = gpt_part_rows(model, model->tensor.part);
-    gpt_rows rows = model->tensors[layer][tensor];
-    char* all = rows.split_row > 0 ? rows.first : rows.rest;
     if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
-        rows.row_bytes *= wider;
-    rows.first = NULL; /* there are no rows before the slice's */
-    rows.split_row = gpt_slice(model, part, degree).begin;
-    rows.rest = all + part.begin / wider * rows.row_bytes;
+        rows.n_columns *= wider;
+    rows.address += part.begin / wider * rows.n_columns;
+    rows.begin = gpt_slice(model, part, degree).begin;
     return rows;
 }
 
@@ -113,12 +110,12 @@ static void gpt_add_gradient(gpt_model* model, gpt_need rows) {
     gpt_op op = gpt_op_make("gradient of the block above");
     gpt_sum_args a;
     if (gpt_is_idle(model)) return;
-    a.to = gpt_at(&t->dx, rows.begin);
-    a.from = gpt_at(&t->gradient, rows.begin);
+    a.to = gpt_at(t->dx, rows.begin);
+    a.from = gpt_at(t->gradient, rows.begin);
     a.n = (rows.end - rows.begin) * model->config.hidden;
-    gpt_reads_rows(&op, &t->dx, rows.begin, rows.end);
-    gpt_reads_rows(&op, &t->gradient, rows.begin, rows.end);
-    gpt_writes_rows(&op, &t->dx, rows.begin, rows.end);
+    gpt_reads_rows(&op, t->dx, rows.begin, rows.end);
+    gpt_reads_rows(&op, t->gradient, rows.begin, rows.end);
+    gpt_writes_rows(&op, t->dx, rows.begin, rows.end);
     gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
 }
 
@@ -156,7 +153,7 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
     const gpt_tensor_state* t = &model->tensor;
     const gpt_need part = gpt_part_rows(model, t->part);
     const gpt_need from = gpt_slice(model, part, degree), to = gpt_slice(model, part, next);
-    const gpt_rows* rows = t->is_forward ? &t->x : &t->dx;
+    const gpt_rows rows = t->is_forward ? t->x : t->dx;
     memo_comm* across = gpt_pair(model, degree, next)->across;
     const memo_stream compute = model->compute;
     memo_status status;
@@ -167,9 +164,8 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
         gpt_add_gradient(model, from);
     model->compute = compute;
     if (model->status) return gpt_finish(model, error);
-    status =
-        gpt_tell(model, stream, "gather rows",
-                 gpt_range(gpt_at(rows, to.begin), (to.end - to.begin) * rows->row_bytes), error);
+    status = gpt_tell(model, stream, "gather rows",
+                      gpt_range(gpt_at(rows, to.begin), gpt_bytes(rows, to.begin, to.end)), error);
     return status
                ? status
                : memo_all_gather(across, stream, gpt_at(rows, from.begin), gpt_at(rows, to.begin),
@@ -306,8 +302,8 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 static void gpt_clear_gradient(gpt_model* model, gpt_need rows) {
     if (!gpt_is_silent(model))
         model->status =
-            memo_fill(&model->device, model->compute, gpt_at(&model->tensor.gradient, rows.begin),
-                      0, (rows.end - rows.begin) * model->tensor.gradient.row_bytes, &model->error);
+            memo_fill(&model->device, model->compute, gpt_at(model->tensor.gradient, rows.begin), 0,
+                      gpt_bytes(model->tensor.gradient, rows.begin, rows.end), &model->error);
 }
 
 static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
@@ -369,9 +365,9 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_rows dx) {
         t->d_value = gpt_take(model, 0, model->n_rows, kv_hidden);
     }
     t->dx = dx;
-    t->work = work.rest;
+    t->work = (char*)work.address;
     t->work_bytes = gpt_work_bytes(model);
-    gpt_recompute_need(model, layer, t->need);
+    t->need = model->needs[layer];
     if (!gpt_is_idle(model))
         model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
     if (t->splits_sequence) {
@@ -394,8 +390,8 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
         gpt_compute_attention(model, layer, need, rows, t->partial);
         if (!gpt_is_idle(model) && middle.begin < middle.end)
             model->status =
-                memo_all_reduce(t->ranks, model->compute, gpt_at(&t->partial, middle.begin),
-                                gpt_at(&t->partial, middle.begin),
+                memo_all_reduce(t->ranks, model->compute, gpt_at(t->partial, middle.begin),
+                                gpt_at(t->partial, middle.begin),
                                 (middle.end - middle.begin) * model->config.hidden, GPT_TYPE,
                                 MEMO_REDUCTION_SUM, &model->error);
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
@@ -418,10 +414,10 @@ static void gpt_take_partial_sums(gpt_model* model) {
     t->splits_sequence = model->share.batch % t->n_parts != 0;
     if (!gpt_is_split(&model->config)) return;
     both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));
-    t->partial.rest = (char*)both;
-    t->partial.row_bytes = hidden * (int64_t)sizeof(gpt_real);
+    t->partial.address = (gpt_real*)both;
+    t->partial.n_columns = hidden;
     t->gradient = t->partial;
-    if (both) t->gradient.rest += model->n_rows * t->partial.row_bytes;
+    if (both) t->gradient.address += model->n_rows * hidden;
 }
 
 static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
@@ -464,8 +460,8 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
     }
     for (s = 0; s < t->n_parts; s++) {
         const gpt_need rows = gpt_part_rows(model, s);
-        buffers[s].output = gpt_at(&t->partial, rows.begin);
-        buffers[s].gradient = gpt_at(&t->gradient, rows.begin);
+        buffers[s].output = gpt_at(t->partial, rows.begin);
+        buffers[s].gradient = gpt_at(t->gradient, rows.begin);
         buffers[s].count = (rows.end - rows.begin) * model->config.hidden;
     }
     t->ranks = desc->mesh->tensor;
