@@ -79,11 +79,11 @@ static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
     if (model->zero < 2) return;
-    model->bucket = gpt_take(model, 0, n, 1);
+    model->bucket = gpt_take(model, gpt_rows_make(0, n), 1);
     model->bucket_begin = begin;
     if (!gpt_is_idle(model))
         model->status = memo_fill(&model->device, model->compute, model->bucket.address, 0,
-                                  gpt_bytes(model->bucket, 0, n), &model->error);
+                                  n * (int64_t)sizeof(gpt_real), &model->error);
 }
 
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
