@@ -209,16 +209,7 @@ GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-static gpt_array gpt_packed(const gpt_model* model, int32_t layer, int tensor, gpt_array x);
-
-static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    gpt_array x;
-    memset(&x, 0, sizeof x);
-    if (model->is_dry_run) return x;
-    x.address = (gpt_real*)memo_swap_address(model->swap, layer, tensor);
-    x.n_columns = model->columns[tensor];
-    return model->tensor.is_mixed ? gpt_packed(model, layer, tensor, x) : x;
-}
+static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor);
 
 static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
     return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);

@@ -40,7 +40,7 @@ typedef struct gpt_tensor_state {
     /* Of degrees 2^a < 2^b: ranks of the first, and what exchanges rows with the second. */
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
-    int32_t splits_sequence, is_mixed;
+    int32_t splits_sequence;
     gpt_array partial, gradient; /* y and g of memo_blocks (rows, hidden); persistent */
     gpt_array x, dx;             /* the residual stream and its gradient, of this micro-batch */
     gpt_array d_key, d_value;    /* (rows, kv_hidden), where parts add to each other's */

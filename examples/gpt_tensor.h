@@ -52,12 +52,18 @@ static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree)
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
 }
 
-/* If degrees differ, the engine has room for all rows in the width of the largest.  This rank's rows
- * are fewer and wider, and lie there side by side, part by part. */
-static gpt_array gpt_packed(const gpt_model* model, int32_t layer, int tensor, gpt_array x) {
+/* A skeletal tensor; of the part at hand if degrees differ.  Then the engine has room for all rows in
+ * the width of the largest degree.  This rank's rows are fewer and wider, and lie there side by
+ * side, part by part. */
+static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
     const gpt_rows part = gpt_part_rows(model, model->tensor.part);
+    gpt_array x;
+    memset(&x, 0, sizeof x);
+    if (model->is_dry_run) return x;
+    x.address = (gpt_real*)memo_swap_address(model->swap, layer, tensor);
+    x.n_columns = model->columns[tensor];
     if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
         x.n_columns *= wider;
     x.address += part.begin / wider * x.n_columns;
@@ -409,7 +415,6 @@ static void gpt_take_partial_sums(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     void* both;
     t->n_parts = gpt_degree(model->config.sub_batches);
-    t->is_mixed = gpt_is_mixed(&model->config);
     t->splits_sequence = model->share.batch % t->n_parts != 0;
     if (!gpt_is_split(&model->config)) return;
     both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));
