@@ -847,26 +847,23 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
-/* Columns, and rows that are recomputed, of the skeletal tensors.  A norm and its rstd have the same
- * rows, but not the same bytes: if a later layer writes over either, both are recomputed. */
+/* Columns, and rows that are recomputed, of the skeletal tensors. */
 static void gpt_describe_tensors(gpt_model* model, const gpt_desc* desc) {
     const int32_t n_layers = desc->config.n_layers;
     memo_tensor tensors[GPT_N_TENSORS];
     const memo_swap_desc swap = gpt_swap_desc(desc, tensors);
-    gpt_rows rows;
     int32_t layer, t;
     for (t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] = tensors[t].row_bytes / (int64_t)sizeof(gpt_real);
-    model->needs = (gpt_rows(*)[GPT_N_TENSORS])calloc((size_t)n_layers, sizeof *model->needs);
+    model->needs = (gpt_rows(*)[GPT_N_TENSORS])malloc((size_t)n_layers * sizeof *model->needs);
     if (!model->needs)
         model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                        "no host memory for the rows of %d layers", n_layers);
     for (layer = 0; layer < n_layers; layer++)
         for (t = 0; t < GPT_N_TENSORS && !model->status; t++) {
-            const int32_t leader = tensors[t].with ? tensors[t].with - 1 : t;
-            model->status = memo_swap_get_recompute_rows(&swap, layer, t, &rows.begin, &rows.end,
+            gpt_rows* rows = &model->needs[layer][t];
+            model->status = memo_swap_get_recompute_rows(&swap, layer, t, &rows->begin, &rows->end,
                                                          &model->error);
-            if (!model->status && gpt_count(rows)) model->needs[layer][leader] = rows;
         }
 }
 
