@@ -29,7 +29,7 @@
  * Where other threads use CUDA meanwhile, capture with cudaStreamCaptureModeThreadLocal.  After a capture that
  * failed, end it, and call memo_swap_abandon before the next step.
  *
- * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 pages, spans and phantom memory
+ * CHAPTERS  1 device | 2 pinned memory | 3 row kernels | 4 phantom memory
  *
  * Licence: MIT, see LICENSE.  Language: CUDA C++11.  Dependencies: memo.h, the CUDA runtime 12 or later, Linux. */
 #ifndef MEMO_CUDA_CUH
@@ -66,7 +66,7 @@ typedef struct memo_cuda_device_desc {
     /* A device for recording what does not fit: device_alloc gives phantom addresses (chapter 4) out of so
      * many bytes of them; memory_info counts these.  0: device memory. */
     int64_t phantom_bytes;
-    int64_t phantom_chunk_bytes; /* 0: as memo_cuda_phantom_desc */
+    int64_t phantom_chunk_bytes; /* of memory behind them; 0: 1 GiB, or less where less is free */
     /* Pinned memory (chapter 2). */
     int32_t host_threads;       /* that touch it; 0: as many as there are processors, at most 16 */
     int32_t without_huge_pages; /* 1: pages of the usual size */
@@ -139,54 +139,12 @@ MEMO_API memo_status memo_cuda_row_sums(memo_stream stream, const memo_row_sums_
 MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* cast,
                                     memo_error* error);
 
-/* ---- 4 pages, spans and phantom memory --------------------------------------------------------------
+/* ---- 4 phantom memory: addresses without memory of their own ----------------------------------------
  *
- * Pages are device memory without an address; a span is a range of addresses behind which pages lie side by
- * side.  The same pages may lie in several spans, and several times in one.
- *   split tensors   of a layer's rows some are in a rounding buffer and the rest in scratch.  Where a kernel must
- *                   read them as one, make pages of both and a span for each rounding buffer: {buffer 0, scratch},
- *                   {buffer 1, scratch}.  Rows are split at a multiple of memo_cuda_page_bytes.
- *   phantom memory  a span in which one chunk lies thousands of times: terabytes of addresses that kernels can use
- *                   and whose contents are garbage.  For recording a length that does not fit.
- * What one kernel writes through one address, another kernel after it sees through the other; within one kernel
- * nothing is promised.  Errors of all: UNSUPPORTED (a device or driver without virtual memory management),
- * OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, INVALID_ARGUMENT, DEVICE. */
-
-typedef struct memo_cuda_pages memo_cuda_pages;
-typedef struct memo_cuda_span memo_cuda_span;
-
-/* Sizes of pages are rounded up to multiples of this. */
-MEMO_API memo_status memo_cuda_page_bytes(const memo_device* device, int64_t* page_bytes,
-                                          memo_error* error);
-MEMO_API memo_status memo_cuda_pages_create(const memo_device* device, int64_t size_bytes,
-                                            memo_cuda_pages** pages, memo_error* error);
-MEMO_API int64_t memo_cuda_pages_bytes(const memo_cuda_pages* pages);
-/* The memory is given back when the last span in which it lies is gone too. */
-MEMO_API void memo_cuda_pages_destroy(memo_cuda_pages* pages);
-
-/* pages[0], pages[1], ... side by side. */
-MEMO_API memo_status memo_cuda_span_create(const memo_device* device, memo_cuda_pages* const* pages,
-                                           int64_t n_pages, memo_cuda_span** span,
-                                           memo_error* error);
-MEMO_API void* memo_cuda_span_address(const memo_cuda_span* span);
-MEMO_API int64_t memo_cuda_span_bytes(const memo_cuda_span* span);
-/* The caller has synchronised; span may be NULL. */
-MEMO_API void memo_cuda_span_destroy(memo_cuda_span* span);
-
-typedef struct memo_cuda_phantom_desc {
-    const memo_device* device;
-    int64_t size_bytes;  /* of addresses; rounded up to whole chunks */
-    int64_t chunk_bytes; /* of memory behind them; 0: 1 GiB, or less where less is free */
-} memo_cuda_phantom_desc;
-
-typedef struct memo_cuda_phantom memo_cuda_phantom;
-MEMO_API memo_cuda_phantom_desc memo_cuda_phantom_desc_default(void);
-MEMO_API memo_status memo_cuda_phantom_create(const memo_cuda_phantom_desc* desc,
-                                              memo_cuda_phantom** phantom, memo_error* error);
-MEMO_API void* memo_cuda_phantom_address(const memo_cuda_phantom* phantom);
-MEMO_API int64_t memo_cuda_phantom_bytes(const memo_cuda_phantom* phantom);
-/* The caller has synchronised; phantom may be NULL. */
-MEMO_API void memo_cuda_phantom_destroy(memo_cuda_phantom* phantom);
+ * A device with phantom_bytes gives terabytes of addresses that kernels can use.  Behind all of them lies one chunk
+ * of the GPU's memory, mapped thousands of times, so their contents are garbage.  It records a length that does not
+ * fit: the trainer runs its step unchanged, and its requests become a trace.  What one kernel writes through one
+ * address, a kernel after it sees through another; within one kernel nothing is promised. */
 
 #ifdef __cplusplus
 }
@@ -307,6 +265,8 @@ typedef struct memoi_cuda_block {
     int64_t mapped_bytes, chunk_bytes; /* of registered memory; 0: of cudaHostAlloc */
 } memoi_cuda_block;
 
+typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* chapter 4 */
+
 typedef struct memoi_cuda {
     uint64_t magic;
     memo_device table;
@@ -316,7 +276,7 @@ typedef struct memoi_cuda {
     int can_register;       /* kernels reach registered memory by the host's addresses */
     cudaStream_t probe;     /* never used for work: asked for asynchronous errors */
     memoi_cuda_block *device_blocks, *host_blocks;
-    memo_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
+    memoi_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
     memo_cuda_device_stats stats;
 
     /* The first failure of a host function: claimed, written, then published. */
@@ -760,8 +720,8 @@ MEMOI_CUDA const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* 
     return NULL;
 }
 
-/* ---- 4 pages, spans and phantom memory --------------------------------------------------------------
- * Knows: the driver's virtual memory management.  Knows nothing of what lies in the pages. */
+/* ---- 4 phantom memory -------------------------------------------------------------------------------
+ * Knows: the driver's virtual memory management.  Knows nothing of who asked for the addresses. */
 
 typedef struct memoi_cuda_driver {
     decltype(&cuMemGetAllocationGranularity) granularity;
@@ -775,27 +735,17 @@ typedef struct memoi_cuda_driver {
     decltype(&cuDeviceGetAttribute) get_attribute;
     decltype(&cuGetErrorName) error_name;
     CUmemAllocationProp properties;
-    int64_t page_bytes;
+    int64_t page_bytes; /* sizes of chunks are multiples of it */
     int ordinal;
 } memoi_cuda_driver;
 
-struct memo_cuda_pages {
+struct memoi_cuda_phantom {
     memoi_cuda_driver driver;
-    CUmemGenericAllocationHandle handle;
-    int64_t size_bytes;
-};
-
-struct memo_cuda_span {
-    memoi_cuda_driver driver;
+    CUmemGenericAllocationHandle chunk;
+    int64_t chunk_bytes; /* 0: none yet */
     CUdeviceptr address;
-    int64_t size_bytes;
-    int64_t* piece_bytes; /* (n_mapped) */
+    int64_t size_bytes; /* of addresses: whole chunks */
     int64_t n_mapped;
-};
-
-struct memo_cuda_phantom {
-    memo_cuda_pages* chunk;
-    memo_cuda_span* span;
 };
 
 MEMOI_CUDA memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, CUresult code,
@@ -829,14 +779,6 @@ MEMOI_CUDA memo_status memoi_cuda_find(const char* symbol, void** function, memo
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "the driver has no %s: virtual memory management needs a newer one",
                           symbol);
-}
-
-MEMOI_CUDA memoi_cuda* memoi_cuda_of(const memo_device* device, memo_error* error) {
-    memoi_cuda* cuda = device ? (memoi_cuda*)device->context : NULL;
-    if (cuda && cuda->magic == MEMOI_CUDA_MAGIC) return cuda;
-    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                   "the device is not one made by memo_cuda_device_create");
-    return NULL;
 }
 
 /* The caller is on the device. */
@@ -883,208 +825,79 @@ MEMOI_CUDA memo_status memoi_cuda_driver_open(int ordinal, memoi_cuda_driver* dr
     return status;
 }
 
-memo_status memo_cuda_page_bytes(const memo_device* device, int64_t* page_bytes,
-                                 memo_error* error) {
-    memoi_cuda* cuda = memoi_cuda_of(device, error);
-    memoi_cuda_driver driver;
-    memo_status status;
-    if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error, 1);
-    status = on.status ? on.status : memoi_cuda_driver_open(cuda->ordinal, &driver, error);
-    if (!status) *page_bytes = driver.page_bytes;
-    return status;
-}
-
-MEMOI_CUDA memo_status memoi_cuda_pages_make(int ordinal, int64_t size_bytes,
-                                             memo_cuda_pages** result, memo_error* error) {
-    memo_cuda_pages* pages;
-    memo_status status;
-    *result = NULL;
-    if (size_bytes < 1 || size_bytes > MEMOI_CUDA_BYTES_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "pages of %lld bytes cannot be",
-                              (long long)size_bytes);
-    pages = (memo_cuda_pages*)memoi_cuda_zeroed(sizeof *pages);
-    if (!pages) return memoi_cuda_no_memory(error, "pages");
-    status = memoi_cuda_driver_open(ordinal, &pages->driver, error);
-    if (!status) {
-        pages->size_bytes = memoi_cuda_round_up(size_bytes, pages->driver.page_bytes);
-        status = MEMOI_CUDA_DRIVER(
-            &pages->driver, create, cuMemCreate,
-            (&pages->handle, (size_t)pages->size_bytes, &pages->driver.properties, 0), error);
-    }
-    if (status) {
-        MEMO_FREE(pages);
-        return status;
-    }
-    *result = pages;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_cuda_pages_create(const memo_device* device, int64_t size_bytes,
-                                   memo_cuda_pages** pages, memo_error* error) {
-    memoi_cuda* cuda = memoi_cuda_of(device, error);
-    *pages = NULL;
-    if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error, 1);
-    return on.status ? on.status : memoi_cuda_pages_make(cuda->ordinal, size_bytes, pages, error);
-}
-
-int64_t memo_cuda_pages_bytes(const memo_cuda_pages* pages) { return pages->size_bytes; }
-
-void memo_cuda_pages_destroy(memo_cuda_pages* pages) {
-    if (!pages) return;
-    memoi_cuda_on on(pages->driver.ordinal, NULL, 1);
-    (void)pages->driver.release(pages->handle);
-    MEMO_FREE(pages);
-}
-
-void memo_cuda_span_destroy(memo_cuda_span* span) {
+MEMOI_CUDA void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
     CUdeviceptr at;
-    int64_t k;
-    if (!span) return;
-    memoi_cuda_on on(span->driver.ordinal, NULL, 1);
-    at = span->address;
-    for (k = 0; k < span->n_mapped; k++) {
-        (void)span->driver.unmap(at, (size_t)span->piece_bytes[k]);
-        at += (CUdeviceptr)span->piece_bytes[k];
-    }
-    if (span->address) (void)span->driver.free_addresses(span->address, (size_t)span->size_bytes);
-    MEMO_FREE(span->piece_bytes);
-    MEMO_FREE(span);
-}
-
-/* pages[k % n_pages] for k below n_pieces. */
-MEMOI_CUDA memo_status memoi_cuda_span_make(memo_cuda_pages* const* pages, int64_t n_pages,
-                                            int64_t n_pieces, memo_cuda_span** result,
-                                            memo_error* error) {
-    CUmemAccessDesc access;
-    memo_cuda_span* span;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t k, at = 0, size_bytes = 0;
-    *result = NULL;
-    if (n_pages < 1 || !pages || !pages[0])
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a span of no pages");
-    for (k = 0; k < n_pieces; k++) {
-        const memo_cuda_pages* piece = pages[k % n_pages];
-        if (!piece || piece->driver.ordinal != pages[0]->driver.ordinal)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "pages[%lld] %s",
-                                  (long long)(k % n_pages),
-                                  piece ? "are of another device" : "is NULL");
-        if (piece->size_bytes > MEMOI_CUDA_BYTES_MAX - size_bytes)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a span beyond 2^62 bytes");
-        size_bytes += piece->size_bytes;
-    }
-    span = (memo_cuda_span*)memoi_cuda_zeroed(sizeof *span);
-    if (span) span->piece_bytes = (int64_t*)memoi_cuda_zeroed((size_t)n_pieces * sizeof(int64_t));
-    if (!span || !span->piece_bytes) {
-        MEMO_FREE(span);
-        return memoi_cuda_no_memory(error, "a span");
-    }
-    span->driver = pages[0]->driver;
-    span->size_bytes = size_bytes;
-    status = MEMOI_CUDA_DRIVER(&span->driver, reserve, cuMemAddressReserve,
-                               (&span->address, (size_t)size_bytes, 0, 0, 0), error);
-    for (k = 0; k < n_pieces && !status; k++) {
-        const memo_cuda_pages* piece = pages[k % n_pages];
-        status = MEMOI_CUDA_DRIVER(
-            &span->driver, map, cuMemMap,
-            (span->address + (CUdeviceptr)at, (size_t)piece->size_bytes, 0, piece->handle, 0),
-            error);
-        if (status) break;
-        span->piece_bytes[k] = piece->size_bytes;
-        span->n_mapped = k + 1;
-        at += piece->size_bytes;
-    }
-    if (!status) {
-        memset(&access, 0, sizeof access);
-        access.location = span->driver.properties.location;
-        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        status = MEMOI_CUDA_DRIVER(&span->driver, set_access, cuMemSetAccess,
-                                   (span->address, (size_t)size_bytes, &access, 1), error);
-    }
-    if (status) {
-        memo_cuda_span_destroy(span);
-        return status;
-    }
-    *result = span;
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_cuda_span_create(const memo_device* device, memo_cuda_pages* const* pages,
-                                  int64_t n_pages, memo_cuda_span** span, memo_error* error) {
-    memoi_cuda* cuda = memoi_cuda_of(device, error);
-    *span = NULL;
-    if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error, 1);
-    return on.status ? on.status : memoi_cuda_span_make(pages, n_pages, n_pages, span, error);
-}
-
-void* memo_cuda_span_address(const memo_cuda_span* span) { return (void*)(uintptr_t)span->address; }
-int64_t memo_cuda_span_bytes(const memo_cuda_span* span) { return span->size_bytes; }
-
-memo_cuda_phantom_desc memo_cuda_phantom_desc_default(void) {
-    memo_cuda_phantom_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
-
-void memo_cuda_phantom_destroy(memo_cuda_phantom* phantom) {
     if (!phantom) return;
-    memo_cuda_span_destroy(phantom->span);
-    memo_cuda_pages_destroy(phantom->chunk);
+    memoi_cuda_on on(phantom->driver.ordinal, NULL, 1);
+    for (at = phantom->address; phantom->n_mapped > 0; phantom->n_mapped--) {
+        (void)phantom->driver.unmap(at, (size_t)phantom->chunk_bytes);
+        at += (CUdeviceptr)phantom->chunk_bytes;
+    }
+    if (phantom->address)
+        (void)phantom->driver.free_addresses(phantom->address, (size_t)phantom->size_bytes);
+    if (phantom->chunk_bytes) (void)phantom->driver.release(phantom->chunk);
     MEMO_FREE(phantom);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_phantom_make(int ordinal, int64_t size_bytes, int64_t chunk_bytes,
-                                               memo_cuda_phantom** result, memo_error* error) {
+/* Fewer, larger mappings are quicker; unless its size was asked for, a chunk that is not free is halved. */
+MEMOI_CUDA memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
+                                             int64_t chunk_bytes, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30, least_bytes = (int64_t)16 << 20;
-    memo_cuda_phantom* phantom;
+    const int is_chosen = chunk_bytes != 0;
+    const memoi_cuda_driver* driver = &phantom->driver;
     memo_status status;
-    int is_chosen = chunk_bytes != 0;
-    *result = NULL;
-    if (size_bytes < 1 || size_bytes > MEMOI_CUDA_BYTES_MAX || chunk_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "phantom memory: %lld bytes in chunks of %lld cannot be",
-                              (long long)size_bytes, (long long)chunk_bytes);
-    phantom = (memo_cuda_phantom*)memoi_cuda_zeroed(sizeof *phantom);
-    if (!phantom) return memoi_cuda_no_memory(error, "phantom memory");
     if (!is_chosen) chunk_bytes = size_bytes < most_bytes ? size_bytes : most_bytes;
-    for (;;) { /* fewer, larger mappings are quicker; a chunk that is not free is halved */
-        status = memoi_cuda_pages_make(ordinal, chunk_bytes, &phantom->chunk, error);
+    for (;;) {
+        int64_t whole_bytes = memoi_cuda_round_up(chunk_bytes, driver->page_bytes);
+        status = MEMOI_CUDA_DRIVER(driver, create, cuMemCreate,
+                                   (&phantom->chunk, (size_t)whole_bytes, &driver->properties, 0),
+                                   error);
+        if (!status) phantom->chunk_bytes = whole_bytes;
         if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY || is_chosen || chunk_bytes <= least_bytes)
-            break;
+            return status;
         chunk_bytes /= 2;
     }
-    if (!status)
-        status = memoi_cuda_span_make(&phantom->chunk, 1,
-                                      (size_bytes - 1) / phantom->chunk->size_bytes + 1,
-                                      &phantom->span, error);
-    if (status) {
-        memo_cuda_phantom_destroy(phantom);
-        return status;
+}
+
+MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
+                                            memo_error* error) {
+    const int64_t n_chunks = (size_bytes - 1) / phantom->chunk_bytes + 1;
+    const memoi_cuda_driver* driver = &phantom->driver;
+    CUmemAccessDesc access;
+    CUdeviceptr at;
+    memo_status status;
+    phantom->size_bytes = n_chunks * phantom->chunk_bytes;
+    status = MEMOI_CUDA_DRIVER(driver, reserve, cuMemAddressReserve,
+                               (&phantom->address, (size_t)phantom->size_bytes, 0, 0, 0), error);
+    for (at = phantom->address; phantom->n_mapped < n_chunks && !status;
+         at += (CUdeviceptr)phantom->chunk_bytes) {
+        status = MEMOI_CUDA_DRIVER(driver, map, cuMemMap,
+                                   (at, (size_t)phantom->chunk_bytes, 0, phantom->chunk, 0), error);
+        if (!status) phantom->n_mapped++;
     }
-    *result = phantom;
-    return MEMO_STATUS_OK;
+    memset(&access, 0, sizeof access);
+    access.location = driver->properties.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return status ? status
+                  : MEMOI_CUDA_DRIVER(driver, set_access, cuMemSetAccess,
+                                      (phantom->address, (size_t)phantom->size_bytes, &access, 1),
+                                      error);
 }
 
-memo_status memo_cuda_phantom_create(const memo_cuda_phantom_desc* desc,
-                                     memo_cuda_phantom** phantom, memo_error* error) {
-    memoi_cuda* cuda;
-    *phantom = NULL;
-    if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
-    cuda = memoi_cuda_of(desc->device, error);
-    if (!cuda) return MEMO_STATUS_INVALID_ARGUMENT;
-    memoi_cuda_on on(cuda->ordinal, error, 1);
-    return on.status ? on.status
-                     : memoi_cuda_phantom_make(cuda->ordinal, desc->size_bytes, desc->chunk_bytes,
-                                               phantom, error);
-}
-
-void* memo_cuda_phantom_address(const memo_cuda_phantom* phantom) {
-    return memo_cuda_span_address(phantom->span);
-}
-int64_t memo_cuda_phantom_bytes(const memo_cuda_phantom* phantom) {
-    return memo_cuda_span_bytes(phantom->span);
+/* The caller is on the device.  chunk_bytes 0: as is free. */
+MEMOI_CUDA memo_status memoi_cuda_phantom_make(int ordinal, int64_t size_bytes, int64_t chunk_bytes,
+                                               memoi_cuda_phantom** result, memo_error* error) {
+    memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memoi_cuda_zeroed(sizeof *phantom);
+    memo_status status;
+    if (!phantom) return memoi_cuda_no_memory(error, "phantom memory");
+    status = memoi_cuda_driver_open(ordinal, &phantom->driver, error);
+    if (!status) status = memoi_cuda_take_chunk(phantom, size_bytes, chunk_bytes, error);
+    if (!status) status = memoi_cuda_map_chunk(phantom, size_bytes, error);
+    if (status)
+        memoi_cuda_phantom_destroy(phantom);
+    else
+        *result = phantom;
+    return status;
 }
 
 /* ---- 1 device -----------------------------------------------------------------------------------------
@@ -1124,8 +937,8 @@ MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* er
 /* The first gap between blocks that is large enough; *place is where the list goes on behind it. */
 MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* block,
                                                memoi_cuda_block*** place, memo_error* error) {
-    char* at = (char*)memo_cuda_phantom_address(cuda->phantom);
-    char* end = at + memo_cuda_phantom_bytes(cuda->phantom);
+    char* at = (char*)(uintptr_t)cuda->phantom->address;
+    char* end = at + cuda->phantom->size_bytes;
     int64_t needed =
         memoi_cuda_round_up(block->size_bytes ? block->size_bytes : 1, MEMOI_CUDA_ALIGNMENT);
     memoi_cuda_block** list = &cuda->device_blocks;
@@ -1200,7 +1013,7 @@ MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes
     *free_bytes = (int64_t)left;
     *total_bytes = (int64_t)all;
     if (cuda->phantom) {
-        *total_bytes = memo_cuda_phantom_bytes(cuda->phantom);
+        *total_bytes = cuda->phantom->size_bytes;
         *free_bytes = *total_bytes - cuda->stats.device_bytes;
     }
     return MEMO_STATUS_OK;
@@ -1674,11 +1487,12 @@ MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, 
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_cuda_device_desc.host_chunk_bytes: %lld is not in [0, 64 GiB]",
                               (long long)desc->host_chunk_bytes);
-    if (desc->phantom_bytes < 0 || desc->phantom_bytes > MEMOI_CUDA_BYTES_MAX ||
-        desc->phantom_chunk_bytes < 0)
+    if (desc->phantom_bytes < 0 || desc->phantom_bytes > MEMOI_CUDA_BYTES_MAX / 2 ||
+        desc->phantom_chunk_bytes < 0 || desc->phantom_chunk_bytes > MEMOI_CUDA_BYTES_MAX / 2)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_cuda_device_desc: phantom_bytes %lld in chunks of %lld cannot be",
+            "memo_cuda_device_desc: phantom_bytes %lld and phantom_chunk_bytes %lld must be in [0, "
+            "2^61]",
             (long long)desc->phantom_bytes, (long long)desc->phantom_chunk_bytes);
     return MEMO_STATUS_OK;
 }
@@ -1768,8 +1582,14 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
     return MEMO_STATUS_OK;
 }
 
+/* NULL: not one made by memo_cuda_device_create. */
+MEMOI_CUDA memoi_cuda* memoi_cuda_of(const memo_device* device) {
+    memoi_cuda* cuda = device ? (memoi_cuda*)device->context : NULL;
+    return cuda && cuda->magic == MEMOI_CUDA_MAGIC ? cuda : NULL;
+}
+
 void memo_cuda_device_destroy(memo_device* device) {
-    memoi_cuda* cuda = memoi_cuda_of(device, NULL);
+    memoi_cuda* cuda = memoi_cuda_of(device);
     memoi_cuda_block* block;
     if (!cuda) return;
     {
@@ -1784,7 +1604,7 @@ void memo_cuda_device_destroy(memo_device* device) {
             cuda->host_blocks = block->next;
             (void)memoi_cuda_release_host(cuda, block, NULL);
         }
-        memo_cuda_phantom_destroy(cuda->phantom);
+        memoi_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe && cudaStreamDestroy(cuda->probe) != cudaSuccess) (void)cudaGetLastError();
     }
     cuda->magic = 0;
@@ -1792,7 +1612,7 @@ void memo_cuda_device_destroy(memo_device* device) {
 }
 
 memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device) {
-    const memoi_cuda* cuda = memoi_cuda_of(device, NULL);
+    const memoi_cuda* cuda = memoi_cuda_of(device);
     memo_cuda_device_stats stats;
     memset(&stats, 0, sizeof stats);
     return cuda ? cuda->stats : stats;

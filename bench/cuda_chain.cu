@@ -232,22 +232,24 @@ static void open_chain(void) {
 
 typedef struct policy {
     const char* name;
-    memo_swap_mode modes[N_TENSORS];
+    memo_tensor_rule rules[N_TENSORS];
     double alpha;
     const memo_device* device; /* the chain's, or a recorder of it */
     memo_stream compute;
     memo_swap* swap;
-    memo_swap_view views[N_TENSORS]; /* of the layer at hand */
+    bf16* rows[N_TENSORS]; /* of the layer at hand */
 } policy;
+
+static const int widths[N_TENSORS] = {1, 3, 1, 1, 4, 4}; /* in H */
 
 static cudaStream_t stream_of(const policy* w) { return memo_cuda_stream(w->compute); }
 
 static bf16* at(const policy* w, int tensor, int64_t row) {
-    return (bf16*)memo_swap_row(&w->views[tensor], row);
+    return w->rows[tensor] + row * widths[tensor] * H;
 }
 
 static void look_up(policy* w, int32_t layer) {
-    for (int t = 0; t < N_TENSORS; t++) w->views[t] = memo_swap_get_view(w->swap, layer, t);
+    for (int t = 0; t < N_TENSORS; t++) w->rows[t] = (bf16*)memo_swap_address(w->swap, layer, t);
 }
 
 static void run(const policy* w, const gemm* g, const void* a, const void* b, const void* c,
@@ -272,25 +274,19 @@ static void attention(const policy* w) {
     }
 }
 
-/* Rows [row, row + TILE) of one tensor from those it depends on. */
-static void compute_tile(const policy* w, const weights* p, int tensor, int64_t row) {
-    switch (tensor) {
-    case QKV: run(w, &to_qkv, at(w, X, row), p->qkv, NULL, at(w, QKV, row)); break;
-    case R: run(w, &to_r, at(w, O, row), p->o, at(w, X, row), at(w, R, row)); break;
-    case U: run(w, &to_u, at(w, R, row), p->in, NULL, at(w, U, row)); break;
-    case G:
-        gelu<<<2048, 256, 0, stream_of(w)>>>(at(w, G, row), at(w, U, row), 4ll * TILE * H);
-        break;
-    }
-}
-
-/* Rows [begins[t], n_tokens) of each tensor t. */
-static void compute_rows(const policy* w, const weights* p, const int64_t* begins) {
-    const int64_t n = options.n_tokens;
-    for (int64_t row = begins[QKV]; row < n; row += TILE) compute_tile(w, p, QKV, row);
-    if (begins[O] < n) attention(w); /* never in part */
-    for (int tensor = R; tensor <= G; tensor++)
-        for (int64_t row = begins[tensor]; row < n; row += TILE) compute_tile(w, p, tensor, row);
+/* Rows [begins[t], ends[t]) of each tensor t, from tensors before it. */
+static void compute_rows(const policy* w, const weights* p, const int64_t* begins,
+                         const int64_t* ends) {
+    for (int64_t row = begins[QKV]; row < ends[QKV]; row += TILE)
+        run(w, &to_qkv, at(w, X, row), p->qkv, NULL, at(w, QKV, row));
+    if (begins[O] < ends[O]) attention(w); /* never in part */
+    for (int64_t row = begins[R]; row < ends[R]; row += TILE)
+        run(w, &to_r, at(w, O, row), p->o, at(w, X, row), at(w, R, row));
+    for (int64_t row = begins[U]; row < ends[U]; row += TILE)
+        run(w, &to_u, at(w, R, row), p->in, NULL, at(w, U, row));
+    if (begins[G] < ends[G])
+        gelu<<<2048, 256, 0, stream_of(w)>>>(at(w, G, begins[G]), at(w, U, begins[G]),
+                                             4 * (ends[G] - begins[G]) * H);
 }
 
 static void copy_on_device(const policy* w, void* to, const void* from, int64_t size_bytes) {
@@ -302,15 +298,15 @@ static void zero(const policy* w, void* address, int64_t size_bytes) {
 }
 
 static void forward(policy* w, int32_t layer) {
-    static const int64_t from_the_first[N_TENSORS] = {0, 0, 0, 0, 0, 0};
+    const int64_t n = options.n_tokens, begins[N_TENSORS] = {0},
+                  ends[N_TENSORS] = {n, n, n, n, n, n};
     const weights* p = &chain.layers[layer];
     check(memo_swap_forward_begin(w->swap, layer, &error));
     look_up(w, layer);
     announce(w, "forward", layer);
-    for (int64_t row = 0; row < options.n_tokens; row += TILE)
-        copy_on_device(w, at(w, X, row), chain.value + row * H, 2ll * TILE * H);
-    compute_rows(w, p, from_the_first);
-    for (int64_t row = 0; row < options.n_tokens; row += TILE)
+    copy_on_device(w, at(w, X, 0), chain.value, 2 * n * H);
+    compute_rows(w, p, begins, ends);
+    for (int64_t row = 0; row < n; row += TILE)
         run(w, &to_value, at(w, G, row), p->out, at(w, R, row), chain.value + row * H);
     check(memo_swap_forward_end(w->swap, layer, &error));
 }
@@ -346,16 +342,16 @@ static void backward(policy* w, int32_t layer) {
     const int64_t n = options.n_tokens;
     const weights* p = &chain.layers[layer];
     const bf16* d_qkv[3] = {chain.d_q, chain.d_k, chain.d_v};
-    int64_t begins[N_TENSORS], end, any = 0;
+    int64_t begins[N_TENSORS], ends[N_TENSORS], any = 0;
     check(memo_swap_backward_begin(w->swap, layer, &error));
     look_up(w, layer);
     for (int t = 0; t < N_TENSORS; t++) {
-        memo_swap_recompute_rows(w->swap, layer, t, &begins[t], &end);
-        any |= begins[t] < end;
+        memo_swap_recompute_rows(w->swap, layer, t, &begins[t], &ends[t]);
+        any |= begins[t] < ends[t];
     }
     if (any) {
         announce(w, "recompute", layer);
-        compute_rows(w, p, begins);
+        compute_rows(w, p, begins, ends);
     }
     announce(w, "backward", layer);
     for (int64_t row = 0; row < n; row += TILE) {
@@ -409,16 +405,14 @@ static void synchronize(const policy* w) {
     check(memo_stream_synchronize(w->device, w->compute, &error));
 }
 
-static memo_swap_desc swap_desc(const policy* w, memo_swap_tensor* tensors) {
+static memo_swap_desc swap_desc(const policy* w, memo_tensor* tensors) {
     static const char* const names[N_TENSORS] = {"x", "qkv", "o", "r", "u", "g"};
-    static const int widths[N_TENSORS] = {1, 3, 1, 1, 4, 4};
     memo_swap_desc desc = memo_swap_desc_default();
     memset(tensors, 0, N_TENSORS * sizeof *tensors);
     for (int t = 0; t < N_TENSORS; t++) {
         tensors[t].name = names[t];
         tensors[t].row_bytes = 2ll * H * widths[t];
-        tensors[t].mode = w->modes[t];
-        tensors[t].is_contiguous = t == QKV;
+        tensors[t].rule = w->rules[t];
     }
     desc.device = w->device;
     desc.compute_stream = w->compute;
@@ -433,7 +427,7 @@ static memo_swap_desc swap_desc(const policy* w, memo_swap_tensor* tensors) {
 }
 
 static void open_way(policy* w, const memo_device* device) {
-    memo_swap_tensor tensors[N_TENSORS];
+    memo_tensor tensors[N_TENSORS];
     w->device = device;
     w->compute = device == chain.device ? chain.compute : new_stream(device, "compute", 0);
     memo_swap_desc desc = swap_desc(w, tensors);
@@ -711,7 +705,7 @@ enum { KEEP, SWAP, RECOMPUTE, MIXTURE, N_WAYS_MAX };
 /* All share one piece of device memory, as one step is over before the next begins. */
 static void open_ways(policy* ways, int n_ways, memo_swap_sizes* sizes) {
     for (int i = 0; i < n_ways; i++) {
-        memo_swap_tensor tensors[N_TENSORS];
+        memo_tensor tensors[N_TENSORS];
         ways[i].device = chain.device;
         memo_swap_desc desc = swap_desc(&ways[i], tensors);
         check(memo_swap_get_sizes(&desc, &sizes[i], &error));
@@ -767,39 +761,14 @@ static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* si
 }
 
 int main(int argc, char** argv) {
-    /* x, qkv, o, r, u, g.  Contiguous qkv swapped in part lies whole in the rounding buffer. */
-    policy ways[N_WAYS_MAX] = {{"keep",
-                                {MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP,
-                                 MEMO_SWAP_KEEP, MEMO_SWAP_KEEP},
-                                0,
-                                NULL,
-                                NULL,
-                                NULL,
-                                {}},
-                               {"swap",
-                                {MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT,
-                                 MEMO_SWAP_SPLIT, MEMO_SWAP_SPLIT},
-                                1,
-                                NULL,
-                                NULL,
-                                NULL,
-                                {}},
-                               {"recompute",
-                                {MEMO_SWAP_KEEP, MEMO_SWAP_RECOMPUTE, MEMO_SWAP_RECOMPUTE,
-                                 MEMO_SWAP_RECOMPUTE, MEMO_SWAP_RECOMPUTE, MEMO_SWAP_RECOMPUTE},
-                                0,
-                                NULL,
-                                NULL,
-                                NULL,
-                                {}},
-                               {"swap and recompute",
-                                {MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT,
-                                 MEMO_SWAP_SPLIT, MEMO_SWAP_SPLIT},
-                                1,
-                                NULL,
-                                NULL,
-                                NULL,
-                                {}}};
+    const memo_tensor_rule kept = MEMO_TENSOR_KEPT, rows = MEMO_TENSOR_ROWS;
+    const memo_tensor_rule swapped = MEMO_TENSOR_SWAPPED, whole = MEMO_TENSOR_WHOLE;
+    /* x, qkv, o, r, u, g */
+    policy ways[N_WAYS_MAX] = {
+        {"keep", {kept, kept, kept, kept, kept, kept}, 0, NULL, NULL, NULL, {}},
+        {"swap", {swapped, rows, whole, rows, rows, rows}, 1, NULL, NULL, NULL, {}},
+        {"recompute", {kept, rows, rows, rows, rows, rows}, 0, NULL, NULL, NULL, {}},
+        {"swap and recompute", {swapped, rows, whole, rows, rows, rows}, 1, NULL, NULL, NULL, {}}};
     static measured_step steps[N_WAYS_MAX][ROUNDS_MAX];
     memo_swap_sizes sizes[N_WAYS_MAX];
     double bare_bytes_per_s[2];

@@ -152,25 +152,24 @@ static void copies(const memo_device* device) {
 
 /* --- phantom memory --- */
 
-static void phantoms(const memo_device* device) {
+static void phantoms(void) {
     static const int64_t chunks[] = {64 * MIB, 256 * MIB, GIB};
     printf(
         "### Phantom memory, 2 TiB of addresses\n\n| chunk | made | given back |\n|---|---|---|\n");
     for (int64_t chunk : chunks) {
-        memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
-        memo_cuda_phantom* phantom;
+        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_device* device;
         double begin_s = now_s(), made_s;
-        desc.device = device;
-        desc.size_bytes = 2048 * GIB;
-        desc.chunk_bytes = chunk;
-        check(memo_cuda_phantom_create(&desc, &phantom, &error));
+        desc.phantom_bytes = 2048 * GIB;
+        desc.phantom_chunk_bytes = chunk;
+        check(memo_cuda_device_create(&desc, &device, &error));
         made_s = now_s();
         /* The last bytes are there. */
-        CHECK_CUDA(cudaMemset((char*)memo_cuda_phantom_address(phantom) + desc.size_bytes - 4096, 0,
-                              4096));
+        char* address = (char*)device_memory(device, desc.phantom_bytes);
+        CHECK_CUDA(cudaMemset(address + desc.phantom_bytes - 4096, 0, 4096));
         CHECK_CUDA(cudaDeviceSynchronize());
         double done_s = now_s();
-        memo_cuda_phantom_destroy(phantom);
+        memo_cuda_device_destroy(device);
         printf("| %lld MiB | %.3f s | %.3f s |\n", (long long)(chunk / MIB), made_s - begin_s,
                now_s() - done_s);
         fflush(stdout);
@@ -191,7 +190,7 @@ int main(int argc, char** argv) {
     check(memo_cuda_device_create(&desc, &device, &error));
     pinning(pinned_gib * GIB);
     copies(device);
-    phantoms(device);
+    phantoms();
     memo_cuda_device_destroy(device);
     return 0;
 }

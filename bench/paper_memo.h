@@ -421,8 +421,10 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     double u = swap_unit_bytes(model, layout, tokens), time;
     double gpus_here = paper_min(layout.tensor * layout.context * layout.data * layout.pipeline,
                                  hw->gpus_per_node);
-    memo_swap_tensor tensors[3];
-    memo_swap_cost costs[3];
+    static const memo_tensor_rule rules[3] = {MEMO_TENSOR_SWAPPED, MEMO_TENSOR_WHOLE,
+                                              MEMO_TENSOR_ROWS};
+    memo_tensor tensors[3];
+    double recompute_s_per_row[3];
     memo_swap_desc swap = memo_swap_desc_default();
     memo_swap_plan_desc desc = memo_swap_plan_desc_default();
     memo_swap_plan* plan;
@@ -430,7 +432,6 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     memo_status status;
     int t;
     memset(tensors, 0, sizeof tensors);
-    memset(costs, 0, sizeof costs);
     swap.tensors = tensors;
     swap.n_tensors = 3;
     swap.n_layers = model->n_layers / layout.pipeline;
@@ -439,15 +440,13 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     for (t = 0; t < 3; t++) {
         tensors[t].name = names[t];
         tensors[t].row_bytes = 2 * (int64_t)model->hidden / layout.tensor * (t < 2 ? 1 : 14);
-        tensors[t].mode = t < 2 ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
+        tensors[t].rule = rules[t];
     }
-    costs[0].recompute_s_per_row = -1;
-    costs[1].recompute_s_per_row =
-        (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
-    costs[1].is_whole = 1;
-    costs[2].recompute_s_per_row = swap_layer_recompute(&layer) / (double)swap.n_rows;
+    recompute_s_per_row[0] = -1;
+    recompute_s_per_row[1] = (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
+    recompute_s_per_row[2] = swap_layer_recompute(&layer) / (double)swap.n_rows;
     desc.swap = &swap;
-    desc.costs = costs;
+    desc.recompute_s_per_row = recompute_s_per_row;
     desc.forward_s = swap_layer_forward(&layer);
     desc.backward_s = swap_layer_backward(&layer);
     desc.between_s = layer.head;

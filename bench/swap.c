@@ -89,13 +89,13 @@ static void simulate(memo_schedule* schedule, double bytes_per_s, run* result) {
     memo_simulation_destroy(simulation);
 }
 
-static run measure(memo_swap_mode whole, memo_swap_mode others, double alpha, double bytes_per_s,
-                   double recompute_s) {
+static run measure(memo_tensor_rule whole, memo_tensor_rule others, double alpha,
+                   double bytes_per_s, double recompute_s) {
     static const int widths[] = {1, 1, 14};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_swap_desc desc = memo_swap_desc_default();
-    memo_swap_tensor tensors[3];
+    memo_tensor tensors[3];
     memo_device* host;
     memo_recorder* recorder;
     const memo_device* device;
@@ -118,7 +118,7 @@ static run measure(memo_swap_mode whole, memo_swap_mode others, double alpha, do
     for (t = 0; t < 3; t++) {
         tensors[t].name = t < 2 ? "whole" : "others";
         tensors[t].row_bytes = ROW_BYTES * widths[t];
-        tensors[t].mode = t < 2 ? whole : others;
+        tensors[t].rule = t < 2 ? whole : others;
     }
     desc.device = device;
     desc.compute_stream = stream;
@@ -180,9 +180,9 @@ int main(int argc, char** argv) {
         run swapped;
         int k;
         for (k = 0; k < repetitions; k++) {
-            keep_s[k] = measure(MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, 0, bytes_per_s, 0).step_s;
-            swapped =
-                measure(MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, rows[i].alpha, bytes_per_s, recompute_s);
+            keep_s[k] = measure(MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0, bytes_per_s, 0).step_s;
+            swapped = measure(MEMO_TENSOR_WHOLE, MEMO_TENSOR_ROWS, rows[i].alpha, bytes_per_s,
+                              recompute_s);
             swap_s[k] = swapped.step_s;
             stall_s[k] = swapped.stall_s;
             ratio[k] = swap_s[k] / keep_s[k];

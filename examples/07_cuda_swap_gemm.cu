@@ -7,7 +7,7 @@
  *     nvcc -arch=native -I. examples/07_cuda_swap_gemm.cu -lcublas -o 07_cuda_swap_gemm
  * Expected output:
  *     keep: 256 MiB on the device, 0 MiB on the host
- *     swap: 64 MiB on the device, 144 MiB on the host
+ *     swap: 56 MiB on the device, 144 MiB on the host
  *     the same gradients
  */
 #define MEMO_IMPLEMENTATION
@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { N_LAYERS = 8, ROWS = 8192, H = 512, TILE = 1024, DW = N_LAYERS * H * H };
-static float *w, *dw, *value, *next, *dw_of[2]; /* (N_LAYERS, H, H) x 2, (ROWS, H) x 2, as dw */
+static float *w, *dw, *value, *dz, *dw_of[2]; /* (N_LAYERS, H, H) x 2, (ROWS, H) x 2, as dw */
 static cublasHandle_t blas;
 static cublasStatus_t blas_status; /* the first that is no success */
 
@@ -31,36 +31,35 @@ __global__ static void set(float* to, float size) {
     to[i] = size * ((float)(i * 7919ll % 2003) / 1001 - 1);
 }
 
-/* Row-major C (m, n) = op(A) op(B) + beta C, as C^T = op(B)^T op(A)^T. */
-static void product(float* c, const float* a, int ta, const float* b, int tb, int m, int n, int k,
-                    float beta) {
-    const float one = 1;
+/* Row-major C (m, n) = op(A) op(B), as C^T = op(B)^T op(A)^T. */
+static void product(float* c, const float* a, int ta, const float* b, int tb, int m, int n, int k) {
+    const float one = 1, zero = 0;
     if (!blas_status)
         blas_status =
             cublasSgemm(blas, tb ? CUBLAS_OP_T : CUBLAS_OP_N, ta ? CUBLAS_OP_T : CUBLAS_OP_N, n, m,
-                        k, &one, b, tb ? k : n, a, ta ? m : k, &beta, c, n);
+                        k, &one, b, tb ? k : n, a, ta ? m : k, &zero, c, n);
 }
 
-static memo_status step(memo_swap* swap, cudaStream_t stream, memo_error* e) {
-    set<<<ROWS * H / 256, 256, 0, stream>>>(value, 1);
-    cudaMemsetAsync(dw, 0, sizeof(float) * DW, stream);
+static memo_status step(const memo_device* d, memo_stream stream, memo_swap* swap, memo_error* e) {
+    const cudaStream_t s = memo_cuda_stream(stream);
+    set<<<ROWS * H / 256, 256, 0, s>>>(value, 1);
     for (int32_t k = 0; k < 2 * N_LAYERS; k++) { /* layers 0, 1, ..., and back */
         int32_t back = k >= N_LAYERS, i = back ? 2 * N_LAYERS - 1 - k : k;
-        memo_swap_view x = memo_swap_get_view(swap, i, 0), z = memo_swap_get_view(swap, i, 1);
-        int64_t begin, end;
-        if ((back ? memo_swap_backward_begin : memo_swap_forward_begin)(swap, i, e))
+        float *x = (float*)memo_swap_address(swap, i, 0),
+              *z = (float*)memo_swap_address(swap, i, 1);
+        float *wi = w + i * H * H, *dwi = dw + i * H * H;
+        int64_t begin = 0, end = ROWS; /* of z, to compute */
+        if (back) memo_swap_recompute_rows(swap, i, 1, &begin, &end);
+        if ((back ? memo_swap_backward_begin : memo_swap_forward_begin)(swap, i, e) ||
+            (!back &&
+             memo_copy(d, stream, MEMO_COPY_ON_DEVICE, x, value, sizeof(float) * ROWS * H, e)))
             return e->status;
-        memo_swap_recompute_rows(swap, i, 1, &begin, &end);
-        for (int64_t row = 0; row < ROWS;
-             row += TILE) { /* in tiles, so that bits do not depend on alpha */
-            float *xt = (float*)memo_swap_row(&x, row), *zt = (float*)memo_swap_row(&z, row);
-            float *v = value + row * H, *wi = w + i * H * H, *dz = next + row * H;
-            if (!back) cudaMemcpyAsync(xt, v, sizeof(float) * TILE * H, cudaMemcpyDefault, stream);
-            if (!back || row >= begin) product(zt, xt, 0, wi, 0, TILE, H, H, 0);
-            relu<<<TILE * H / 256, 256, 0, stream>>>(back ? dz : v, back ? v : zt, zt);
-            if (!back) continue; /* value: the next x; in the backward, the gradient */
-            product(dw + i * H * H, xt, 1, dz, 0, H, H, TILE, 1);
-            product(v, dz, 0, wi, 1, TILE, H, H, 0);
+        for (int64_t row = begin; row < end; row += TILE) /* so that bits do not depend on begin */
+            product(z + row * H, x + row * H, 0, wi, 0, TILE, H, H);
+        relu<<<ROWS * H / 256, 256, 0, s>>>(back ? dz : value, back ? value : z, z);
+        if (back) { /* value: the gradient of the next x, then of x */
+            product(dwi, x, 1, dz, 0, H, H, ROWS);
+            product(value, dz, 0, wi, 1, ROWS, H, H);
         }
         if ((back ? memo_swap_backward_end : memo_swap_forward_end)(swap, i, e)) return e->status;
     }
@@ -70,10 +69,10 @@ static memo_status step(memo_swap* swap, cudaStream_t stream, memo_error* e) {
     return memo_cuda_check(cudaGetLastError(), "the step", e);
 }
 
-static memo_status run(memo_device* d, memo_stream stream, int is_swapped, memo_error* e) {
-    const memo_swap_tensor tensors[] = {
-        {"x", H * sizeof(float), is_swapped ? MEMO_SWAP_WHOLE : MEMO_SWAP_KEEP, 0},
-        {"z", H * sizeof(float), is_swapped ? MEMO_SWAP_SPLIT : MEMO_SWAP_KEEP, 0}};
+static memo_status run(const memo_device* d, memo_stream stream, int is_swapped, memo_error* e) {
+    const memo_tensor tensors[] = {
+        {"x", H * sizeof(float), is_swapped ? MEMO_TENSOR_SWAPPED : MEMO_TENSOR_KEPT, 0},
+        {"z", H * sizeof(float), is_swapped ? MEMO_TENSOR_ROWS : MEMO_TENSOR_KEPT, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap* swap;
     desc.device = d;
@@ -85,14 +84,15 @@ static memo_status run(memo_device* d, memo_stream stream, int is_swapped, memo_
     desc.tile_rows = TILE;
     desc.alpha = 0.5;
     if (memo_swap_create(&desc, &swap, e)) return e->status;
-    memo_status status = step(swap, memo_cuda_stream(stream), e);
+    memo_status status = step(d, stream, swap, e);
     if (!status)
         status =
             memo_copy(d, stream, MEMO_COPY_TO_HOST, dw_of[is_swapped], dw, sizeof(float) * DW, e);
-    if (!status) status = memo_stream_synchronize(d, stream, e);
-    printf("%s: %d MiB on the device, %d MiB on the host\n", is_swapped ? "swap" : "keep",
-           (int)(memo_swap_sizes_of(swap).device_bytes >> 20),
-           (int)(memo_swap_sizes_of(swap).host_bytes >> 20));
+    if (memo_stream_synchronize(d, stream, status ? NULL : e) && !status) status = e->status;
+    if (!status)
+        printf("%s: %d MiB on the device, %d MiB on the host\n", is_swapped ? "swap" : "keep",
+               (int)(memo_swap_sizes_of(swap).device_bytes >> 20),
+               (int)(memo_swap_sizes_of(swap).host_bytes >> 20));
     memo_swap_destroy(swap);
     return status;
 }
@@ -108,7 +108,7 @@ int main(void) {
                  memo_device_alloc(d, w_bytes, (void**)&w, &e) ||
                  memo_device_alloc(d, w_bytes, (void**)&dw, &e) ||
                  memo_device_alloc(d, x_bytes, (void**)&value, &e) ||
-                 memo_device_alloc(d, x_bytes, (void**)&next, &e) ||
+                 memo_device_alloc(d, x_bytes, (void**)&dz, &e) ||
                  memo_host_alloc(d, w_bytes, (void**)&dw_of[0], &e) ||
                  memo_host_alloc(d, w_bytes, (void**)&dw_of[1], &e);
     if (!failed && (cublasCreate(&blas) || cublasSetStream(blas, memo_cuda_stream(stream))))

@@ -250,70 +250,57 @@ enum {
     GPT_N_TENSORS
 };
 
-/* The order `fine`, and any where degrees differ, recomputes without a sum over ranks, from the input of every block; the others
- * recompute a layer from its input, and repeat the sum that ends attention for the rows of middle
- * that are recomputed. */
+/* The order `fine`, and any order if degrees differ, recomputes without a sum over ranks, from the
+ * input of every block.  The others recompute a layer from its input, and repeat the sum that ends
+ * attention for the rows of middle that are recomputed. */
 static int gpt_has_middle(const gpt_config* config) {
     return gpt_is_split(config) && (config->schedule == MEMO_BLOCKS_FINE || gpt_is_mixed(config));
 }
-/* Of these no row can be recomputed: what it would be made from is gone. */
-static int gpt_is_dead_end(const gpt_config* config, int tensor) {
-    return tensor == GPT_INPUT || (tensor == GPT_MIDDLE && gpt_has_middle(config));
-}
 
-static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_swap_tensor tensors[GPT_N_TENSORS]) {
-    const gpt_config* config = &desc->config;
+/* The table for engine, planner and profile.  Operations run in the order of the table and each
+ * reads tensors before its own, so any rows can be recomputed alone.  Attention cannot: a query
+ * needs keys of all rows before it. */
+static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
     const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
     const int64_t q = hidden / tensor, wide = 4 * hidden / tensor;
     const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
-    const int64_t lse_columns = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
-    const int has_middle = gpt_has_middle(config);
-    const struct {
-        const char* name;
-        int64_t n_columns;
-        int32_t is_dear; /* dear to recompute, or small: swapped whole whatever alpha */
-        int32_t is_contiguous;
-    } table[GPT_N_TENSORS] = {
-        {"input", hidden, 1, 0},
-        {"rstd1", 1, 1, 0},
-        {"norm1", hidden, 0, 0},
-        {"q", q, 0, 1},
-        {"k", kv, 0, 1},
-        {"v", kv, 0, 1},
-        {"attention", q, 1, 1},
-        {"lse", lse_columns, 1, 1},
-        {"middle", hidden, has_middle, 0},
-        {"rstd2", 1, 1, 0},
-        {"norm2", hidden, 0, 0},
-        {"up", wide, 0, 0},
-        {"gelu", wide, 0, 0},
+    const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
+    /* If degrees differ, a rank has other rows of each block: a tensor is treated as a whole. */
+    const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
+    const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
+    const memo_tensor table[GPT_N_TENSORS] = {
+        {"input", hidden, MEMO_TENSOR_SWAPPED, 0},
+        {"rstd1", 1, rows, 1 + GPT_NORM1},
+        {"norm1", hidden, rows, 0},
+        {"q", q, rows, 0},
+        {"k", kv, rows, 0},
+        {"v", kv, rows, 0},
+        {"attention", q, MEMO_TENSOR_WHOLE, 0},
+        {"lse", lse, MEMO_TENSOR_WHOLE, 1 + GPT_ATTENTION},
+        {"middle", hidden, middle, 0},
+        {"rstd2", 1, rows, 1 + GPT_NORM2},
+        {"norm2", hidden, rows, 0},
+        {"up", wide, rows, 0},
+        {"gelu", wide, rows, 0},
     };
-    memo_swap_desc swap = memo_swap_desc_default();
     int t;
     for (t = 0; t < GPT_N_TENSORS; t++) {
-        tensors[t].name = table[t].name;
-        tensors[t].row_bytes = table[t].n_columns * (int64_t)sizeof(gpt_real);
-        tensors[t].is_contiguous = table[t].is_contiguous;
-        switch (desc->policy) {
-        case GPT_POLICY_KEEP: tensors[t].mode = MEMO_SWAP_KEEP; break;
-        case GPT_POLICY_RECOMPUTE:
-            tensors[t].mode = gpt_is_dead_end(config, t) ? MEMO_SWAP_KEEP : MEMO_SWAP_RECOMPUTE;
-            break;
-        case GPT_POLICY_SWAP: tensors[t].mode = MEMO_SWAP_WHOLE; break;
-        case GPT_POLICY_ALPHA:
-        case GPT_POLICY_MEMO:
-            tensors[t].mode = table[t].is_dear ? MEMO_SWAP_WHOLE : MEMO_SWAP_SPLIT;
-            break;
-        }
+        tensors[t] = table[t];
+        tensors[t].row_bytes *= (int64_t)sizeof(gpt_real); /* of columns */
     }
+}
+
+static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GPT_N_TENSORS]) {
+    memo_swap_desc swap = memo_swap_desc_default();
+    int t;
+    gpt_fill_tensors(&desc->config, tensors);
+    for (t = 0; t < GPT_N_TENSORS && !desc->rows; t++) tensors[t].rule = MEMO_TENSOR_KEPT;
     swap.tensors = tensors;
     swap.n_tensors = GPT_N_TENSORS;
-    swap.n_layers = config->n_layers;
-    swap.n_rows = gpt_n_rows(config);
-    swap.tile_rows = config->tile_rows;
-    swap.alpha = desc->policy >= GPT_POLICY_ALPHA ? desc->alpha : 1;
-    swap.rows = desc->policy == GPT_POLICY_MEMO ? desc->rows : NULL;
-    swap.n_resident_layers = desc->n_resident_layers;
+    swap.n_layers = desc->config.n_layers;
+    swap.n_rows = gpt_n_rows(&desc->config);
+    swap.tile_rows = desc->config.tile_rows;
+    swap.rows = desc->rows;
     swap.n_host_layers = desc->n_host_layers;
     swap.spill_directory = desc->spill_directory;
     swap.is_timed = desc->is_timed;
@@ -407,36 +394,37 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_check_rows(const gpt_config* config, const memo_swap_desc* swap,
-                                  memo_error* error) {
-    int64_t i;
-    for (i = 0; i < (int64_t)swap->n_layers * GPT_N_TENSORS; i++) {
-        const memo_swap_rows* rows = &swap->rows[i];
-        const int tensor = (int)(i % GPT_N_TENSORS);
-        if (gpt_is_dead_end(config, tensor) && rows->kept + rows->swapped < swap->n_rows)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "gpt_desc.rows: layer %d: %lld rows of its %s would be "
-                                  "recomputed, but nothing is there to do it from",
-                                  (int)(i / GPT_N_TENSORS),
-                                  (long long)(swap->n_rows - rows->kept - rows->swapped),
-                                  tensor == GPT_INPUT ? "input" : "middle");
-    }
-    return MEMO_STATUS_OK;
-}
-
 GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                         memo_error* error) {
-    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
     memo_swap_desc swap;
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
-    if (gpt_is_mixed(&desc->config) && desc->policy > GPT_POLICY_SWAP)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "where degrees differ, a rank has other rows of each block, and no "
-                              "plan of rows suits all: policies keep, recompute and swap work");
     swap = gpt_swap_desc(desc, tensors);
-    status = memo_swap_get_sizes(&swap, sizes, error);
-    return status || !swap.rows ? status : gpt_check_rows(&desc->config, &swap, error);
+    return memo_swap_get_sizes(&swap, sizes, error);
+}
+
+GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
+                                       int64_t* rows, memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status = gpt_check_config(config, error);
+    gpt_desc desc;
+    int64_t i;
+    if (status) return status;
+    memset(&desc, 0, sizeof desc);
+    desc.config = *config;
+    desc.rows = rows;
+    swap = gpt_swap_desc(&desc, tensors);
+    swap.alpha = alpha;
+    status = memo_swap_fill_rows(&swap, rows, error);
+    for (i = 0; i < (int64_t)config->n_layers * GPT_N_TENSORS && !status; i++) {
+        const int is_lost = tensors[i % GPT_N_TENSORS].rule == MEMO_TENSOR_SWAPPED;
+        if (policy == GPT_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
+        if (policy == GPT_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
+        if (policy == GPT_POLICY_SWAP) rows[i] = swap.n_rows;
+    }
+    return status;
 }
 
 #endif

@@ -65,22 +65,20 @@ typedef struct gpt_config {
                      also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
 
+/* Usual tables of rows: gpt_fill_rows. */
 typedef enum gpt_policy {
     GPT_POLICY_KEEP = 0,  /* every skeletal tensor of every layer stays on the device */
     GPT_POLICY_RECOMPUTE, /* only layer inputs stay; the rest is recomputed, attention too */
-    GPT_POLICY_SWAP,      /* everything is swapped: alpha = 1 */
+    GPT_POLICY_SWAP,      /* everything is swapped */
     GPT_POLICY_ALPHA,     /* input and attention output swapped, the other tensors by alpha */
-    GPT_POLICY_MEMO       /* every tensor of every layer by gpt_desc.rows */
+    GPT_POLICY_MEMO       /* the same; a planner writes a better one */
 } gpt_policy;
 
 typedef struct gpt_desc {
     gpt_config config;
-    gpt_policy policy;
-    double alpha;              /* GPT_POLICY_ALPHA, and GPT_POLICY_MEMO without rows */
-    int32_t n_resident_layers; /* as in memo_swap_desc */
-    /* GPT_POLICY_MEMO: as in memo_swap_desc, (n_layers, GPT_N_TENSORS), copied; NULL: by alpha.
-     * No row of a layer's input may be left to recomputation. */
-    const memo_swap_rows* rows;
+    /* (n_layers, GPT_N_TENSORS), lent until gpt_create returns: as in memo_swap_desc.  NULL: every
+     * layer keeps everything. */
+    const int64_t* rows;
     /* The third tier, as in memo_swap_desc. */
     int32_t n_host_layers;
     const char* spill_directory;
@@ -96,7 +94,10 @@ typedef struct gpt_desc {
 
 typedef struct gpt_model gpt_model;
 
-/* What the swap engine is told: the table of skeletal tensors under this policy. */
+/* Writes the table of a policy.  Errors: INVALID_ARGUMENT. */
+GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
+                                       int64_t* rows, memo_error* error);
+/* What the swap engine needs.  Errors: as gpt_create. */
 GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                         memo_error* error);
 
@@ -208,36 +209,13 @@ GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor);
-
-static gpt_rows gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    gpt_rows nowhere;
-    memset(&nowhere, 0, sizeof nowhere);
-    if (model->is_dry_run) return nowhere;
-    return model->tensor.is_mixed ? gpt_packed_tensor(model, layer, tensor)
-                                  : model->tensors[layer][tensor];
-}
+static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor);
 
 static gpt_dropout gpt_dropout_at(const gpt_model* model, int32_t layer, int site) {
     return gpt_dropout_make(model->config.dropout, model->config.seed, model->step, layer, site);
 }
 
-/* The rows from the first to the last that either needs. */
-static gpt_need gpt_need_either(gpt_need a, gpt_need b) {
-    if (a.begin == a.end) return b;
-    if (b.begin == b.end) return a;
-    a.begin = gpt_min(a.begin, b.begin);
-    a.end = a.end > b.end ? a.end : b.end;
-    return a;
-}
-
-static gpt_need gpt_rows_make(int64_t begin, int64_t end) {
-    gpt_need rows;
-    rows.begin = begin;
-    rows.end = end;
-    return rows;
-}
-static gpt_need gpt_need_in(gpt_need need, gpt_need rows) {
+static gpt_rows gpt_rows_in(gpt_rows need, gpt_rows rows) {
     need.begin = need.begin > rows.begin ? need.begin : rows.begin;
     need.end = gpt_min(need.end, rows.end);
     if (need.begin >= need.end) need.begin = need.end = rows.begin;
@@ -248,223 +226,200 @@ static gpt_need gpt_need_in(gpt_need need, gpt_need rows) {
  *
  * Rows to compute: all of a part in the forward; before the backward, those of the part that were
  * neither kept nor swapped, whatever they are of each tensor: what they are computed from is kept,
- * back, or recomputed just before.  The same operations on the same tiles give the same bits, also
- * in rows that were there already.  A norm's rstd comes with it, lse with the attention. */
+ * back, or recomputed just before.  The same operations on the same tiles give the same bits. */
 
 /* From the layer's input to the projection, into y (rows, hidden), of as many rows as `middle`
  * needs; over tensor ranks y is a partial sum. */
 static void gpt_compute_attention(gpt_model* model, int32_t layer,
-                                  const gpt_need need[GPT_N_TENSORS], gpt_need rows, gpt_rows y) {
+                                  const gpt_rows need[GPT_N_TENSORS], gpt_rows rows, gpt_array y) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden;
-    const gpt_widths w = gpt_widths_of(&model->config, layer);
-    gpt_rows t[GPT_N_TENSORS];
+    gpt_array t[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
-             need[GPT_NORM1].begin, need[GPT_NORM1].end);
-    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, w.q, hidden,
-               need[GPT_Q].begin, need[GPT_Q].end);
-    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, w.kv, hidden,
-               need[GPT_K].begin, need[GPT_K].end);
-    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, w.kv, hidden,
-               need[GPT_V].begin, need[GPT_V].end);
-    gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q].begin, need[GPT_Q].end);
-    gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K].begin, need[GPT_K].end);
+             need[GPT_NORM1]);
+    gpt_linear(model, "query", t[GPT_Q], t[GPT_NORM1], weights + at->query, need[GPT_Q]);
+    gpt_linear(model, "key", t[GPT_K], t[GPT_NORM1], weights + at->key, need[GPT_K]);
+    gpt_linear(model, "value", t[GPT_V], t[GPT_NORM1], weights + at->value, need[GPT_V]);
+    gpt_rope_rows(model, "RoPE of q", t[GPT_Q], 1, need[GPT_Q]);
+    gpt_rope_rows(model, "RoPE of k", t[GPT_K], 1, need[GPT_K]);
     /* A query needs keys of all rows before it: attention is computed for all rows or not at all. */
-    if (need[GPT_ATTENTION].begin < need[GPT_ATTENTION].end)
-        gpt_attention(model, t, rows.begin, rows.end);
-    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection, hidden, w.q,
-               need[GPT_MIDDLE].begin, need[GPT_MIDDLE].end);
+    if (gpt_count(need[GPT_ATTENTION])) gpt_attention(model, t, rows);
+    gpt_linear(model, "projection", y, t[GPT_ATTENTION], weights + at->projection,
+               need[GPT_MIDDLE]);
 }
 
 /* `to` = `from` and what a block makes of it: y, dropped out. */
-static void gpt_residual(gpt_model* model, gpt_rows to, gpt_rows from, gpt_rows y, int32_t layer,
-                         int site, gpt_need rows) {
+static void gpt_residual(gpt_model* model, gpt_array to, gpt_array from, gpt_array y, int32_t layer,
+                         int site, gpt_rows rows) {
     const gpt_dropout dropout = gpt_dropout_at(model, layer, site);
-    gpt_elements(model, "residual", gpt_residual_run, to, from, &y, &dropout, rows.begin, rows.end);
+    gpt_elements(model, "residual", gpt_dropout_run, to, from, &y, &dropout, rows);
 }
 
 /* From middle to GELU. */
-static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
+static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
     gpt_norm(model, "norm2", gpt_tensor(model, layer, GPT_NORM2),
              gpt_tensor(model, layer, GPT_RSTD2), gpt_tensor(model, layer, GPT_MIDDLE),
-             weights + at->norm2, need[GPT_NORM2].begin, need[GPT_NORM2].end);
+             weights + at->norm2, need[GPT_NORM2]);
     gpt_linear(model, "up", gpt_tensor(model, layer, GPT_UP), gpt_tensor(model, layer, GPT_NORM2),
-               weights + at->up, gpt_widths_of(&model->config, layer).wide, model->config.hidden,
-               need[GPT_UP].begin, need[GPT_UP].end);
+               weights + at->up, need[GPT_UP]);
     gpt_elements(model, "GELU", gpt_gelu_run, gpt_tensor(model, layer, GPT_GELU),
-                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU].begin,
-                 need[GPT_GELU].end);
+                 gpt_tensor(model, layer, GPT_UP), NULL, NULL, need[GPT_GELU]);
 }
 
 /* The MLP's last product, which the backward does not need; over tensor ranks a partial sum. */
-static void gpt_down(gpt_model* model, int32_t layer, gpt_rows y, gpt_need rows) {
+static void gpt_down(gpt_model* model, int32_t layer, gpt_array y, gpt_rows rows) {
     const gpt_layout* at = &model->layout;
     gpt_linear(model, "down", y, gpt_tensor(model, layer, GPT_GELU),
-               at->layers + layer * at->layer_stride + at->down, model->config.hidden,
-               gpt_widths_of(&model->config, layer).wide, rows.begin, rows.end);
+               at->layers + layer * at->layer_stride + at->down, rows);
 }
 
 /* dx: the gradient of the block's output stream.  That of its input, the stream itself left out, is
  * added to `to`, which may be dx; over tensor ranks it is a partial sum, through the norm, which is
  * linear in it. */
-static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_rows to, gpt_rows dx,
-                             gpt_need rows) {
+static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
+                             gpt_rows rows) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
+    const int64_t hidden = model->config.hidden;
     const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_MLP);
-    const gpt_rows up = gpt_tensor(model, layer, GPT_UP);
+    const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
-    gpt_rows masked, d_gelu, d_up, d_norm;
-    masked = gpt_take(model, begin, end, hidden);
-    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
-    d_gelu = gpt_take(model, begin, end, w.wide);
+    gpt_array masked, d_gelu, d_up, d_norm;
+    masked = gpt_take(model, rows, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, rows);
+    d_gelu = gpt_take(model, rows, w.wide);
     gpt_linear_back(model, "down", d_gelu, masked, gpt_tensor(model, layer, GPT_GELU), 1,
-                    weights + at->down, hidden, w.wide, begin, end);
+                    weights + at->down, rows);
     gpt_give(model, masked);
-    d_up = gpt_take(model, begin, end, w.wide);
-    gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, begin, end);
+    d_up = gpt_take(model, rows, w.wide);
+    gpt_elements(model, "GELU", gpt_gelu_backward_run, d_up, d_gelu, &up, NULL, rows);
     gpt_give(model, d_gelu);
-    d_norm = gpt_take(model, begin, end, hidden);
+    d_norm = gpt_take(model, rows, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
-                    weights + at->up, w.wide, hidden, begin, end);
+                    weights + at->up, rows);
     gpt_give(model, d_up);
     gpt_norm_back(model, "norm2", to, d_norm, gpt_tensor(model, layer, GPT_MIDDLE),
-                  gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, begin, end);
+                  gpt_tensor(model, layer, GPT_RSTD2), weights + at->norm2, rows);
     gpt_give(model, d_norm);
 }
 
 /* Rows of the keys' gradients: those of the part, or all where other parts add to them. */
-static gpt_rows gpt_take_keys(gpt_model* model, gpt_rows shared, gpt_need rows, int64_t n_columns) {
-    return model->tensor.splits_sequence ? shared
-                                         : gpt_take(model, rows.begin, rows.end, n_columns);
+static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_rows rows,
+                               int64_t n_columns) {
+    return model->tensor.splits_sequence ? shared : gpt_take(model, rows, n_columns);
 }
-static void gpt_give_keys(gpt_model* model, gpt_rows keys) {
+static void gpt_give_keys(gpt_model* model, gpt_array keys) {
     if (!model->tensor.splits_sequence) gpt_give(model, keys);
 }
 
-static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_rows to, gpt_rows dx,
-                                   gpt_need rows) {
+static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to, gpt_array dx,
+                                   gpt_rows rows) {
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
-    const int64_t hidden = model->config.hidden, begin = rows.begin, end = rows.end;
+    const int64_t hidden = model->config.hidden;
     const gpt_dropout dropout = gpt_dropout_at(model, layer, GPT_SITE_PROJECTION);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
-    gpt_rows t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
+    gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
-    masked = gpt_take(model, begin, end, hidden);
-    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, begin, end);
-    d_attention = gpt_take(model, begin, end, w.q);
+    masked = gpt_take(model, rows, hidden);
+    gpt_elements(model, "dropout", gpt_dropout_run, masked, dx, NULL, &dropout, rows);
+    d_attention = gpt_take(model, rows, w.q);
     gpt_linear_back(model, "projection", d_attention, masked, t[GPT_ATTENTION], 1,
-                    weights + at->projection, hidden, w.q, begin, end);
+                    weights + at->projection, rows);
     gpt_give(model, masked);
-    dq = gpt_take(model, begin, end, w.q);
+    dq = gpt_take(model, rows, w.q);
     dk = gpt_take_keys(model, model->tensor.d_key, rows, w.kv);
     dv = gpt_take_keys(model, model->tensor.d_value, rows, w.kv);
     /* Not needed over ranks of a sequence, but small. */
-    delta = gpt_take(model, begin, end, w.heads);
-    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, begin, end);
+    delta = gpt_take(model, rows, w.heads);
+    gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
     gpt_give(model, delta);
     gpt_give(model, d_attention);
-    gpt_rope_rows(model, "RoPE of q", dq, -1, begin, end);
-    gpt_rope_rows(model, "RoPE of k", dk, -1, begin, end);
-    d_norm = gpt_take(model, begin, end, hidden);
-    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, w.q, hidden,
-                    begin, end);
+    gpt_rope_rows(model, "RoPE of q", dq, -1, rows);
+    gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
+    d_norm = gpt_take(model, rows, hidden);
+    gpt_linear_back(model, "query", d_norm, dq, t[GPT_NORM1], 1, weights + at->query, rows);
     gpt_give(model, dq);
-    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, w.kv, hidden,
-                    begin, end);
+    gpt_linear_back(model, "key", d_norm, dk, t[GPT_NORM1], 0, weights + at->key, rows);
     gpt_give_keys(model, dk);
-    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, w.kv, hidden,
-                    begin, end);
+    gpt_linear_back(model, "value", d_norm, dv, t[GPT_NORM1], 0, weights + at->value, rows);
     gpt_give_keys(model, dv);
     gpt_norm_back(model, "norm1", to, d_norm, t[GPT_INPUT], t[GPT_RSTD1], weights + at->norm1,
-                  begin, end);
+                  rows);
     gpt_give(model, d_norm);
 }
 
 /* --- both, one after the other --- */
 
 /* Both, of need; y is a block's output. */
-static void gpt_compute(gpt_model* model, int32_t layer, const gpt_need need[GPT_N_TENSORS]) {
-    const gpt_rows y = gpt_take(model, 0, model->n_rows, model->config.hidden);
-    gpt_compute_attention(model, layer, need, gpt_rows_make(0, model->n_rows), y);
+static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
+    const gpt_rows middle = need[GPT_MIDDLE];
+    const gpt_array y = gpt_take(model, middle, model->config.hidden);
+    gpt_compute_attention(model, layer, need, gpt_all_rows(model), y);
     gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE), gpt_tensor(model, layer, GPT_INPUT),
-                 y, layer, GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
+                 y, layer, GPT_SITE_PROJECTION, middle);
     gpt_give(model, y);
     gpt_compute_mlp(model, layer, need);
 }
 
-/* Rows that lie in one piece or two of `to`, and in one of `from`. */
-static void gpt_copy_rows(gpt_model* model, gpt_rows to, gpt_rows from, gpt_need rows) {
-    const int64_t split = gpt_min(to.split_row > rows.begin ? to.split_row : rows.begin, rows.end);
-    const int64_t begins[2] = {rows.begin, split}, ends[2] = {split, rows.end};
-    int i;
-    for (i = 0; i < 2; i++)
-        if (!gpt_is_silent(model) && begins[i] < ends[i])
-            model->status = memo_copy(&model->device, model->compute, MEMO_COPY_ON_DEVICE,
-                                      gpt_at(&to, begins[i]), gpt_at(&from, begins[i]),
-                                      (ends[i] - begins[i]) * to.row_bytes, &model->error);
+static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows) {
+    if (!gpt_is_silent(model) && gpt_count(rows))
+        model->status =
+            memo_copy(&model->device, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(to, rows.begin),
+                      gpt_at(from, rows.begin), gpt_bytes(to, rows), &model->error);
 }
 
 /* x: the residual stream (rows, hidden), in place. */
-static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_rows x) {
-    const gpt_need rows = gpt_rows_make(0, model->n_rows);
-    gpt_need all[GPT_N_TENSORS];
-    gpt_rows y;
+static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
+    const gpt_rows rows = gpt_all_rows(model);
+    gpt_rows all[GPT_N_TENSORS];
+    gpt_array y;
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
     gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, rows);
     gpt_compute(model, layer, all);
-    y = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    y = gpt_take(model, rows, model->config.hidden);
     gpt_down(model, layer, y, rows);
     gpt_residual(model, x, gpt_tensor(model, layer, GPT_MIDDLE), y, layer, GPT_SITE_MLP, rows);
     gpt_give(model, y);
 }
 
-/* What the engine's rows leave to recomputation. */
-static void gpt_recompute_need(const gpt_model* model, int32_t layer,
-                               gpt_need need[GPT_N_TENSORS]) {
+/* Does the table of rows leave something to recomputation? */
+static int gpt_recomputes(const gpt_model* model, int32_t layer) {
     int i;
-    memset(need, 0, GPT_N_TENSORS * sizeof *need);
-    for (i = 0; i < GPT_N_TENSORS && !gpt_is_idle(model) && layer < model->n_recomputed_layers; i++)
-        memo_swap_recompute_rows(model->swap, layer, i, &need[i].begin, &need[i].end);
-    need[GPT_NORM1] = gpt_need_either(need[GPT_NORM1], need[GPT_RSTD1]);
-    need[GPT_NORM2] = gpt_need_either(need[GPT_NORM2], need[GPT_RSTD2]);
-    need[GPT_ATTENTION] = gpt_need_either(need[GPT_ATTENTION], need[GPT_LSE]);
+    for (i = 0; i < GPT_N_TENSORS; i++)
+        if (gpt_count(model->needs[layer][i])) return 1;
+    return 0;
 }
 
 /* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
  * residual stream passes gradients on unchanged, so each block adds to it. */
-static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_rows dx) {
-    gpt_need need[GPT_N_TENSORS];
-    int64_t begin, end;
-    if (layer < model->n_recomputed_layers) {
+static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
+    gpt_rows rows;
+    if (gpt_recomputes(model, layer)) {
         gpt_begin_phase(model, layer, "recompute");
-        gpt_recompute_need(model, layer, need);
-        gpt_compute(model, layer, need);
+        gpt_compute(model, layer, model->needs[layer]);
         gpt_end_phase(model, layer, "recompute");
         snprintf(model->phase, sizeof model->phase, "backward %d", layer);
     }
-    for (begin = 0; begin < model->n_rows; begin = end) {
-        end = gpt_min(begin + model->chunk_rows, model->n_rows);
-        gpt_backward_mlp(model, layer, dx, dx, gpt_rows_make(begin, end));
+    for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
+        gpt_backward_mlp(model, layer, dx, dx, rows);
     }
-    gpt_backward_attention(model, layer, dx, dx, gpt_rows_make(0, model->n_rows));
+    gpt_backward_attention(model, layer, dx, dx, gpt_all_rows(model));
 }
 
 #include "gpt_tensor.h"
 
 /* What the engine is told is the same, whoever calls the blocks. */
-static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
+static void gpt_forward(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_begin_phase(model, layer, "forward");
     if (!gpt_is_idle(model))
         model->status = memo_swap_forward_begin(model->swap, layer, &model->error);
@@ -477,7 +432,7 @@ static void gpt_forward(gpt_model* model, int32_t layer, gpt_rows x) {
     gpt_end_phase(model, layer, "forward");
 }
 
-static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
+static void gpt_backward(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_begin_phase(model, layer, "backward");
     gpt_begin_bucket(model, layer + 1);
     if (!gpt_is_idle(model))
@@ -494,31 +449,30 @@ static void gpt_backward(gpt_model* model, int32_t layer, gpt_rows dx) {
 
 /* Final norm, classifier and loss, forward and backward together in chunks of tokens, so that
  * logits exist for one chunk at a time.  dx: the gradient of x. */
-static void gpt_classify(gpt_model* model, gpt_rows dx, gpt_rows x, const uint8_t* targets,
+static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const uint8_t* targets,
                          double loss_scale) {
     const int64_t hidden = model->config.hidden, n = model->n_rows;
     const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
-    int64_t begin, end;
-    gpt_rows normed, rstd, logits, d_norm;
+    gpt_rows rows;
+    gpt_array normed, rstd, logits, d_norm;
     snprintf(model->phase, sizeof model->phase, "classifier");
     gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
     if (!gpt_is_silent(model))
-        model->status = memo_fill(&model->device, model->compute, gpt_at(&dx, 0), 0,
-                                  n * dx.row_bytes, &model->error);
-    for (begin = 0; begin < n; begin = end) {
-        end = gpt_min(begin + model->chunk_rows, n);
-        normed = gpt_take(model, begin, end, hidden);
-        rstd = gpt_take(model, begin, end, 1);
-        gpt_norm(model, "norm", normed, rstd, x, norm, begin, end);
-        logits = gpt_take(model, begin, end, GPT_VOCABULARY);
-        gpt_linear(model, "logits", logits, normed, classifier, GPT_VOCABULARY, hidden, begin, end);
-        gpt_loss(model, logits, targets, loss_scale, begin, end);
-        d_norm = gpt_take(model, begin, end, hidden);
-        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier,
-                        GPT_VOCABULARY, hidden, begin, end);
+        model->status = memo_fill(&model->device, model->compute, dx.address, 0,
+                                  gpt_bytes(dx, gpt_all_rows(model)), &model->error);
+    for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + model->chunk_rows, n);
+        normed = gpt_take(model, rows, hidden);
+        rstd = gpt_take(model, rows, 1);
+        gpt_norm(model, "norm", normed, rstd, x, norm, rows);
+        logits = gpt_take(model, rows, GPT_VOCABULARY);
+        gpt_linear(model, "logits", logits, normed, classifier, rows);
+        gpt_loss(model, logits, targets, loss_scale, rows);
+        d_norm = gpt_take(model, rows, hidden);
+        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier, rows);
         gpt_give(model, logits);
         gpt_give(model, normed);
-        gpt_norm_back(model, "norm backward", dx, d_norm, x, rstd, norm, begin, end);
+        gpt_norm_back(model, "norm backward", dx, d_norm, x, rstd, norm, rows);
         gpt_give(model, rstd);
         gpt_give(model, d_norm);
     }
@@ -564,8 +518,9 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
                                          double loss_scale, memo_error* error) {
     const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
     const int32_t n_layers = model->config.n_layers;
+    const gpt_rows all = gpt_all_rows(model);
     gpt_dropout dropout;
-    gpt_rows x, dx;
+    gpt_array x, dx;
     void* device_tokens = NULL;
     uint8_t *inputs, *labels;
     int32_t layer;
@@ -583,14 +538,14 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
     gpt_copy_tokens(model, inputs, tokens, targets);
 
     snprintf(model->phase, sizeof model->phase, "forward");
-    x = gpt_take(model, 0, n_rows, hidden);
+    x = gpt_take(model, all, hidden);
     gpt_embedding(model, x, inputs, 0);
-    gpt_elements(model, "dropout", gpt_dropout_run, x, x, NULL, &dropout, 0, n_rows);
+    gpt_elements(model, "dropout", gpt_dropout_run, x, x, NULL, &dropout, all);
     gpt_begin_part(model, GPT_PART_FORWARD);
     for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
 
     gpt_begin_part(model, GPT_PART_REST);
-    dx = gpt_take(model, 0, n_rows, hidden);
+    dx = gpt_take(model, all, hidden);
     gpt_classify(model, dx, x, labels, loss_scale);
     gpt_give(model, x);
 
@@ -598,7 +553,7 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
     for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
     gpt_begin_part(model, GPT_PART_REST);
     snprintf(model->phase, sizeof model->phase, "backward");
-    gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, 0, n_rows);
+    gpt_elements(model, "dropout", gpt_dropout_run, dx, dx, NULL, &dropout, all);
     gpt_begin_bucket(model, 0);
     gpt_embedding(model, dx, inputs, 1);
     gpt_end_bucket(model, 0);
@@ -618,11 +573,12 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
 GPT_FUNCTION void gpt_set_parts(gpt_model* model, int parts) { model->parts = parts; }
 
 GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, memo_error* error) {
-    gpt_need need[GPT_N_TENSORS];
-    gpt_rows x;
+    memo_tensor tensors[GPT_N_TENSORS];
+    gpt_rows need[GPT_N_TENSORS];
+    gpt_array x;
     void* tokens = NULL;
-    if (gpt_is_dead_end(&model->config, tensor) || tensor == GPT_RSTD1 || tensor == GPT_RSTD2 ||
-        tensor == GPT_LSE)
+    gpt_fill_tensors(&model->config, tensors);
+    if (tensors[tensor].rule == MEMO_TENSOR_SWAPPED || tensors[tensor].with)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "a layer's input, rstd and lse are not recomputed alone, nor in the order "
@@ -635,7 +591,7 @@ GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, m
     if (!model->status)
         model->status =
             memo_arena_alloc(model->arena, 2 * model->n_rows, 0, &tokens, &model->error);
-    x = gpt_take(model, 0, model->n_rows, model->config.hidden);
+    x = gpt_take(model, gpt_all_rows(model), model->config.hidden);
     (void)x;
     model->is_skipped = 0;
     if (gpt_is_split(&model->config))
@@ -801,11 +757,10 @@ static int64_t gpt_rope_bytes(const gpt_config* config) {
 static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap_memory,
                               void* sp_memory) {
     const memo_device* device = &model->device;
-    const int32_t n_layers = model->config.n_layers;
-    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
     memo_swap_desc swap;
     void* pinned;
-    int32_t i, t;
+    int32_t i;
     if ((model->status = memo_stream_create(device, "compute", 0, &model->compute, &model->error)))
         return;
     for (i = 0; i < 2; i++)
@@ -822,15 +777,6 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
     swap.compute_stream = model->compute;
     swap.device_memory = swap_memory;
     if ((model->status = memo_swap_create(&swap, &model->swap, &model->error))) return;
-    model->tensors = (gpt_rows(*)[GPT_N_TENSORS])malloc((size_t)n_layers * sizeof *model->tensors);
-    if (!model->tensors) {
-        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                       "no host memory for the tensors of %d layers", n_layers);
-        return;
-    }
-    for (i = 0; i < n_layers; i++)
-        for (t = 0; t < GPT_N_TENSORS; t++)
-            model->tensors[i][t] = memo_swap_get_view(model->swap, i, t);
     if (model->share.layout.ring * model->share.layout.ulysses > 1) {
         memo_sp_attention_desc sp = gpt_sp_desc(&model->config, &model->share);
         model->attention_state.device = model->host_device;
@@ -901,23 +847,24 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
-/* How many layers, from the first on, recompute something; with a table, not the last one, over
- * whose rows no other layer writes. */
-static int32_t gpt_n_recomputed_layers(const gpt_desc* desc, const memo_swap_sizes* sizes) {
-    const int64_t n_rows = gpt_n_rows(&desc->config);
-    const int32_t n_resident = desc->n_resident_layers ? desc->n_resident_layers : 2;
-    const memo_swap_rows* rows;
-    int64_t i;
-    if (desc->policy == GPT_POLICY_KEEP || desc->policy == GPT_POLICY_SWAP) return 0;
-    if (desc->policy != GPT_POLICY_MEMO || !desc->rows)
-        return desc->policy != GPT_POLICY_RECOMPUTE && sizes->swapped_rows == n_rows
-                   ? 0
-                   : desc->config.n_layers - n_resident;
-    for (i = (int64_t)(desc->config.n_layers - 1) * GPT_N_TENSORS; i > 0; i--) {
-        rows = &desc->rows[i - 1];
-        if (rows->kept + rows->swapped < n_rows) return (int32_t)((i - 1) / GPT_N_TENSORS) + 1;
-    }
-    return 0;
+/* Columns, and rows that are recomputed, of the skeletal tensors. */
+static void gpt_describe_tensors(gpt_model* model, const gpt_desc* desc) {
+    const int32_t n_layers = desc->config.n_layers;
+    memo_tensor tensors[GPT_N_TENSORS];
+    const memo_swap_desc swap = gpt_swap_desc(desc, tensors);
+    int32_t layer, t;
+    for (t = 0; t < GPT_N_TENSORS; t++)
+        model->columns[t] = tensors[t].row_bytes / (int64_t)sizeof(gpt_real);
+    model->needs = (gpt_rows(*)[GPT_N_TENSORS])malloc((size_t)n_layers * sizeof *model->needs);
+    if (!model->needs)
+        model->status = memo_error_set(&model->error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                       "no host memory for the rows of %d layers", n_layers);
+    for (layer = 0; layer < n_layers; layer++)
+        for (t = 0; t < GPT_N_TENSORS && !model->status; t++) {
+            gpt_rows* rows = &model->needs[layer][t];
+            model->status = memo_swap_get_recompute_rows(&swap, layer, t, &rows->begin, &rows->end,
+                                                         &model->error);
+        }
 }
 
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
@@ -946,7 +893,6 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     model->n_rows = model->share.n_rows;
     n_tiles = (model->n_rows - 1) / config->tile_rows + 1;
     model->chunk_rows = (n_tiles + 3) / 4 * config->tile_rows; /* four chunks */
-    model->n_recomputed_layers = gpt_n_recomputed_layers(desc, &sizes);
     model->parts = GPT_PART_ALL;
     model->is_dry_run = !desc->host_device;
     if (!model->is_dry_run) {
@@ -956,7 +902,8 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     }
     arena.plan = desc->plan;
     arena.trace = desc->trace;
-    model->status = memo_arena_create(&arena, &model->arena, &model->error);
+    gpt_describe_tensors(model, desc);
+    if (!model->status) model->status = memo_arena_create(&arena, &model->arena, &model->error);
 
     n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
     model->parameters = (gpt_real*)gpt_take_persistent(model, "parameters", n_bytes);
@@ -1001,7 +948,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
         if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
     if (model->arena) memo_arena_destroy(model->arena);
-    free(model->tensors);
+    free(model->needs);
     free(model);
 }
 

@@ -8,12 +8,24 @@
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
-typedef memo_swap_view gpt_rows; /* where the rows of a tensor lie, skeletal or not */
+/* Rows of a tensor, skeletal or not, side by side. */
+typedef struct gpt_array {
+    gpt_real* address; /* of row `begin` */
+    int64_t begin, n_columns;
+} gpt_array;
 
-/* Rows of a tensor that a pass computes, or of a part. */
-typedef struct gpt_need {
+/* A range of them: what a pass computes of a tensor, or a part of a micro-batch. */
+typedef struct gpt_rows {
     int64_t begin, end;
-} gpt_need;
+} gpt_rows;
+
+static gpt_rows gpt_rows_make(int64_t begin, int64_t end) {
+    gpt_rows rows;
+    rows.begin = begin;
+    rows.end = end;
+    return rows;
+}
+static int64_t gpt_count(gpt_rows rows) { return rows.end - rows.begin; }
 
 /* What a backward function does: both, or first what the sum over tensor ranks waits for. */
 typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
@@ -28,12 +40,12 @@ typedef struct gpt_tensor_state {
     /* Of degrees 2^a < 2^b: ranks of the first, and what exchanges rows with the second. */
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
-    int32_t splits_sequence, is_mixed;
-    gpt_rows partial, gradient;   /* y and g of memo_blocks (rows, hidden); persistent */
-    gpt_rows x, dx;               /* the residual stream and its gradient, of this micro-batch */
-    gpt_rows d_key, d_value;      /* (rows, kv_hidden), where parts add to each other's */
-    gpt_need need[GPT_N_TENSORS]; /* what the layer at hand recomputes */
-    int64_t sum_begin, sum_end;   /* what the next sum is of: reals of the part's buffer */
+    int32_t splits_sequence;
+    gpt_array partial, gradient; /* y and g of memo_blocks (rows, hidden); persistent */
+    gpt_array x, dx;             /* the residual stream and its gradient, of this micro-batch */
+    gpt_array d_key, d_value;    /* (rows, kv_hidden), where parts add to each other's */
+    const gpt_rows* need;        /* of the layer at hand: what it recomputes */
+    int64_t sum_begin, sum_end;  /* what the next sum is of: reals of the part's buffer */
     /* Memory for what a block needs while it runs; a block's requests begin anew. */
     char* work;
     int64_t work_bytes, work_used;
@@ -62,18 +74,18 @@ struct gpt_model {
     int32_t half;
     memo_arena* arena;
     memo_swap* swap;
-    int32_t n_recomputed_layers; /* the first ones */
+    int64_t columns[GPT_N_TENSORS];   /* of the skeletal tensors, in a block of degree `tensor` */
+    gpt_rows (*needs)[GPT_N_TENSORS]; /* of each layer: rows that it recomputes */
     gpt_tensor_state tensor;
     gpt_pass pass;
     int32_t parts, is_skipped; /* which parts are enqueued; whether the one at hand is not */
-    gpt_rows (*tensors)[GPT_N_TENSORS]; /* of each layer */
 
     /* On the device. */
     gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
     gpt_real* rope;                                         /* (local tokens, head size) */
     double* totals;                                         /* (GPT_N_TOTALS), of this step */
     /* zero 2: the gradients of the bucket that is computed at the moment, and its first one. */
-    gpt_rows bucket;
+    gpt_array bucket;
     int64_t bucket_begin;
     int32_t is_reduced; /* the gradients are those of all ranks */
     /* In pinned host memory. */
@@ -102,6 +114,8 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     return model->status;
 }
 
+static gpt_rows gpt_all_rows(const gpt_model* model) { return gpt_rows_make(0, model->n_rows); }
+
 /* In a block whose parts take turns in the schedule's order: the arena knows one order alone. */
 static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
     gpt_tensor_state* t = &model->tensor;
@@ -114,25 +128,24 @@ static void* gpt_take_work(gpt_model* model, int64_t size_bytes) {
     return address;
 }
 
-/* Rows [begin, end) of a tensor that lives until gpt_give. */
-static gpt_rows gpt_take(gpt_model* model, int64_t begin, int64_t end, int64_t n_columns) {
-    gpt_rows rows;
+/* Rows of a tensor that lives until gpt_give. */
+static gpt_array gpt_take(gpt_model* model, gpt_rows rows, int64_t n_columns) {
+    const int64_t n_bytes = gpt_count(rows) * n_columns * (int64_t)sizeof(gpt_real);
+    gpt_array x;
     void* address = NULL;
-    rows.row_bytes = n_columns * (int64_t)sizeof(gpt_real);
     if (model->tensor.is_in_block)
-        address = gpt_take_work(model, (end - begin) * rows.row_bytes);
+        address = gpt_take_work(model, n_bytes);
     else if (!model->status)
-        model->status = memo_arena_alloc(model->arena, (end - begin) * rows.row_bytes, 0, &address,
-                                         &model->error);
-    rows.first = NULL; /* there are no rows before begin */
-    rows.rest = (char*)address;
-    rows.split_row = begin;
-    return rows;
+        model->status = memo_arena_alloc(model->arena, n_bytes, 0, &address, &model->error);
+    x.address = (gpt_real*)address;
+    x.begin = rows.begin;
+    x.n_columns = n_columns;
+    return x;
 }
 
-static void gpt_give(gpt_model* model, gpt_rows rows) {
+static void gpt_give(gpt_model* model, gpt_array x) {
     if (model->tensor.is_in_block) return;
-    if (!model->status) model->status = memo_arena_free(model->arena, rows.rest, &model->error);
+    if (!model->status) model->status = memo_arena_free(model->arena, x.address, &model->error);
 }
 
 /* Device memory that lives as long as the model: the same requests in a dry run and a real one.
@@ -189,16 +202,20 @@ static void gpt_writes(gpt_op* op, const void* address, int64_t n_bytes) {
     op->writes[op->n_writes++] = gpt_range(address, n_bytes);
 }
 
-/* Rows [begin, end) lie in one piece or two. */
-static void gpt_reads_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
-    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
-    gpt_reads(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
-    if (split < end) gpt_reads(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
+static gpt_real* gpt_at(gpt_array x, int64_t row) {
+    return x.address + (row - x.begin) * x.n_columns;
 }
-static void gpt_writes_rows(gpt_op* op, const gpt_rows* rows, int64_t begin, int64_t end) {
-    const int64_t split = begin < rows->split_row ? gpt_min(end, rows->split_row) : end;
-    gpt_writes(op, memo_swap_row(rows, begin), (split - begin) * rows->row_bytes);
-    if (split < end) gpt_writes(op, memo_swap_row(rows, split), (end - split) * rows->row_bytes);
+static int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
+    return gpt_count(rows) * x.n_columns * (int64_t)sizeof(gpt_real);
+}
+/* These return where the first row lies. */
+static gpt_real* gpt_reads_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
+    gpt_reads(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
+    return gpt_at(x, rows.begin);
+}
+static gpt_real* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
+    gpt_writes(op, gpt_at(x, rows.begin), gpt_bytes(x, rows));
+    return gpt_at(x, rows.begin);
 }
 
 /* A dry run only requests memory, and after a failure nothing more is enqueued. */
@@ -237,118 +254,92 @@ static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function fu
     if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
 }
 
-/* Rows [begin, end), taken a tile at a time.  A tile lies in one piece.  (A part may begin inside a
- * tile; it then has the rest of it, whoever computes it and when.) */
-typedef struct gpt_span {
-    int64_t begin, end, tile_rows;
-} gpt_span;
-
-static gpt_span gpt_span_make(const gpt_model* model, int64_t begin, int64_t end) {
-    gpt_span span;
-    span.begin = begin;
-    span.end = end;
-    span.tile_rows = model->config.tile_rows;
-    return span;
-}
-/* Of the tile that `row` lies in. */
-static int64_t gpt_tile_end(const gpt_span* span, int64_t row) {
-    return gpt_min((row / span->tile_rows + 1) * span->tile_rows, span->end);
-}
-static int64_t gpt_tile(const gpt_span* span, int64_t row) { return gpt_tile_end(span, row) - row; }
-static int64_t gpt_columns(const gpt_rows* rows) {
-    return rows->row_bytes / (int64_t)sizeof(gpt_real);
-}
-static gpt_real* gpt_at(const gpt_rows* rows, int64_t row) {
-    return (gpt_real*)memo_swap_row(rows, row);
-}
-
 /* Where the gradient of the parameters from `offset` on is added up. */
 static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
-    return model->zero == 2 ? gpt_at(&model->bucket, 0) + (offset - model->bucket_begin)
+    return model->zero == 2 ? model->bucket.address + (offset - model->bucket_begin)
                             : model->gradients + offset;
 }
 
 /* --- linear: y = x W^T --- */
 typedef struct gpt_linear_args {
-    gpt_span span;
-    gpt_rows y, x; /* backward: y is dy */
-    gpt_rows dx;
+    gpt_real* y; /* backward: dy */
+    const gpt_real* x;
+    gpt_real* dx;
     const gpt_real* weight;
     gpt_real* dweight;
+    gpt_rows rows;
+    int64_t tile_rows;
     int64_t n_outputs, n_inputs;
     int32_t is_first; /* backward: dx is set, else added to */
     gpt_pass pass;
 } gpt_linear_args;
 
+/* A tile at a time, so that a row is recomputed in the company in which it was first computed.  (A
+ * part may begin inside a tile; it then has the rest of it, whoever computes it and when.) */
 static memo_status gpt_linear_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    int64_t row;
+    int64_t row, next;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_linear_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), a->weight,
-                           gpt_tile(&a->span, row), a->n_outputs, a->n_inputs);
+    for (row = a->rows.begin; row < a->rows.end; row = next) {
+        const int64_t at = row - a->rows.begin;
+        next = gpt_min((row / a->tile_rows + 1) * a->tile_rows, a->rows.end);
+        gpt_linear_forward(a->y + at * a->n_outputs, a->x + at * a->n_inputs, a->weight, next - row,
+                           a->n_outputs, a->n_inputs);
+    }
     return MEMO_STATUS_OK;
 }
 
-static void gpt_linear(gpt_model* model, const char* name, gpt_rows y, gpt_rows x, int64_t weight,
-                       int64_t n_outputs, int64_t n_inputs, int64_t begin, int64_t end) {
+static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_array x, int64_t weight,
+                       gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_linear_args a;
-    if (gpt_is_idle(model) || begin == end) return;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = y;
-    a.x = x;
+    a.y = gpt_writes_rows(&op, y, rows);
+    a.x = gpt_reads_rows(&op, x, rows);
     a.weight = model->parameters + weight;
-    a.n_outputs = n_outputs;
-    a.n_inputs = n_inputs;
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads(&op, a.weight, n_outputs * n_inputs * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &y, begin, end);
+    a.rows = rows;
+    a.tile_rows = model->config.tile_rows;
+    a.n_outputs = y.n_columns;
+    a.n_inputs = x.n_columns;
+    gpt_reads(&op, a.weight, a.n_outputs * a.n_inputs * (int64_t)sizeof(gpt_real));
     gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
 }
 
 static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    int64_t row;
+    const int64_t n = gpt_count(a->rows);
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row)) {
-        const int64_t n = gpt_tile(&a->span, row);
-        if (a->pass != GPT_PASS_WEIGHTS)
-            gpt_linear_backward(gpt_at(&a->dx, row), gpt_at(&a->y, row), a->weight, a->is_first, n,
-                                a->n_outputs, a->n_inputs);
-        if (a->pass != GPT_PASS_INPUTS)
-            gpt_linear_weights(a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row), n, a->n_outputs,
-                               a->n_inputs);
-    }
+    if (a->pass != GPT_PASS_WEIGHTS)
+        gpt_linear_backward(a->dx, a->y, a->weight, a->is_first, n, a->n_outputs, a->n_inputs);
+    if (a->pass != GPT_PASS_INPUTS)
+        gpt_linear_weights(a->dweight, a->y, a->x, n, a->n_outputs, a->n_inputs);
     return MEMO_STATUS_OK;
 }
 
-static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy,
-                            gpt_rows x, int is_first, int64_t weight, int64_t n_outputs,
-                            int64_t n_inputs, int64_t begin, int64_t end) {
-    const int64_t weight_bytes = n_outputs * n_inputs * (int64_t)sizeof(gpt_real);
+static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
+                            gpt_array x, int is_first, int64_t weight, gpt_rows rows) {
+    const int64_t weight_bytes = dy.n_columns * x.n_columns * (int64_t)sizeof(gpt_real);
     gpt_op op = gpt_op_make(name);
     gpt_linear_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = dy;
-    a.x = x;
-    a.dx = dx;
+    a.y = gpt_reads_rows(&op, dy, rows);
+    a.x = gpt_at(x, rows.begin);
+    a.dx = gpt_at(dx, rows.begin);
     a.weight = model->parameters + weight;
     a.dweight = gpt_gradient(model, weight);
-    a.n_outputs = n_outputs;
-    a.n_inputs = n_inputs;
+    a.rows = rows;
+    a.n_outputs = dy.n_columns;
+    a.n_inputs = x.n_columns;
     a.is_first = is_first;
     a.pass = model->pass;
-    gpt_reads_rows(&op, &dy, begin, end);
     if (a.pass != GPT_PASS_WEIGHTS) {
         gpt_reads(&op, a.weight, weight_bytes);
-        gpt_writes_rows(&op, &dx, begin, end);
+        gpt_writes_rows(&op, dx, rows);
     }
     if (a.pass != GPT_PASS_INPUTS) {
-        gpt_reads_rows(&op, &x, begin, end);
+        gpt_reads_rows(&op, x, rows);
         gpt_writes(&op, a.dweight, weight_bytes);
     }
     gpt_enqueue(model, &op, gpt_linear_backward_run, &a, sizeof a);
@@ -356,186 +347,159 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_rows dx, gpt
 
 /* --- norm --- */
 typedef struct gpt_norm_args {
-    gpt_span span;
-    gpt_rows y, x, rstd; /* backward: y is dy */
-    gpt_rows dx;         /* added to */
+    gpt_real* y; /* backward: dy */
+    const gpt_real* x;
+    gpt_real* rstd;
+    gpt_real* dx; /* added to */
     const gpt_real* weight;
     gpt_real* dweight;
+    gpt_rows rows;
     int64_t hidden;
 } gpt_norm_args;
 
 static memo_status gpt_norm_run(void* pointer, memo_error* error) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_norm_forward(gpt_at(&a->y, row), gpt_at(&a->rstd, row), gpt_at(&a->x, row), a->weight,
-                         gpt_tile(&a->span, row), a->hidden);
+    gpt_norm_forward(a->y, a->rstd, a->x, a->weight, gpt_count(a->rows), a->hidden);
     return MEMO_STATUS_OK;
 }
 
-static void gpt_norm(gpt_model* model, const char* name, gpt_rows y, gpt_rows rstd, gpt_rows x,
-                     int64_t weight, int64_t begin, int64_t end) {
+static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array rstd, gpt_array x,
+                     int64_t weight, gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_norm_args a;
-    if (gpt_is_idle(model) || begin == end) return;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = y;
-    a.x = x;
-    a.rstd = rstd;
+    a.y = gpt_writes_rows(&op, y, rows);
+    a.x = gpt_reads_rows(&op, x, rows);
+    a.rstd = gpt_writes_rows(&op, rstd, rows);
     a.weight = model->parameters + weight;
-    a.hidden = model->config.hidden;
-    gpt_reads_rows(&op, &x, begin, end);
+    a.rows = rows;
+    a.hidden = x.n_columns;
     gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &y, begin, end);
-    gpt_writes_rows(&op, &rstd, begin, end);
     gpt_launch(model, &op, gpt_norm_run, &a, sizeof a);
 }
 
 static memo_status gpt_norm_backward_run(void* pointer, memo_error* error) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_norm_backward(gpt_at(&a->dx, row), a->dweight, gpt_at(&a->y, row), gpt_at(&a->x, row),
-                          gpt_at(&a->rstd, row), a->weight, gpt_tile(&a->span, row), a->hidden);
+    gpt_norm_backward(a->dx, a->dweight, a->y, a->x, a->rstd, a->weight, gpt_count(a->rows),
+                      a->hidden);
     return MEMO_STATUS_OK;
 }
 
-static void gpt_norm_back(gpt_model* model, const char* name, gpt_rows dx, gpt_rows dy, gpt_rows x,
-                          gpt_rows rstd, int64_t weight, int64_t begin, int64_t end) {
+static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_array dy,
+                          gpt_array x, gpt_array rstd, int64_t weight, gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_norm_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = dy;
-    a.x = x;
-    a.rstd = rstd;
-    a.dx = dx;
+    a.y = gpt_reads_rows(&op, dy, rows);
+    a.x = gpt_reads_rows(&op, x, rows);
+    a.rstd = gpt_reads_rows(&op, rstd, rows);
+    a.dx = gpt_writes_rows(&op, dx, rows);
     a.weight = model->parameters + weight;
     a.dweight = gpt_gradient(model, weight);
-    a.hidden = model->config.hidden;
-    gpt_reads_rows(&op, &dy, begin, end);
-    gpt_reads_rows(&op, &x, begin, end);
-    gpt_reads_rows(&op, &rstd, begin, end);
+    a.rows = rows;
+    a.hidden = x.n_columns;
     gpt_reads(&op, a.weight, a.hidden * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &dx, begin, end);
     gpt_writes(&op, a.dweight, a.hidden * (int64_t)sizeof(gpt_real));
     gpt_launch(model, &op, gpt_norm_backward_run, &a, sizeof a);
 }
 
 /* --- element by element: dropout, residual, GELU --- */
 typedef struct gpt_elements_args {
-    gpt_span span;
-    gpt_rows y, x, z; /* y from x and, where there are two, z */
+    gpt_real* y;
+    const gpt_real *x, *z; /* y from x and, where there are two, z */
+    gpt_rows rows;
     int64_t n_columns, first_token;
     const gpt_share* share; /* of the model, which outlives the operation */
     gpt_dropout dropout;
 } gpt_elements_args;
 
+/* Of x, or of x and z: as many rows at a time as hold consecutive tokens. */
 static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     int64_t row, n, token;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += n) {
-        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
-        gpt_dropout_apply(gpt_at(&a->y, row), gpt_at(&a->x, row), &a->dropout,
-                          a->first_token + token, n, a->n_columns);
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status gpt_residual_run(void* pointer, memo_error* error) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row, n, token;
-    (void)error;
-    for (row = a->span.begin; row < a->span.end; row += n) {
-        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
-        gpt_residual_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
-                             &a->dropout, a->first_token + token, n, a->n_columns);
+    for (row = a->rows.begin; row < a->rows.end; row += n) {
+        const int64_t at = (row - a->rows.begin) * a->n_columns;
+        n = gpt_run_of_tokens(a->share, row, a->rows.end, &token);
+        token += a->first_token;
+        if (a->z)
+            gpt_residual_forward(a->y + at, a->x + at, a->z + at, &a->dropout, token, n,
+                                 a->n_columns);
+        else
+            gpt_dropout_apply(a->y + at, a->x + at, &a->dropout, token, n, a->n_columns);
     }
     return MEMO_STATUS_OK;
 }
 
 static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_gelu_forward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_tile(&a->span, row),
-                         a->n_columns);
+    gpt_gelu_forward(a->y, a->x, gpt_count(a->rows), a->n_columns);
     return MEMO_STATUS_OK;
 }
 
 static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_gelu_backward(gpt_at(&a->y, row), gpt_at(&a->x, row), gpt_at(&a->z, row),
-                          gpt_tile(&a->span, row), a->n_columns);
+    gpt_gelu_backward(a->y, a->x, a->z, gpt_count(a->rows), a->n_columns);
     return MEMO_STATUS_OK;
 }
 
 /* z and dropout may be NULL. */
 static void gpt_elements(gpt_model* model, const char* name, memo_host_function function,
-                         gpt_rows y, gpt_rows x, const gpt_rows* z, const gpt_dropout* dropout,
-                         int64_t begin, int64_t end) {
+                         gpt_array y, gpt_array x, const gpt_array* z, const gpt_dropout* dropout,
+                         gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_elements_args a;
-    if (gpt_is_idle(model) || begin == end) return;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.y = y;
-    a.x = x;
-    a.n_columns = y.row_bytes / (int64_t)sizeof(gpt_real);
+    a.y = gpt_writes_rows(&op, y, rows);
+    a.x = gpt_reads_rows(&op, x, rows);
+    if (z) a.z = gpt_reads_rows(&op, *z, rows);
+    a.rows = rows;
+    a.n_columns = y.n_columns;
     a.first_token = model->first_token;
     a.share = &model->share;
-    if (z) a.z = *z;
     if (dropout) a.dropout = *dropout;
-    gpt_reads_rows(&op, &x, begin, end);
-    if (z) gpt_reads_rows(&op, z, begin, end);
-    gpt_writes_rows(&op, &y, begin, end);
     gpt_launch(model, &op, function, &a, sizeof a);
 }
 
 /* --- RoPE, in place --- */
 typedef struct gpt_rope_args {
-    gpt_span span;
-    gpt_rows x;
+    gpt_real* x;
     const gpt_real* table; /* a row for each position of this rank */
+    gpt_rows rows;
     int64_t sequence, n_heads, head_size;
     int direction;
 } gpt_rope_args;
 
 static memo_status gpt_rope_run(void* pointer, memo_error* error) {
     const gpt_rope_args* a = (const gpt_rope_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_rope(gpt_at(&a->x, row), a->table, a->direction, row, gpt_tile(&a->span, row),
-                 a->sequence, a->n_heads, a->head_size);
+    gpt_rope(a->x, a->table, a->direction, a->rows.begin, gpt_count(a->rows), a->sequence,
+             a->n_heads, a->head_size);
     return MEMO_STATUS_OK;
 }
 
-static void gpt_rope_rows(gpt_model* model, const char* name, gpt_rows x, int direction,
-                          int64_t begin, int64_t end) {
+static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int direction,
+                          gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_rope_args a;
-    if (gpt_is_idle(model) || begin == end) return;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.x = x;
+    a.x = gpt_reads_rows(&op, x, rows);
     a.table = model->rope;
+    a.rows = rows;
     a.sequence = model->share.layout.local_tokens;
     a.head_size = model->config.hidden / model->config.n_heads;
-    a.n_heads = x.row_bytes / (a.head_size * (int64_t)sizeof(gpt_real));
+    a.n_heads = x.n_columns / a.head_size;
     a.direction = direction;
-    gpt_reads_rows(&op, &x, begin, end);
     gpt_reads(&op, a.table, a.sequence * a.head_size * (int64_t)sizeof(gpt_real));
-    gpt_writes_rows(&op, &x, begin, end);
+    gpt_writes_rows(&op, x, rows);
     gpt_launch(model, &op, gpt_rope_run, &a, sizeof a);
 }
 
@@ -563,14 +527,14 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     return most;
 }
 
-static memo_sp_attention_tensors gpt_sp_tensors(const gpt_rows* tensors, int64_t begin) {
+static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_t begin) {
     memo_sp_attention_tensors t;
     memset(&t, 0, sizeof t);
-    t.q = gpt_at(&tensors[GPT_Q], begin);
-    t.k = gpt_at(&tensors[GPT_K], begin);
-    t.v = gpt_at(&tensors[GPT_V], begin);
-    t.out = gpt_at(&tensors[GPT_ATTENTION], begin);
-    t.lse = (float*)(void*)gpt_at(&tensors[GPT_LSE], begin);
+    t.q = gpt_at(tensors[GPT_Q], begin);
+    t.k = gpt_at(tensors[GPT_K], begin);
+    t.v = gpt_at(tensors[GPT_V], begin);
+    t.out = gpt_at(tensors[GPT_ATTENTION], begin);
+    t.lse = (float*)(void*)gpt_at(tensors[GPT_LSE], begin);
     return t;
 }
 
@@ -584,29 +548,30 @@ typedef struct gpt_attention_args {
     gpt_real *dq, *dk, *dv, *delta;
 } gpt_attention_args;
 
-/* Where the keys of the queries [begin, end) begin. */
-static int64_t gpt_first_key(const gpt_model* model, int64_t begin) {
-    return model->tensor.splits_sequence ? 0 : begin;
+/* Of the keys of these queries. */
+static gpt_rows gpt_key_rows(const gpt_model* model, gpt_rows rows) {
+    if (model->tensor.splits_sequence) rows.begin = 0;
+    return rows;
 }
 
-static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_rows* tensors,
-                                                  int64_t begin, int64_t end) {
-    const int64_t first = gpt_first_key(model, begin);
+static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_array* tensors,
+                                                  gpt_rows rows) {
+    const gpt_rows keys = gpt_key_rows(model, rows);
     gpt_attention_args a;
     memset(&a, 0, sizeof a);
-    a.shape.first = begin - first;
-    a.shape.sequence = model->tensor.splits_sequence ? end : model->config.sequence;
+    a.shape.first = rows.begin - keys.begin;
+    a.shape.sequence = model->tensor.splits_sequence ? rows.end : model->config.sequence;
     a.shape.head_size = model->config.hidden / model->config.n_heads;
-    a.shape.n_heads = gpt_columns(&tensors[GPT_Q]) / a.shape.head_size; /* of this rank */
-    a.shape.n_kv_heads = gpt_columns(&tensors[GPT_K]) / a.shape.head_size;
+    a.shape.n_heads = tensors[GPT_Q].n_columns / a.shape.head_size; /* of this rank */
+    a.shape.n_kv_heads = tensors[GPT_K].n_columns / a.shape.head_size;
     /* To what later parts, which came before, have added. */
-    a.shape.adds = model->tensor.splits_sequence && end < model->n_rows;
-    a.batch = model->tensor.splits_sequence ? 1 : (end - begin) / model->config.sequence;
-    a.q = gpt_at(&tensors[GPT_Q], begin); /* these five are contiguous */
-    a.k = gpt_at(&tensors[GPT_K], first);
-    a.v = gpt_at(&tensors[GPT_V], first);
-    a.out = gpt_at(&tensors[GPT_ATTENTION], begin);
-    a.lse = gpt_at(&tensors[GPT_LSE], begin);
+    a.shape.adds = model->tensor.splits_sequence && rows.end < model->n_rows;
+    a.batch = model->tensor.splits_sequence ? 1 : gpt_count(rows) / model->config.sequence;
+    a.q = gpt_at(tensors[GPT_Q], rows.begin);
+    a.k = gpt_at(tensors[GPT_K], keys.begin);
+    a.v = gpt_at(tensors[GPT_V], keys.begin);
+    a.out = gpt_at(tensors[GPT_ATTENTION], rows.begin);
+    a.lse = gpt_at(tensors[GPT_LSE], rows.begin);
     return a;
 }
 
@@ -625,23 +590,23 @@ static memo_status gpt_attention_run(void* pointer, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-static void gpt_attention(gpt_model* model, const gpt_rows* tensors, int64_t begin, int64_t end) {
-    const int64_t first = gpt_first_key(model, begin);
+static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows rows) {
+    const gpt_rows keys = gpt_key_rows(model, rows);
     gpt_op op = gpt_op_make("attention");
     gpt_attention_args a;
     if (gpt_is_idle(model)) return;
     if (model->attention) {
-        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, begin);
+        const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, rows.begin);
         const memo_mask causal = memo_mask_default();
         model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
         return;
     }
-    a = gpt_attention_args_make(model, tensors, begin, end);
-    gpt_reads_rows(&op, &tensors[GPT_Q], begin, end);
-    gpt_reads_rows(&op, &tensors[GPT_K], first, end);
-    gpt_reads_rows(&op, &tensors[GPT_V], first, end);
-    gpt_writes_rows(&op, &tensors[GPT_ATTENTION], begin, end);
-    gpt_writes_rows(&op, &tensors[GPT_LSE], begin, end);
+    a = gpt_attention_args_make(model, tensors, rows);
+    gpt_reads_rows(&op, tensors[GPT_Q], rows);
+    gpt_reads_rows(&op, tensors[GPT_K], keys);
+    gpt_reads_rows(&op, tensors[GPT_V], keys);
+    gpt_writes_rows(&op, tensors[GPT_ATTENTION], rows);
+    gpt_writes_rows(&op, tensors[GPT_LSE], rows);
     gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
 }
 
@@ -662,69 +627,58 @@ static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) 
     return MEMO_STATUS_OK;
 }
 
-static void gpt_attention_back(gpt_model* model, const gpt_rows* tensors, gpt_rows dq, gpt_rows dk,
-                               gpt_rows dv, gpt_rows delta, gpt_rows dout, int64_t begin,
-                               int64_t end) {
-    const int64_t first = gpt_first_key(model, begin);
+static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_array dq,
+                               gpt_array dk, gpt_array dv, gpt_array delta, gpt_array dout,
+                               gpt_rows rows) {
+    const gpt_rows keys = gpt_key_rows(model, rows);
     gpt_op op = gpt_op_make("attention");
     gpt_attention_args a;
     int t;
     if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
     if (model->attention) {
-        memo_sp_attention_tensors s = gpt_sp_tensors(tensors, begin);
+        memo_sp_attention_tensors s = gpt_sp_tensors(tensors, rows.begin);
         const memo_mask causal = memo_mask_default();
-        s.d_out = gpt_at(&dout, begin);
-        s.d_q = gpt_at(&dq, begin);
-        s.d_k = gpt_at(&dk, begin);
-        s.d_v = gpt_at(&dv, begin);
+        s.d_out = gpt_at(dout, rows.begin);
+        s.d_q = gpt_at(dq, rows.begin);
+        s.d_k = gpt_at(dk, rows.begin);
+        s.d_v = gpt_at(dv, rows.begin);
         model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
         return;
     }
-    a = gpt_attention_args_make(model, tensors, begin, end);
-    a.dout = gpt_at(&dout, begin);
-    a.dq = gpt_at(&dq, begin);
-    a.dk = gpt_at(&dk, first);
-    a.dv = gpt_at(&dv, first);
-    a.delta = gpt_at(&delta, begin);
+    a = gpt_attention_args_make(model, tensors, rows);
+    a.dout = gpt_reads_rows(&op, dout, rows);
+    a.dq = gpt_writes_rows(&op, dq, rows);
+    a.dk = gpt_writes_rows(&op, dk, keys);
+    a.dv = gpt_writes_rows(&op, dv, keys);
+    a.delta = gpt_writes_rows(&op, delta, rows);
     for (t = GPT_Q; t <= GPT_LSE; t++)
-        gpt_reads_rows(&op, &tensors[t], t == GPT_K || t == GPT_V ? first : begin, end);
-    gpt_reads_rows(&op, &dout, begin, end);
-    gpt_writes_rows(&op, &dq, begin, end);
-    gpt_writes_rows(&op, &dk, first, end);
-    gpt_writes_rows(&op, &dv, first, end);
-    gpt_writes_rows(&op, &delta, begin, end);
+        gpt_reads_rows(&op, tensors[t], t == GPT_K || t == GPT_V ? keys : rows);
     gpt_launch(model, &op, gpt_attention_backward_run, &a, sizeof a);
 }
 
 /* --- what touches tokens: embedding, loss --- */
 typedef struct gpt_tokens_args {
-    gpt_span span;
-    gpt_rows x;
+    gpt_real* x;
     gpt_real* table;       /* embedding (vocabulary, hidden), or its gradient */
-    const uint8_t* tokens; /* (rows); cross-entropy: the targets */
+    const uint8_t* tokens; /* cross-entropy: the targets */
     const gpt_share* share;
     double* loss;
     double loss_scale;
+    gpt_rows rows;
     int64_t n_columns;
 } gpt_tokens_args;
 
 static memo_status gpt_embedding_run(void* pointer, memo_error* error) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_embedding_forward(gpt_at(&a->x, row), a->table, a->tokens + row,
-                              gpt_tile(&a->span, row), a->n_columns);
+    gpt_embedding_forward(a->x, a->table, a->tokens, gpt_count(a->rows), a->n_columns);
     return MEMO_STATUS_OK;
 }
 
 static memo_status gpt_embedding_backward_run(void* pointer, memo_error* error) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row = gpt_tile_end(&a->span, row))
-        gpt_embedding_backward(a->table, gpt_at(&a->x, row), a->tokens + row,
-                               gpt_tile(&a->span, row), a->n_columns);
+    gpt_embedding_backward(a->table, a->x, a->tokens, gpt_count(a->rows), a->n_columns);
     return MEMO_STATUS_OK;
 }
 
@@ -732,58 +686,59 @@ static memo_status gpt_cross_entropy_run(void* pointer, memo_error* error) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
     int64_t row, n, token;
     (void)error;
-    for (row = a->span.begin; row < a->span.end; row += n) {
-        n = gpt_run_of_tokens(a->share, row, gpt_tile_end(&a->span, row), &token);
+    for (row = a->rows.begin; row < a->rows.end; row += n) {
+        gpt_real* logits = a->x + (row - a->rows.begin) * a->n_columns;
+        n = gpt_run_of_tokens(a->share, row, a->rows.end, &token);
         if (token < 0) /* padding has no loss, and so no gradient */
-            memset(gpt_at(&a->x, row), 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
+            memset(logits, 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
         else
-            *a->loss += gpt_cross_entropy(gpt_at(&a->x, row), a->tokens + row, a->loss_scale, n,
-                                          a->n_columns);
+            *a->loss += gpt_cross_entropy(logits, a->tokens + (row - a->rows.begin), a->loss_scale,
+                                          n, a->n_columns);
     }
     return MEMO_STATUS_OK;
 }
 
-static void gpt_embedding(gpt_model* model, gpt_rows x, const uint8_t* tokens, int is_backward) {
+static void gpt_embedding(gpt_model* model, gpt_array x, const uint8_t* tokens, int is_backward) {
+    const gpt_rows rows = gpt_all_rows(model);
     const int64_t table_bytes = GPT_VOCABULARY * model->config.hidden * (int64_t)sizeof(gpt_real);
     gpt_op op = gpt_op_make("embedding");
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, 0, model->n_rows);
-    a.x = x;
+    a.x = gpt_at(x, rows.begin);
+    a.rows = rows;
     a.table = is_backward ? gpt_gradient(model, model->layout.embedding)
                           : model->parameters + model->layout.embedding;
-    a.tokens = tokens;
+    a.tokens = tokens + rows.begin;
     a.n_columns = model->config.hidden;
-    gpt_reads(&op, tokens, model->n_rows);
+    gpt_reads(&op, a.tokens, gpt_count(rows));
     if (is_backward) {
-        gpt_reads_rows(&op, &x, 0, model->n_rows);
+        gpt_reads_rows(&op, x, rows);
         gpt_writes(&op, a.table, table_bytes);
     } else {
         gpt_reads(&op, a.table, table_bytes);
-        gpt_writes_rows(&op, &x, 0, model->n_rows);
+        gpt_writes_rows(&op, x, rows);
     }
     gpt_launch(model, &op, is_backward ? gpt_embedding_backward_run : gpt_embedding_run, &a,
                sizeof a);
 }
 
 /* Adds to the loss; logits become their gradient. */
-static void gpt_loss(gpt_model* model, gpt_rows logits, const uint8_t* targets, double loss_scale,
-                     int64_t begin, int64_t end) {
+static void gpt_loss(gpt_model* model, gpt_array logits, const uint8_t* targets, double loss_scale,
+                     gpt_rows rows) {
     gpt_op op = gpt_op_make("cross-entropy");
     gpt_tokens_args a;
     if (gpt_is_idle(model)) return;
     memset(&a, 0, sizeof a);
-    a.span = gpt_span_make(model, begin, end);
-    a.x = logits;
-    a.tokens = targets;
+    a.x = gpt_reads_rows(&op, logits, rows);
+    a.tokens = targets + rows.begin;
+    a.rows = rows;
     a.share = &model->share;
     a.loss = &model->totals[GPT_TOTAL_LOSS];
     a.loss_scale = loss_scale;
     a.n_columns = GPT_VOCABULARY;
-    gpt_reads_rows(&op, &logits, begin, end);
-    gpt_reads(&op, targets + begin, end - begin);
-    gpt_writes_rows(&op, &logits, begin, end);
+    gpt_reads(&op, a.tokens, gpt_count(rows));
+    gpt_writes_rows(&op, logits, rows);
     gpt_writes(&op, a.loss, (int64_t)sizeof(double));
     gpt_launch(model, &op, gpt_cross_entropy_run, &a, sizeof a);
 }

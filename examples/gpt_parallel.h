@@ -79,11 +79,11 @@ static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
     if (model->zero < 2) return;
-    model->bucket = gpt_take(model, 0, n, 1);
+    model->bucket = gpt_take(model, gpt_rows_make(0, n), 1);
     model->bucket_begin = begin;
     if (!gpt_is_idle(model))
-        model->status = memo_fill(&model->device, model->compute, gpt_at(&model->bucket, 0), 0,
-                                  n * model->bucket.row_bytes, &model->error);
+        model->status = memo_fill(&model->device, model->compute, model->bucket.address, 0,
+                                  n * (int64_t)sizeof(gpt_real), &model->error);
 }
 
 static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
@@ -93,10 +93,10 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     gpt_sum_args a;
     if (model->zero < 2) return;
     if (!gpt_is_idle(model)) {
-        gpt_reduce_scatter(model, gpt_at(&model->bucket, 0), n);
+        gpt_reduce_scatter(model, model->bucket.address, n);
         a.n = n / model->share.n_ranks;
         a.to = gpt_part_at(model, bucket, model->share.rank).gradients;
-        a.from = gpt_at(&model->bucket, 0) + model->share.rank * a.n;
+        a.from = model->bucket.address + model->share.rank * a.n;
         gpt_reads(&op, a.from, a.n * (int64_t)sizeof(gpt_real));
         gpt_writes(&op, a.to, a.n * (int64_t)sizeof(gpt_real));
         gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);

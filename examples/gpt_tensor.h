@@ -28,7 +28,7 @@
 
 /* ---- parts ---- */
 
-static gpt_need gpt_part_rows(const gpt_model* model, int32_t part) {
+static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
     const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
     return gpt_rows_make(share.begin, share.begin + share.count);
 }
@@ -45,27 +45,30 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
 }
 
 /* Of the degree's group of this rank. */
-static gpt_need gpt_slice(const gpt_model* model, gpt_need part, int32_t degree) {
+static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree) {
     const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
     const memo_share share =
         memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
 }
 
-/* Where degrees differ, the engine has room for all rows in the width of the largest.  This rank's
- * rows lie there side by side, part by part; a policy that treats a tensor as a whole need not know. */
-static gpt_rows gpt_packed_tensor(const gpt_model* model, int32_t layer, int tensor) {
+/* A skeletal tensor; of the part at hand if degrees differ.  Then the engine has room for all rows in
+ * the width of the largest degree.  This rank's rows are fewer and wider, and lie there side by
+ * side, part by part. */
+static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
-    const gpt_need part = gpt_part_rows(model, model->tensor.part);
-    gpt_rows rows = model->tensors[layer][tensor];
-    char* all = rows.split_row > 0 ? rows.first : rows.rest;
+    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
+    gpt_array x;
+    memset(&x, 0, sizeof x);
+    if (model->is_dry_run) return x;
+    x.address = (gpt_real*)memo_swap_address(model->swap, layer, tensor);
+    x.n_columns = model->columns[tensor];
     if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
-        rows.row_bytes *= wider;
-    rows.first = NULL; /* there are no rows before the slice's */
-    rows.split_row = gpt_slice(model, part, degree).begin;
-    rows.rest = all + part.begin / wider * rows.row_bytes;
-    return rows;
+        x.n_columns *= wider;
+    x.address += part.begin / wider * x.n_columns;
+    x.begin = gpt_slice(model, part, degree).begin;
+    return x;
 }
 
 /* The degree of a block; before the first and behind the last one all ranks have all rows. */
@@ -76,9 +79,9 @@ static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
 }
 
 /* Rows of a block's part begin its work: its operations get the name, its requests begin anew. */
-static gpt_need gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
-    const gpt_need part = gpt_part_rows(model, call->part);
-    const gpt_need rows = gpt_slice(model, part, gpt_degree_at(model, call->block));
+static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
+    const gpt_rows part = gpt_part_rows(model, call->part);
+    const gpt_rows rows = gpt_slice(model, part, gpt_degree_at(model, call->block));
     gpt_tensor_state* t = &model->tensor;
     snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)call->block / 2,
              'a' + (int)call->part % 26);
@@ -101,24 +104,24 @@ static memo_status gpt_end_block(gpt_model* model, memo_error* error) {
 /* ---- the residual stream and its gradient ---- */
 
 /* x takes up what a block has made. */
-static void gpt_add_output(gpt_model* model, int32_t block, gpt_need rows) {
+static void gpt_add_output(gpt_model* model, int32_t block, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     gpt_residual(model, t->x, t->x, t->partial, block / 2,
                  block % 2 ? GPT_SITE_MLP : GPT_SITE_PROJECTION, rows);
 }
 
 /* dx += g, the sum of what the block above has made of its gradient. */
-static void gpt_add_gradient(gpt_model* model, gpt_need rows) {
+static void gpt_add_gradient(gpt_model* model, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     gpt_op op = gpt_op_make("gradient of the block above");
     gpt_sum_args a;
     if (gpt_is_idle(model)) return;
-    a.to = gpt_at(&t->dx, rows.begin);
-    a.from = gpt_at(&t->gradient, rows.begin);
-    a.n = (rows.end - rows.begin) * model->config.hidden;
-    gpt_reads_rows(&op, &t->dx, rows.begin, rows.end);
-    gpt_reads_rows(&op, &t->gradient, rows.begin, rows.end);
-    gpt_writes_rows(&op, &t->dx, rows.begin, rows.end);
+    a.to = gpt_at(t->dx, rows.begin);
+    a.from = gpt_at(t->gradient, rows.begin);
+    a.n = gpt_count(rows) * model->config.hidden;
+    gpt_reads_rows(&op, t->dx, rows);
+    gpt_reads_rows(&op, t->gradient, rows);
+    gpt_writes_rows(&op, t->dx, rows);
     gpt_launch(model, &op, gpt_sum_run, &a, sizeof a);
 }
 
@@ -154,9 +157,9 @@ static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* wh
 static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree,
                                      int32_t next, memo_error* error) {
     const gpt_tensor_state* t = &model->tensor;
-    const gpt_need part = gpt_part_rows(model, t->part);
-    const gpt_need from = gpt_slice(model, part, degree), to = gpt_slice(model, part, next);
-    const gpt_rows* rows = t->is_forward ? &t->x : &t->dx;
+    const gpt_rows part = gpt_part_rows(model, t->part);
+    const gpt_rows from = gpt_slice(model, part, degree), to = gpt_slice(model, part, next);
+    const gpt_array x = t->is_forward ? t->x : t->dx;
     memo_comm* across = gpt_pair(model, degree, next)->across;
     const memo_stream compute = model->compute;
     memo_status status;
@@ -167,13 +170,11 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
         gpt_add_gradient(model, from);
     model->compute = compute;
     if (model->status) return gpt_finish(model, error);
-    status =
-        gpt_tell(model, stream, "gather rows",
-                 gpt_range(gpt_at(rows, to.begin), (to.end - to.begin) * rows->row_bytes), error);
-    return status
-               ? status
-               : memo_all_gather(across, stream, gpt_at(rows, from.begin), gpt_at(rows, to.begin),
-                                 (from.end - from.begin) * model->config.hidden, GPT_TYPE, error);
+    status = gpt_tell(model, stream, "gather rows",
+                      gpt_range(gpt_at(x, to.begin), gpt_bytes(x, to)), error);
+    return status ? status
+                  : memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
+                                    gpt_count(from) * model->config.hidden, GPT_TYPE, error);
 }
 
 /* The collective of the block that was called last: memo_blocks calls it right behind. */
@@ -237,7 +238,7 @@ static void gpt_sum_layer_gradients(gpt_model* model) {
 /* ---- forward ---- */
 
 /* The residual stream takes up what the block before has made; a layer keeps what backward needs. */
-static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
+static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     if (call->block > 0 &&
         gpt_degree_at(model, call->block - 1) >= gpt_degree_at(model, call->block))
@@ -250,9 +251,9 @@ static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_n
 static memo_status gpt_block_forward(void* context, const memo_block_call* call,
                                      memo_error* error) {
     gpt_model* model = (gpt_model*)context;
-    const gpt_need rows = gpt_begin_block(model, call, "forward");
+    const gpt_rows rows = gpt_begin_block(model, call, "forward");
     const int32_t layer = call->block / 2;
-    gpt_need all[GPT_N_TENSORS];
+    gpt_rows all[GPT_N_TENSORS];
     int i;
     for (i = 0; i < GPT_N_TENSORS; i++) all[i] = rows;
     gpt_enter_block(model, call, rows);
@@ -269,7 +270,7 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
 static memo_status gpt_block_forward_end(void* context, const memo_block_call* call,
                                          memo_error* error) {
     gpt_model* model = (gpt_model*)context;
-    const gpt_need rows = gpt_begin_block(model, call, "forward");
+    const gpt_rows rows = gpt_begin_block(model, call, "forward");
     if (gpt_degree_at(model, call->block) == gpt_degree(model->config.tensor)) /* else gathered */
         gpt_add_output(model, call->block, rows);
     return gpt_end_block(model, error);
@@ -280,12 +281,12 @@ static memo_status gpt_block_forward_end(void* context, const memo_block_call* c
 static memo_status gpt_block_recompute(void* context, const memo_block_call* call,
                                        memo_error* error) {
     gpt_model* model = (gpt_model*)context;
-    const gpt_need rows = gpt_begin_block(model, call, "recompute");
+    const gpt_rows rows = gpt_begin_block(model, call, "recompute");
     const int32_t layer = call->block / 2;
     gpt_tensor_state* t = &model->tensor;
-    gpt_need need[GPT_N_TENSORS];
+    gpt_rows need[GPT_N_TENSORS];
     int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(t->need[i], rows);
+    for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(t->need[i], rows);
     t->sum_end = t->sum_begin; /* nobody reads what the MLP would make */
     if (call->block % 2 == 0) {
         const int64_t begin = gpt_part_rows(model, call->part).begin;
@@ -303,14 +304,14 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 
 /* ---- backward ---- */
 
-static void gpt_clear_gradient(gpt_model* model, gpt_need rows) {
+static void gpt_clear_gradient(gpt_model* model, gpt_rows rows) {
     if (!gpt_is_silent(model))
         model->status =
-            memo_fill(&model->device, model->compute, gpt_at(&model->tensor.gradient, rows.begin),
-                      0, (rows.end - rows.begin) * model->tensor.gradient.row_bytes, &model->error);
+            memo_fill(&model->device, model->compute, gpt_at(model->tensor.gradient, rows.begin), 0,
+                      gpt_bytes(model->tensor.gradient, rows), &model->error);
 }
 
-static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_need rows) {
+static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
     if (call->block % 2 == 0)
         gpt_backward_attention(model, call->block / 2, t->gradient, t->dx, rows);
@@ -321,7 +322,7 @@ static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gp
 static memo_status gpt_block_backward(void* context, const memo_block_call* call,
                                       memo_error* error) {
     gpt_model* model = (gpt_model*)context;
-    const gpt_need rows = gpt_begin_block(model, call, "backward");
+    const gpt_rows rows = gpt_begin_block(model, call, "backward");
     model->tensor.is_backward = 1;
     if (call->block < 2 * model->config.n_layers - 1 &&
         gpt_degree_at(model, call->block + 1) >= gpt_degree_at(model, call->block))
@@ -337,7 +338,7 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
 static memo_status gpt_block_weights(void* context, const memo_block_call* call,
                                      memo_error* error) {
     gpt_model* model = (gpt_model*)context;
-    const gpt_need rows = gpt_begin_block(model, call, "weights");
+    const gpt_rows rows = gpt_begin_block(model, call, "weights");
     model->pass = GPT_PASS_WEIGHTS;
     gpt_backward_block(model, call, rows);
     return gpt_end_block(model, error);
@@ -346,7 +347,7 @@ static memo_status gpt_block_weights(void* context, const memo_block_call* call,
 static memo_status gpt_block_backward_end(void* context, const memo_block_call* call,
                                           memo_error* error) {
     gpt_model* model = (gpt_model*)context;
-    const gpt_need rows = gpt_begin_block(model, call, "backward");
+    const gpt_rows rows = gpt_begin_block(model, call, "backward");
     if (gpt_degree_at(model, 0) == gpt_degree(model->config.tensor)) /* else gathered */
         gpt_add_gradient(model, rows);
     return gpt_end_block(model, error);
@@ -354,24 +355,25 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
 
 /* ---- a layer ---- */
 
-static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_rows x) {
+static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     model->tensor.x = x;
     if (!gpt_is_idle(model))
         model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
 }
 
-static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_rows dx) {
+static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     const int64_t kv_hidden = model->layout.kv_hidden;
     gpt_tensor_state* t = &model->tensor;
-    const gpt_rows work = gpt_take(model, 0, gpt_work_bytes(model) / (int64_t)sizeof(gpt_real), 1);
+    const gpt_array work =
+        gpt_take(model, gpt_rows_make(0, gpt_work_bytes(model) / (int64_t)sizeof(gpt_real)), 1);
     if (t->splits_sequence) {
-        t->d_key = gpt_take(model, 0, model->n_rows, kv_hidden);
-        t->d_value = gpt_take(model, 0, model->n_rows, kv_hidden);
+        t->d_key = gpt_take(model, gpt_all_rows(model), kv_hidden);
+        t->d_value = gpt_take(model, gpt_all_rows(model), kv_hidden);
     }
     t->dx = dx;
-    t->work = work.rest;
+    t->work = (char*)work.address;
     t->work_bytes = gpt_work_bytes(model);
-    gpt_recompute_need(model, layer, t->need);
+    t->need = model->needs[layer];
     if (!gpt_is_idle(model))
         model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
     if (t->splits_sequence) {
@@ -383,21 +385,20 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_rows dx) {
 
 /* Both blocks, of need, part by part, without overlap: to measure recomputation. */
 static void gpt_compute_parts(gpt_model* model, int32_t layer,
-                              const gpt_need whole[GPT_N_TENSORS]) {
+                              const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
     int32_t s, i;
     for (s = 0; s < t->n_parts; s++) {
-        const gpt_need rows = gpt_part_rows(model, s);
-        gpt_need need[GPT_N_TENSORS], middle;
-        for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_need_in(whole[i], rows);
+        const gpt_rows rows = gpt_part_rows(model, s);
+        gpt_rows need[GPT_N_TENSORS], middle;
+        for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
         middle = need[GPT_MIDDLE];
         gpt_compute_attention(model, layer, need, rows, t->partial);
-        if (!gpt_is_idle(model) && middle.begin < middle.end)
-            model->status =
-                memo_all_reduce(t->ranks, model->compute, gpt_at(&t->partial, middle.begin),
-                                gpt_at(&t->partial, middle.begin),
-                                (middle.end - middle.begin) * model->config.hidden, GPT_TYPE,
-                                MEMO_REDUCTION_SUM, &model->error);
+        if (!gpt_is_idle(model) && gpt_count(middle))
+            model->status = memo_all_reduce(
+                t->ranks, model->compute, gpt_at(t->partial, middle.begin),
+                gpt_at(t->partial, middle.begin), gpt_count(middle) * model->config.hidden,
+                GPT_TYPE, MEMO_REDUCTION_SUM, &model->error);
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
                      gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
                      middle);
@@ -414,14 +415,13 @@ static void gpt_take_partial_sums(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     void* both;
     t->n_parts = gpt_degree(model->config.sub_batches);
-    t->is_mixed = gpt_is_mixed(&model->config);
     t->splits_sequence = model->share.batch % t->n_parts != 0;
     if (!gpt_is_split(&model->config)) return;
     both = gpt_take_persistent(model, "partial sums", n_bytes * (int64_t)sizeof(gpt_real));
-    t->partial.rest = (char*)both;
-    t->partial.row_bytes = hidden * (int64_t)sizeof(gpt_real);
+    t->partial.address = (gpt_real*)both;
+    t->partial.n_columns = hidden;
     t->gradient = t->partial;
-    if (both) t->gradient.rest += model->n_rows * t->partial.row_bytes;
+    if (both) t->gradient.address += model->n_rows * hidden;
 }
 
 static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
@@ -463,10 +463,10 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
         return;
     }
     for (s = 0; s < t->n_parts; s++) {
-        const gpt_need rows = gpt_part_rows(model, s);
-        buffers[s].output = gpt_at(&t->partial, rows.begin);
-        buffers[s].gradient = gpt_at(&t->gradient, rows.begin);
-        buffers[s].count = (rows.end - rows.begin) * model->config.hidden;
+        const gpt_rows rows = gpt_part_rows(model, s);
+        buffers[s].output = gpt_at(t->partial, rows.begin);
+        buffers[s].gradient = gpt_at(t->gradient, rows.begin);
+        buffers[s].count = gpt_count(rows) * model->config.hidden;
     }
     t->ranks = desc->mesh->tensor;
     gpt_create_pairs(model);

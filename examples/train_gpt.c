@@ -251,13 +251,11 @@ static int64_t profile_copy_bytes(const train_options* o) {
 static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
     const train_options* o = &j->options;
     memo_profile_desc desc = memo_profile_desc_default();
-    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
+    const gpt_config config = train_config(o);
     memo_profile profile;
-    gpt_desc layer;
     memo_status status;
-    memset(&layer, 0, sizeof layer);
-    layer.config = train_config(o);
-    gpt_swap_desc(&layer, tensors);
+    gpt_fill_tensors(&config, tensors);
     desc.device = r->rank->device;
     desc.compute_stream = gpt_compute_stream(r->model);
     desc.forward = profile_forward;
@@ -285,7 +283,7 @@ static memo_status measure_profile(job* j, memo_error* error) {
     memo_status status;
     if (j->has_profile) return MEMO_STATUS_OK;
     one_layer.layers = 1;
-    status = candidate_create(&one_layer, GPT_POLICY_KEEP, 0, 0, &c, error);
+    status = candidate_create(&one_layer, GPT_POLICY_KEEP, 0, &c, error);
     if (status) return status;
     status = run_on_ranks(j, &c, RUN_LIFTED, profile_on_rank, &j->profile, error);
     candidate_destroy(&c);
@@ -389,7 +387,7 @@ static void print_model(const train_options* o) {
 
 static memo_status print_keep(const train_options* o, memo_error* error) {
     candidate keep;
-    memo_status status = candidate_create(o, GPT_POLICY_KEEP, 0, 0, &keep, error);
+    memo_status status = candidate_create(o, GPT_POLICY_KEEP, 0, &keep, error);
     if (status) return status;
     printf("keep      keeping every activation would need %s of device memory",
            bytes_name((double)keep.device_bytes));
@@ -567,7 +565,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     char path[1024], title[128];
     memo_status status = memo_schedule_measured(schedule, &times, error);
     snprintf(title, sizeof title, "One training step, policy %s, measured",
-             policy_names[j->plan.desc.policy]);
+             policy_names[j->plan.policy]);
     if (!status)
         status = memo_schedule_write_chrome(
             schedule, times, output_path(j, "timeline.json", path, sizeof path), error);
@@ -628,7 +626,7 @@ static memo_status compare_gradients(comparison_table* table, gpt_policy policy,
 }
 
 static memo_status compare_steps(run* r, const job* j, comparison_table* table, memo_error* error) {
-    gpt_policy policy = table->plan->desc.policy;
+    gpt_policy policy = table->plan->policy;
     comparison* row = &table->rows[policy];
     int64_t n = j->options.compare, step;
     double* step_s = (double*)calloc((size_t)(3 * n), sizeof *step_s);
@@ -663,7 +661,7 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
 
 static memo_status compare_on_rank(run* r, const job* j, void* result, memo_error* error) {
     comparison_table* table = (comparison_table*)result;
-    comparison* row = &table->rows[table->plan->desc.policy];
+    comparison* row = &table->rows[table->plan->policy];
     memo_host_device_stats stats;
     memo_swap_stats moved;
     memo_status status = compare_steps(r, j, table, error);
@@ -680,9 +678,9 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
 static memo_status compare_policy(const job* j, comparison_table* table, const candidate* c,
                                   memo_error* error) {
     const train_options* o = &j->options;
-    comparison* row = &table->rows[c->desc.policy];
+    comparison* row = &table->rows[c->policy];
     shortage(o, c, row->shortage, sizeof row->shortage);
-    alpha_name(c, row->alpha, sizeof row->alpha);
+    alpha_name(o, c, row->alpha, sizeof row->alpha);
     if (c->swap_plan) row->predicted_s = (double)o->accumulate * c->swap_plan->step_s;
     row->gradients_equal = 1;
     row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
@@ -744,7 +742,7 @@ static memo_status compare_all(job* j, comparison_table* table, memo_error* erro
     int policy;
     for (policy = 0; policy < train_n_policies(&j->options) && !status && !interrupted; policy++) {
         candidate c;
-        if (policy == (int)j->plan.desc.policy) {
+        if (policy == (int)j->plan.policy) {
             status = compare_policy(j, table, &j->plan, error);
             continue;
         }
@@ -795,14 +793,14 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     char path[1024], title[128], loss_title[128];
     memo_status status;
     snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
-             policy_names[c->desc.policy], bytes_name((double)c->plan->peak_bytes));
+             policy_names[c->policy], bytes_name((double)c->plan->peak_bytes));
     memset(&chart, 0, sizeof chart);
     chart.losses = j->losses;
     chart.n_steps = j->n_done;
     chart.unigram_nats = j->text.unigram_nats;
     chart.bigram_nats = j->text.bigram_nats;
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
-             policy_names[c->desc.policy], bytes_name((double)c->device_bytes));
+             policy_names[c->policy], bytes_name((double)c->device_bytes));
     chart.title = loss_title;
     status = memo_plan_write_svg(c->plan, c->trace, title,
                                  output_path(j, "plan.svg", path, sizeof path), error);

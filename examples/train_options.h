@@ -126,8 +126,8 @@ static const option option_table[] = {
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
-/* The default model in a budget that holds neither all activations, nor all rows swapped, nor two
- * recomputed layers: a plan has to lie in between. */
+/* The default model in a budget that holds neither all activations, nor all rows swapped, nor the
+ * inputs of all layers beside a recomputed layer: a plan has to lie in between. */
 static char* demo_arguments[] = {
     "--policy",         "memo", "--device-memory", "34MiB", "--host-memory", "32MiB",
     "--link-bandwidth", "1GB",  "--dropout",       "0.02",  "--steps",       "400",

@@ -1,7 +1,7 @@
 /* train_plan.h - before anything is allocated: what a run needs under each policy, and which rows are
  * kept, swapped and recomputed.
  *
- * A candidate is a policy with its rows and the plan that follows: a dry run of the model records
+ * A candidate is a policy, its table of rows and the plan that follows: a dry run of the model records
  * what one micro-batch requests, and memo_plan_solve lays it out.  Single translation unit:
  * everything is static. */
 #ifndef TRAIN_PLAN_H
@@ -19,13 +19,14 @@
 #include "train_report.h"
 
 typedef struct candidate {
+    gpt_policy policy;
     gpt_desc desc; /* without devices: a dry run */
+    int64_t* rows; /* desc.rows */
     memo_swap_sizes sizes;
     int64_t device_bytes; /* all of the plan */
     int64_t host_bytes;   /* pinned: swapped rows, and the way in for tokens */
     memo_trace* trace;
     memo_plan* plan;
-    memo_swap_rows* rows;      /* of desc, where they are nobody else's */
     memo_swap_plan* swap_plan; /* how memo_plan_swap chose them; NULL: it did not */
 } candidate;
 
@@ -84,7 +85,7 @@ static int64_t host_bytes_for_rows(const train_options* o, const candidate* c) {
 
 /* With --spill: as many layers in host memory as it has room for, the others in the file. */
 static memo_status candidate_fit_host(const train_options* o, candidate* c, memo_error* error) {
-    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
     memo_swap_desc swap;
     memo_status status;
     c->desc.spill_directory = o->spill;
@@ -117,18 +118,38 @@ static memo_status candidate_plan(candidate* c, memo_error* error) {
     return status;
 }
 
-static memo_status candidate_create(const train_options* o, gpt_policy policy, double alpha,
-                                    int32_t n_resident_layers, candidate* c, memo_error* error) {
-    memo_status status;
+/* Without a plan: rows are those of the policy. */
+static memo_status candidate_begin(const train_options* o, gpt_policy policy, double alpha,
+                                   candidate* c, memo_error* error) {
     memset(c, 0, sizeof *c);
+    c->policy = policy;
     c->desc.config = train_config(o);
-    c->desc.policy = policy;
-    c->desc.alpha = alpha;
-    c->desc.n_resident_layers = n_resident_layers;
-    status = candidate_fit_host(o, c, error);
+    c->rows = (int64_t*)malloc((size_t)(o->layers * GPT_N_TENSORS) * sizeof *c->rows);
+    c->desc.rows = c->rows;
+    if (!c->rows)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the rows of a plan");
+    return gpt_fill_rows(&c->desc.config, policy, alpha, c->rows, error);
+}
+
+static memo_status candidate_create(const train_options* o, gpt_policy policy, double alpha,
+                                    candidate* c, memo_error* error) {
+    memo_status status = candidate_begin(o, policy, alpha, c, error);
+    if (!status) status = candidate_fit_host(o, c, error);
     if (!status) status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
     return status;
+}
+
+/* Has it one fraction for all tensors, not a table that a planner writes? */
+static int is_by_alpha(const train_options* o, const candidate* c) {
+    return c->policy == GPT_POLICY_ALPHA || (c->policy == GPT_POLICY_MEMO && o->alpha >= 0);
+}
+
+/* Its rows, of a tensor that alpha splits, in an even layer. */
+static int64_t alpha_rows(const candidate* c) { return c->rows[GPT_NORM1]; }
+static double alpha_of(const candidate* c) {
+    return (double)alpha_rows(c) / (double)gpt_n_rows(&c->desc.config);
 }
 
 /* What a rank may have of what is free in --spill; 1 where that cannot be known: the engine reserves
@@ -157,33 +178,15 @@ static int candidate_fits(const train_options* o, const candidate* c) {
  * else cannot be), which are swapped, or kept. */
 static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
                                           memo_error* error) {
-    const int64_t n_rows = train_rows(o);
-    memo_status status;
+    memo_status status = candidate_begin(o, GPT_POLICY_RECOMPUTE, 0, c, error);
     int64_t i;
-    memset(c, 0, sizeof *c);
-    c->desc.config = train_config(o);
-    c->desc.policy = GPT_POLICY_MEMO;
-    c->rows = (memo_swap_rows*)calloc((size_t)(o->layers * GPT_N_TENSORS), sizeof *c->rows);
-    c->desc.rows = c->rows;
-    if (!c->rows)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for the rows of a plan");
-    for (i = 0; i < o->layers * GPT_N_TENSORS; i++)
-        if (gpt_is_dead_end(&c->desc.config, (int)(i % GPT_N_TENSORS)))
-            *(is_kept ? &c->rows[i].kept : &c->rows[i].swapped) = n_rows;
-    status = candidate_fit_host(o, c, error);
+    c->policy = GPT_POLICY_MEMO;
+    for (i = 0; i < o->layers * GPT_N_TENSORS && !status; i++)
+        if (c->rows[i] == MEMO_ROWS_KEPT && !is_kept) c->rows[i] = train_rows(o);
+    if (!status) status = candidate_fit_host(o, c, error);
     if (!status) status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
     return status;
-}
-
-/* Two resident last layers, as in the paper, where they fit; else one. */
-static memo_status candidate_create_fitting(const train_options* o, gpt_policy policy, double alpha,
-                                            candidate* c, memo_error* error) {
-    memo_status status = candidate_create(o, policy, alpha, o->layers > 1 ? 2 : 1, c, error);
-    if (status || device_fits(o, c) || policy == GPT_POLICY_KEEP || o->layers == 1) return status;
-    candidate_destroy(c);
-    return candidate_create(o, policy, alpha, 1, c, error);
 }
 
 /* Bytes that travel in a step, both ways. */
@@ -207,18 +210,6 @@ static const char* shortage(const train_options* o, const candidate* c, char* te
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* What recomputing takes, but for the times.  Operations of a layer run in the order of its tensors
- * and each reads those before it, so any rows of a tensor can be recomputed by themselves; but a
- * query needs keys of all rows before it, so attention is computed for whole sequences or not at
- * all. */
-static void swap_costs(memo_swap_cost costs[GPT_N_TENSORS]) {
-    memset(costs, 0, GPT_N_TENSORS * sizeof *costs);
-    costs[GPT_RSTD1].with = 1 + GPT_NORM1;
-    costs[GPT_ATTENTION].is_whole = 1;
-    costs[GPT_LSE].with = 1 + GPT_ATTENTION;
-    costs[GPT_RSTD2].with = 1 + GPT_NORM2;
-}
-
 /* In place of a measured one: seconds stand for multiplications and additions, and copies take no
  * time. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
@@ -228,12 +219,9 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const double wide = (double)at.wide, attention = (double)o->sequence * q;
     const double per_row[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   attention,
                                            -1, h * q, -1,    4 * h, h * wide, 10 * wide};
-    memo_swap_tensor tensors[GPT_N_TENSORS];
-    gpt_desc desc;
+    memo_tensor tensors[GPT_N_TENSORS];
     int t;
-    memset(&desc, 0, sizeof desc);
-    desc.config = config;
-    gpt_swap_desc(&desc, tensors);
+    gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
     profile->n_tensors = GPT_N_TENSORS;
@@ -243,26 +231,23 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
         tensor->recompute_s_per_row = per_row[t];
         if (per_row[t] > 0) profile->forward_s += per_row[t] * (double)profile->n_rows;
-        if (gpt_is_dead_end(&config, t)) tensor->recompute_s_per_row = -1;
+        if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tensor->recompute_s_per_row = -1;
     }
     profile->backward_s = 2 * profile->forward_s;
     profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
 }
 
 /* The candidate that a plan means; the plan becomes the candidate's. */
-static memo_status candidate_create_planned(const candidate* like, memo_swap_plan* plan,
-                                            candidate* c, memo_error* error) {
-    memo_swap_desc swap = memo_swap_desc_default();
-    memo_status status;
-    memset(c, 0, sizeof *c);
-    c->desc = like->desc;
-    memo_swap_plan_apply(plan, &swap);
-    c->desc.rows = swap.rows;
-    c->desc.alpha = swap.alpha;
-    c->desc.n_resident_layers = swap.n_resident_layers;
-    c->desc.n_host_layers = swap.n_host_layers;
+static memo_status candidate_create_planned(const train_options* o, const candidate* like,
+                                            memo_swap_plan* plan, candidate* c, memo_error* error) {
+    memo_status status =
+        candidate_begin(o, like->policy, plan->alpha > 0 ? plan->alpha : 0, c, error);
     c->swap_plan = plan;
-    status = candidate_plan(c, error);
+    c->desc.spill_directory = like->desc.spill_directory;
+    c->desc.n_host_layers = plan->n_host_layers;
+    if (!status && plan->rows)
+        memcpy(c->rows, plan->rows, (size_t)(o->layers * GPT_N_TENSORS) * sizeof *c->rows);
+    if (!status) status = candidate_plan(c, error);
     if (status) candidate_destroy(c);
     return status;
 }
@@ -275,20 +260,17 @@ static memo_status candidate_create_planned(const candidate* like, memo_swap_pla
  * much less. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
                                          candidate* c, memo_error* error) {
-    gpt_desc by_alpha = c->desc;
-    memo_swap_tensor tensors[GPT_N_TENSORS];
-    memo_swap_cost costs[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
+    double recompute_s_per_row[GPT_N_TENSORS];
     memo_swap_plan_desc desc = memo_swap_plan_desc_default();
     memo_swap_desc swap;
     memo_status status;
     int round;
-    by_alpha.rows = NULL;
-    swap = gpt_swap_desc(&by_alpha, tensors);
-    swap_costs(costs);
+    swap = gpt_swap_desc(&c->desc, tensors);
     desc.swap = &swap;
-    desc.costs = costs;
-    desc.is_alpha_only = c->desc.policy == GPT_POLICY_ALPHA;
-    status = memo_swap_plan_use_profile(&desc, costs, profile, error);
+    desc.recompute_s_per_row = recompute_s_per_row;
+    desc.is_alpha_only = c->policy == GPT_POLICY_ALPHA;
+    status = memo_swap_plan_use_profile(&desc, recompute_s_per_row, profile, error);
     if (o->device_memory)
         desc.device_bytes = o->device_memory - c->device_bytes + c->sizes.device_bytes;
     if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o, c);
@@ -298,7 +280,7 @@ static memo_status candidate_choose_rows(const train_options* o, const memo_prof
         candidate planned;
         status = memo_plan_swap(&desc, &plan, error);
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
-        if (!status) status = candidate_create_planned(c, plan, &planned, error);
+        if (!status) status = candidate_create_planned(o, c, plan, &planned, error);
         if (status) return status;
         if (candidate_fits(o, &planned)) {
             candidate_destroy(c);
@@ -319,7 +301,7 @@ static memo_status candidate_of_policy(const train_options* o, gpt_policy policy
     candidate kept;
     memo_status status;
     if (policy != GPT_POLICY_MEMO || o->alpha >= 0)
-        return candidate_create_fitting(o, policy, o->alpha > 0 ? o->alpha : 0, c, error);
+        return candidate_create(o, policy, o->alpha > 0 ? o->alpha : 0, c, error);
     status = candidate_create_least(o, 0, c, error);
     if (status || candidate_fits(o, c) || !device_fits(o, c)) return status;
     if ((status = candidate_create_least(o, 1, &kept, error)) || !candidate_fits(o, &kept)) {
@@ -334,8 +316,8 @@ static memo_status candidate_of_policy(const train_options* o, gpt_policy policy
 /* Is there something to choose, in this budget?  (Layer inputs partly kept and partly swapped may
  * fit where neither alone does.) */
 static int has_choice(const train_options* o, const candidate* c) {
-    return c->desc.policy >= GPT_POLICY_ALPHA && o->alpha < 0 &&
-           (candidate_fits(o, c) || (c->desc.rows && device_fits(o, c)));
+    return c->policy >= GPT_POLICY_ALPHA && o->alpha < 0 &&
+           (candidate_fits(o, c) || (c->policy == GPT_POLICY_MEMO && device_fits(o, c)));
 }
 
 /* Both together.  Where nothing fits, the least demanding. */
@@ -371,12 +353,12 @@ static void append_fitting_policies(const train_options* o, gpt_policy except, c
 
 static const char* refused_policy(const train_options* o, const candidate* c, char* text,
                                   size_t n_text) {
-    const char* name = policy_names[c->desc.policy];
-    if (c->desc.policy < GPT_POLICY_ALPHA)
+    const char* name = policy_names[c->policy];
+    if (c->policy < GPT_POLICY_ALPHA)
         snprintf(text, n_text, "policy %s needs", name);
     else if (o->alpha > 0)
-        snprintf(text, n_text, "policy %s needs at alpha %.4g", name, c->sizes.alpha);
-    else if (!c->desc.rows)
+        snprintf(text, n_text, "policy %s needs at alpha %.4g", name, alpha_of(c));
+    else if (is_by_alpha(o, c))
         snprintf(text, n_text, "policy %s needs, even at alpha 0,", name);
     else
         snprintf(text, n_text, "policy %s needs, even with all but layer inputs recomputed,", name);
@@ -391,7 +373,7 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
     refused_policy(o, c, policy, sizeof policy);
     if (!device_fits(o, c) && !host_fits(o, c))
         snprintf(others, sizeof others, " and --host-memory %s", bytes_option(c->host_bytes));
-    append_fitting_policies(o, c->desc.policy, others, sizeof others);
+    append_fitting_policies(o, c->policy, others, sizeof others);
     if (!device_fits(o, c))
         return memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,
@@ -419,20 +401,18 @@ static int64_t tiles_of(const train_options* o, int64_t n_rows) {
 /* Whether tensor a of layer i has the rows of tensor b of layer k; a short last tile counts as one. */
 static int has_rows_of(const train_options* o, const candidate* c, int64_t i, int a, int64_t k,
                        int b) {
-    const memo_swap_rows* x = &c->desc.rows[i * GPT_N_TENSORS + a];
-    const memo_swap_rows* y = &c->desc.rows[k * GPT_N_TENSORS + b];
-    return tiles_of(o, x->kept) == tiles_of(o, y->kept) &&
-           tiles_of(o, x->swapped) == tiles_of(o, y->swapped);
+    const int64_t x = c->rows[i * GPT_N_TENSORS + a], y = c->rows[k * GPT_N_TENSORS + b];
+    return x == y || (x >= 0 && y >= 0 && tiles_of(o, x) == tiles_of(o, y));
 }
 
 /* Appends the names of all tensors that have the rows of `tensor` in every layer; 0 where one before
  * it is among them, which has told already. */
 static int names_of_alike(const train_options* o, const candidate* c, int tensor, char* text,
                           size_t n_text) {
-    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
     int64_t i;
     int t;
-    gpt_swap_desc(&c->desc, tensors);
+    gpt_fill_tensors(&c->desc.config, tensors);
     *text = 0;
     for (t = 0; t < GPT_N_TENSORS; t++) {
         for (i = 0; i < o->layers && has_rows_of(o, c, i, t, i, tensor); i++) {
@@ -456,32 +436,27 @@ static void print_rows(const train_options* o, const candidate* c) {
         char names[160], layers[48];
         if (!names_of_alike(o, c, t, names, sizeof names)) continue;
         for (first = 0; first < o->layers; first = i) {
-            const memo_swap_rows* rows = &c->desc.rows[first * GPT_N_TENSORS + t];
+            const int64_t rows = c->rows[first * GPT_N_TENSORS + t];
+            const int64_t kept = rows == MEMO_ROWS_KEPT ? n_rows : 0, swapped = rows > 0 ? rows : 0;
             for (i = first + 1; i < o->layers && has_rows_of(o, c, first, t, i, t); i++) {
             }
             snprintf(layers, sizeof layers, "%lld", (long long)first);
             if (i - first > 1)
                 snprintf(layers, sizeof layers, "%lld-%lld", (long long)first, (long long)i - 1);
-            printf("          %-6s %7lld %8lld %11lld   %s\n", layers, (long long)rows->kept,
-                   (long long)rows->swapped, (long long)(n_rows - rows->kept - rows->swapped),
-                   names);
+            printf("          %-6s %7lld %8lld %11lld   %s\n", layers, (long long)kept,
+                   (long long)swapped, (long long)(n_rows - kept - swapped), names);
         }
     }
 }
 
 static void print_alpha(const train_options* o, const candidate* c) {
-    if (c->sizes.n_swapped_layers == 0 && c->desc.n_resident_layers >= o->layers) {
-        printf("alpha     none: all layers are resident\n");
-        return;
-    }
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
-           c->sizes.alpha, (long long)c->sizes.swapped_rows, (long long)train_rows(o),
-           (long long)o->tile);
+           alpha_of(c), (long long)alpha_rows(c), (long long)train_rows(o), (long long)o->tile);
     if (c->swap_plan)
         printf("\n");
     else if (o->alpha < 0)
         printf("; even so the run does not fit\n");
-    else if (fabs(o->alpha - c->sizes.alpha) > 1e-9)
+    else if (fabs(o->alpha - alpha_of(c)) > 1e-9)
         printf("; rounded from --alpha %g to whole tiles\n", o->alpha);
     else
         printf("; as --alpha says\n");
@@ -491,25 +466,25 @@ static void print_alpha(const train_options* o, const candidate* c) {
 static void print_choice(const train_options* o, const candidate* c, int is_measured) {
     const memo_swap_plan* plan = c->swap_plan;
     const double n = 1e3 * (double)o->accumulate;
-    if (c->desc.policy < GPT_POLICY_ALPHA) return;
-    if (c->desc.rows)
-        print_rows(o, c);
-    else
+    if (c->policy < GPT_POLICY_ALPHA) return;
+    if (is_by_alpha(o, c))
         print_alpha(o, c);
+    else
+        print_rows(o, c);
     if (!plan) return;
     printf("limit     %s\n", plan->reason);
     if (!is_measured) return;
     printf("predicted %.1f ms for forward and backward of a step, of which %.1f ms stalled and "
            "%.1f ms recomputing",
            n * plan->step_s, n * plan->stall_s, n * plan->recompute_s);
-    if (c->desc.rows && plan->alpha >= 0)
+    if (c->policy == GPT_POLICY_MEMO && plan->alpha >= 0)
         printf("; %.1f ms with the best single alpha, %.4g", n * plan->alpha_step_s, plan->alpha);
     printf("\n");
 }
 
 static void print_plan(const train_options* o, const candidate* c) {
     const memo_plan* plan = c->plan;
-    printf("plan      policy %s: device %s", policy_names[c->desc.policy],
+    printf("plan      policy %s: device %s", policy_names[c->policy],
            bytes_name((double)c->device_bytes));
     if (plan->proof == MEMO_PROOF_OPTIMAL)
         printf(" (%lld buffers, optimal)", (long long)plan->n_buffers);
@@ -522,16 +497,15 @@ static void print_plan(const train_options* o, const candidate* c) {
     if (c->sizes.n_spilled_layers)
         printf(", the first %d layers' through a file of %s", (int)c->sizes.n_spilled_layers,
                bytes_name((double)c->sizes.spill_bytes));
-    if (c->desc.policy != GPT_POLICY_KEEP && !c->desc.rows)
-        printf(", last %s resident", c->desc.n_resident_layers > 1 ? "two layers" : "layer");
     printf("\n");
 }
 
 /* What a table has in the column of alpha. */
-static const char* alpha_name(const candidate* c, char* text, size_t n_text) {
-    snprintf(text, n_text, "%s", c->desc.rows ? "rows" : "-");
-    if (c->desc.policy >= GPT_POLICY_SWAP && !c->desc.rows)
-        snprintf(text, n_text, "%.4g", c->sizes.alpha);
+static const char* alpha_name(const train_options* o, const candidate* c, char* text,
+                              size_t n_text) {
+    snprintf(text, n_text, "%s", c->policy == GPT_POLICY_MEMO ? "rows" : "-");
+    if (c->policy == GPT_POLICY_SWAP || is_by_alpha(o, c))
+        snprintf(text, n_text, "%.4g", alpha_of(c));
     return text;
 }
 
@@ -539,20 +513,17 @@ static const char* alpha_name(const candidate* c, char* text, size_t n_text) {
 static memo_status print_policies(const train_options* o, const candidate* chosen,
                                   const memo_profile* profile, int* fits, memo_error* error) {
     int policy;
-    printf("\npolicy       alpha  resident  device memory  host memory  moved in a step  fits\n");
+    printf("\npolicy       alpha  device memory  host memory  moved in a step  fits\n");
     for (policy = GPT_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         candidate own;
-        const candidate* c = policy == (int)chosen->desc.policy ? chosen : &own;
-        char reason[96], alpha[16] = "-", resident[16] = "all";
+        const candidate* c = policy == (int)chosen->policy ? chosen : &own;
+        char reason[96], alpha[16];
         memo_status status = MEMO_STATUS_OK;
         if (c == &own) status = candidate_planned(o, (gpt_policy)policy, profile, &own, error);
         if (status) return status;
-        alpha_name(c, alpha, sizeof alpha);
-        if (c->desc.rows) snprintf(resident, sizeof resident, "-");
-        if (policy != GPT_POLICY_KEEP && !c->desc.rows)
-            snprintf(resident, sizeof resident, "%d", (int)c->desc.n_resident_layers);
+        alpha_name(o, c, alpha, sizeof alpha);
         shortage(o, c, reason, sizeof reason);
-        printf("%-10s %7s %9s %14s %12s %16s  %s%s\n", policy_names[policy], alpha, resident,
+        printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy], alpha,
                bytes_name((double)c->device_bytes), bytes_name((double)c->host_bytes),
                bytes_name((double)moved_bytes(o, c)), *reason ? "no, " : "yes", reason);
         if (c == chosen) *fits = candidate_fits(o, c);

@@ -299,16 +299,12 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
 
 /* ---- what all must know --------------------------------------------------------------------- */
 
-/* A number that tells plans apart: of all their rows in order, and of what stands without rows. */
+/* A number that tells plans apart. */
 static int64_t train_plan_mark(const candidate* c) {
-    const int64_t n = c->desc.rows ? c->desc.config.n_layers * (int64_t)GPT_N_TENSORS : 0;
-    uint64_t mark = train_mix((uint64_t)c->desc.policy) + (uint64_t)c->sizes.swapped_rows;
+    uint64_t mark = (uint64_t)c->policy;
     int64_t i;
-    mark = train_mix(mark) + (uint64_t)c->desc.n_resident_layers;
-    for (i = 0; i < n; i++) {
-        mark = train_mix(mark) + (uint64_t)c->desc.rows[i].kept;
-        mark = train_mix(mark) + (uint64_t)c->desc.rows[i].swapped;
-    }
+    for (i = 0; i < c->desc.config.n_layers * (int64_t)GPT_N_TENSORS; i++)
+        mark = train_mix(mark) + (uint64_t)c->rows[i];
     return (int64_t)(train_mix(mark) >> 1); /* its negative is one too */
 }
 

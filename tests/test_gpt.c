@@ -513,14 +513,12 @@ static void history_free(history* result) {
     free(result->parameters);
 }
 
-static void check_policy(const gpt_desc* desc, const uint8_t* text, const history* expected) {
+static void check_rows(const gpt_desc* desc, const char* name, const uint8_t* text,
+                       const history* expected) {
     const int64_t n = gpt_n_parameters(&desc->config);
     history result = history_make(&desc->config);
     gpt_test_run run;
     memo_error error;
-    char name[128];
-    snprintf(name, sizeof name, "policy %d, alpha %g, %d resident, %d layers", (int)desc->policy,
-             desc->alpha, desc->n_resident_layers, desc->config.n_layers);
     CHECK_OK(gpt_test_open(desc, &run, &error));
     if (run.model) {
         CHECK_OK(train(run.model, &desc->config, N_STEPS, text, &result, &error));
@@ -539,7 +537,12 @@ static void check_policy(const gpt_desc* desc, const uint8_t* text, const histor
 }
 
 static void check_policies(gpt_config config) {
-    static const double alphas[5] = {0, 0.125, 0.25, 0.5, 1};
+    static const struct {
+        gpt_policy policy;
+        double alpha;
+    } cases[7] = {{GPT_POLICY_RECOMPUTE, 0}, {GPT_POLICY_SWAP, 0},     {GPT_POLICY_ALPHA, 0},
+                  {GPT_POLICY_ALPHA, 0.125}, {GPT_POLICY_ALPHA, 0.25}, {GPT_POLICY_ALPHA, 0.5},
+                  {GPT_POLICY_ALPHA, 1}};
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
     uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
     history expected = history_make(&config);
@@ -552,17 +555,12 @@ static void check_policies(gpt_config config) {
     if (run.model) {
         CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
         CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
-        for (desc.n_resident_layers = 1; desc.n_resident_layers <= (config.n_layers > 4 ? 3 : 2);
-             desc.n_resident_layers++) {
-            desc.policy = GPT_POLICY_RECOMPUTE;
-            check_policy(&desc, text, &expected);
-            desc.policy = GPT_POLICY_SWAP;
-            check_policy(&desc, text, &expected);
-            desc.policy = GPT_POLICY_ALPHA;
-            for (i = 0; i < 5; i++) {
-                desc.alpha = alphas[i];
-                check_policy(&desc, text, &expected);
-            }
+        for (i = 0; i < 7; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
+                     cases[i].alpha, config.n_layers);
+            desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
+            check_rows(&desc, name, text, &expected);
         }
     }
     gpt_test_close(&run);
@@ -602,41 +600,41 @@ static void policies_give_the_same_bits_with_large_tiles(void) {
 
 /* ---- any table of rows, bit by bit ------------------------------------------------------------- */
 
-/* Of a tensor: the rows before border a kept, those up to border b next (swapped in even layers,
- * recomputed in odd ones), borders in tiles. */
-static memo_swap_rows rows_between(const gpt_config* config, int32_t layer, int64_t a, int64_t b) {
-    const int64_t n = config->batch * config->sequence;
-    memo_swap_rows rows;
-    rows.kept = a * config->tile_rows < n ? a * config->tile_rows : n;
-    b = b * config->tile_rows < n ? b * config->tile_rows : n;
-    rows.swapped = layer % 2 ? n - b : b - rows.kept;
-    return rows;
+/* The rows of n_swapped tiles: the first ones in even layers, the last ones in odd layers. */
+static int64_t rows_of_tiles(const gpt_config* config, int32_t layer, int64_t n_swapped) {
+    const int64_t n = config->batch * config->sequence, n_tiles = (n - 1) / config->tile_rows + 1;
+    const int64_t border =
+        gpt_min((layer % 2 ? n_tiles - n_swapped : n_swapped) * config->tile_rows, n);
+    return layer % 2 ? n - border : border;
 }
 
-/* Each tensor of each layer as it comes, or all layers alike; more often whole than by chance.  What a
- * planner would hold together is not: a norm may stay where its rstd goes. */
-static memo_swap_rows* random_rows(const gpt_config* config) {
+/* Each tensor of each layer as it comes, or all layers alike; more often whole than by chance. */
+static int64_t* random_rows(const gpt_config* config) {
     const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
     const int is_alike = memo_test_int(0, 2) == 0;
-    memo_swap_rows* rows =
-        (memo_swap_rows*)allocate(config->n_layers * GPT_N_TENSORS, sizeof *rows);
+    int64_t* rows = gpt_test_table();
+    memo_tensor tensors[GPT_N_TENSORS];
     int32_t layer;
     int t;
+    gpt_fill_tensors(config, tensors);
     for (t = 0; t < GPT_N_TENSORS; t++) {
-        const int is_contiguous = t >= GPT_Q && t <= GPT_LSE;
-        int64_t kept = 0, moved = 0; /* tiles */
+        int64_t tiles = 0; /* swapped; -1: all are kept */
         for (layer = 0; layer < config->n_layers; layer++) {
             if (layer == 0 || !is_alike) {
-                kept = memo_test_int(0, 2) ? 0 : memo_test_int(0, is_contiguous ? 1 : n_tiles);
-                if (is_contiguous) kept *= n_tiles;
-                moved = memo_test_int(0, n_tiles - kept);
-                if (memo_test_int(0, 2) == 0) moved = memo_test_int(0, 1) * (n_tiles - kept);
-                if (t == GPT_INPUT) moved = n_tiles - kept;
+                tiles = memo_test_int(0, n_tiles);
+                if (tensors[t].rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 2) == 0)
+                    tiles = memo_test_int(0, 1) * n_tiles;
+                if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tiles = n_tiles;
+                if (memo_test_int(0, 2) == 0) tiles = -1;
             }
             rows[layer * GPT_N_TENSORS + t] =
-                rows_between(config, layer, kept, layer % 2 ? n_tiles - moved : kept + moved);
+                tiles < 0 ? MEMO_ROWS_KEPT : rows_of_tiles(config, layer, tiles);
         }
     }
+    for (layer = 0; layer < config->n_layers; layer++)
+        for (t = 0; t < GPT_N_TENSORS; t++)
+            if (tensors[t].with)
+                rows[layer * GPT_N_TENSORS + t] = rows[layer * GPT_N_TENSORS + tensors[t].with - 1];
     return rows;
 }
 
@@ -652,11 +650,8 @@ static void check_tables(gpt_config config, int n_tables) {
     if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
     gpt_test_close(&run);
     for (; n_tables > 0; n_tables--) {
-        memo_swap_rows* rows = random_rows(&config);
-        desc.policy = GPT_POLICY_MEMO;
-        desc.rows = rows;
-        check_policy(&desc, text, &expected);
-        free(rows);
+        desc.rows = random_rows(&config);
+        check_rows(&desc, "a table", text, &expected);
     }
     history_free(&expected);
     free(text);
@@ -714,7 +709,6 @@ static void dry_run_requests_what_a_real_run_does(void) {
     int i;
     gpt_test_text(text, 51);
     for (i = 0; i < 7; i++) {
-        memo_swap_rows* rows = random_rows(&config);
         gpt_desc desc = gpt_test_desc(config, policies[i], 0.5);
         gpt_test_run run;
         gpt_model* model = NULL;
@@ -723,7 +717,7 @@ static void dry_run_requests_what_a_real_run_does(void) {
         memo_error error;
         int64_t r;
         memset(&run, 0, sizeof run);
-        desc.rows = rows;
+        if (policies[i] == GPT_POLICY_MEMO) desc.rows = random_rows(&config);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         CHECK_OK(memo_plan_validate(run.plan, &error));
         CHECK_OK(memo_trace_create(&real, &error));
@@ -752,7 +746,6 @@ static void dry_run_requests_what_a_real_run_does(void) {
         gpt_destroy(model);
         memo_trace_destroy(real);
         gpt_test_close(&run);
-        free(rows);
     }
 }
 
@@ -772,7 +765,6 @@ static void policies_save_memory(void) {
         gpt_desc desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
         gpt_test_run run;
         memo_error error;
-        desc.n_resident_layers = 1; /* a second one would have a scratch of its own */
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         if (run.plan) peaks[i] = run.plan->peak_bytes;
@@ -821,7 +813,7 @@ static int64_t awaited(const memo_schedule* s, int64_t wait, const int32_t strea
 static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded,
                              int32_t n_micro_batches) {
     static const char* const names[3] = {"compute", "to host", "to device"};
-    memo_swap_tensor tensors[GPT_N_TENSORS];
+    memo_tensor tensors[GPT_N_TENSORS];
     memo_swap_desc swap = gpt_swap_desc(desc, tensors);
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* promised = NULL;
@@ -873,9 +865,7 @@ static void recorded_steps_have_no_race(void) {
             gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
                             memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
         const int64_t n_rows = config.sequence * config.batch;
-        memo_swap_rows* rows = random_rows(&config);
-        gpt_desc desc = gpt_test_desc(
-            config, trial % 2 ? GPT_POLICY_MEMO : (gpt_policy)(trial / 2 % 4), memo_test_real());
+        gpt_desc desc = gpt_test_desc(config, (gpt_policy)(trial / 2 % 4), memo_test_real());
         const memo_host_device_desc host = memo_host_device_desc_default();
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();
         memo_recorder* recorder = NULL;
@@ -886,8 +876,7 @@ static void recorded_steps_have_no_race(void) {
         uint8_t text[81];
         int i;
         gpt_test_text(text, 81);
-        desc.n_resident_layers = (int32_t)memo_test_int(0, 3);
-        desc.rows = rows;
+        if (trial % 2) desc.rows = random_rows(&config);
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
@@ -907,8 +896,8 @@ static void recorded_steps_have_no_race(void) {
         if (check) {
             n_conflicts += check->n_conflicts;
             CHECK(check->n_unrecorded_waits == 0);
-            CHECK_CASE(check->n_races == 0, "%lld races, policy %d; the first between %s and %s",
-                       (long long)check->n_races, (int)desc.policy,
+            CHECK_CASE(check->n_races == 0, "%lld races, trial %d; the first between %s and %s",
+                       (long long)check->n_races, trial,
                        memo_schedule_op_name(schedule, check->races[0].first),
                        memo_schedule_op_name(schedule, check->races[0].second));
         }
@@ -918,7 +907,6 @@ static void recorded_steps_have_no_race(void) {
         run.model = NULL;
         memo_recorder_destroy(recorder);
         gpt_test_close(&run);
-        free(rows);
     }
     CHECK(n_conflicts > 0 && n_promised > 0); /* there was something to order */
 }
@@ -1123,7 +1111,7 @@ static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
     gpt_desc cases[9];
     int i;
-    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_ALPHA, 0.5);
+    for (i = 0; i < 9; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1131,7 +1119,7 @@ static void impossible_configurations_are_refused(void) {
     cases[4].config.sequence = 0;
     cases[5].config.n_layers = 0;
     cases[6].config.tile_rows = -1;
-    cases[7].alpha = 1.5;
+    cases[7].config.batch = -1;
     cases[8].config.sequence = (int64_t)1 << 50;
     for (i = 0; i < 9; i++) {
         gpt_model* model = NULL;
@@ -1147,24 +1135,29 @@ static void impossible_configurations_are_refused(void) {
 
 static void tables_that_cannot_be_are_refused(void) {
     const gpt_config config = gpt_test_config(4, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_MEMO, 0);
-    memo_swap_rows* rows = random_rows(&config);
-    memo_swap_rows* cells[3] = {rows + GPT_N_TENSORS + GPT_INPUT, rows + GPT_Q, rows + GPT_UP};
-    const memo_swap_rows bad[3] = {{8, 0}, {8, 0}, {9, 0}};
-    static const char* const reasons[3] = {"8 rows of its input", "contiguous", "multiples of"};
+    const struct {
+        int cell;
+        int64_t rows;
+        const char* reason;
+    } cases[4] = {{GPT_N_TENSORS + GPT_INPUT, 8, "(input) cannot be recomputed"},
+                  {GPT_ATTENTION, 8, "(attention) is whole"},
+                  {GPT_UP, 9, "(up) splits a tile"},
+                  {GPT_RSTD1, 8, "(rstd1) must have as many rows"}};
+    int64_t* rows = gpt_test_table();
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    memo_error error;
     int i;
     desc.rows = rows;
-    for (i = 0; i < 3; i++) {
-        const memo_swap_rows good = *cells[i];
+    for (i = 0; i < 4; i++) {
         gpt_model* model = NULL;
-        memo_error error;
-        *cells[i] = bad[i];
+        CHECK_OK(gpt_fill_rows(&config, GPT_POLICY_SWAP, 0, rows, &error));
+        rows[cases[i].cell] = cases[i].rows;
         memset(&error, 0, sizeof error);
         CHECK(gpt_create(&desc, &model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !model);
-        CHECK_CASE(strstr(error.message, reasons[i]), "%s", error.message);
-        *cells[i] = good;
+        CHECK_CASE(strstr(error.message, cases[i].reason), "%s", error.message);
     }
-    free(rows);
+    CHECK(gpt_fill_rows(&config, GPT_POLICY_ALPHA, 1.5, rows, &error) ==
+          MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void too_small_a_device_is_refused(void) {

@@ -147,7 +147,6 @@ static void policies_give_the_same_bits(void) {
         CHECK_OK(train_all(&keep, &error));
         for (policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_MEMO; policy++) {
             training t = training_of(config, (gpt_policy)policy, 1, text);
-            t.desc.n_resident_layers = 1;
             CHECK_OK(train_all(&t, &error));
             CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
             training_free(&t);
@@ -188,7 +187,6 @@ static void recorded_steps_have_no_race(void) {
         const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
         uint8_t* text = text_of(&config, 1);
         training t = training_of(config, GPT_POLICY_MEMO, 1, text);
-        t.desc.n_resident_layers = 1;
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));

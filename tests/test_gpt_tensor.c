@@ -31,7 +31,6 @@ static gpt_config config_of(int32_t tensor, int32_t sub_batches, memo_blocks_ord
 static training train_of(gpt_config config, gpt_policy policy, uint8_t* text) {
     training t = training_of(config, policy, ACCUMULATE, text);
     memo_error error;
-    t.desc.n_resident_layers = 1;
     CHECK_OK(train_all(&t, &error));
     return t;
 }
@@ -128,17 +127,14 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
         for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const gpt_policy policies[] = {GPT_POLICY_KEEP, GPT_POLICY_RECOMPUTE,
                                                   GPT_POLICY_SWAP, GPT_POLICY_ALPHA};
+            const int k = policy == 1 ? 1 : order % 2 && !gpt_is_mixed(&config) ? 3 : 2;
             training t;
             config.schedule = (memo_blocks_order)order;
-            t = train_of(config,
-                         policies[policy == 1                           ? 1
-                                  : order % 2 && !gpt_is_mixed(&config) ? 3
-                                                                        : 2],
-                         text);
+            t = train_of(config, policies[k], text);
             CHECK_CASE(are_the_same(&first, &t),
                        "%s: tensor %d, sub-batches %d, %s, policy %d: not the bits", what,
                        (int)config.tensor, (int)config.sub_batches,
-                       memo_blocks_order_name(config.schedule), (int)t.desc.policy);
+                       memo_blocks_order_name(config.schedule), (int)policies[k]);
             training_free(&t);
         }
     training_free(&first);
@@ -176,36 +172,47 @@ static void parts_of_a_sequence_give_the_same_bits(void) {
         }
 }
 
-/* Rows of middle kept in part, others of its layer recomputed, as a table says. */
-static void tables_of_rows_give_the_same_bits(void) {
-    int order;
-    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
-        const gpt_config config = config_of(2, 2, (memo_blocks_order)order);
-        const int64_t n_rows = gpt_n_rows(&config);
-        memo_swap_rows rows[3 * GPT_N_TENSORS];
-        uint8_t* text = text_of(&config, ACCUMULATE);
-        training keep = train_of(config, GPT_POLICY_KEEP, text);
-        training t = training_of(config, GPT_POLICY_MEMO, ACCUMULATE, text);
-        memo_error error;
-        int i;
-        memset(rows, 0, sizeof rows);
-        for (i = 0; i < 3 * GPT_N_TENSORS; i++) {
-            const int tensor = i % GPT_N_TENSORS;
-            const int is_whole = gpt_is_dead_end(&config, tensor) || tensor == GPT_LSE ||
-                                 tensor == GPT_ATTENTION || i >= 2 * GPT_N_TENSORS;
-            const int is_contiguous = tensor >= GPT_Q && tensor <= GPT_V;
-            rows[i].kept = is_whole        ? n_rows
-                           : is_contiguous ? 0
-                                           : (int64_t)memo_test_int(0, (n_rows - 1) / 4) * 4;
-            if (!is_whole) rows[i].swapped = (n_rows - rows[i].kept) / 8 * 4;
-        }
-        t.desc.rows = rows;
-        CHECK_OK(train_all(&t, &error));
-        CHECK_CASE(are_the_same(&keep, &t), "%s", memo_blocks_order_name(config.schedule));
-        training_free(&t);
-        training_free(&keep);
-        free(text);
+/* Some tensors kept, of the others half the rows swapped, or all, or none. */
+static void check_table(gpt_config config) {
+    const int64_t n_rows = gpt_n_rows(&config);
+    int64_t* rows = gpt_test_table();
+    memo_tensor tensors[GPT_N_TENSORS];
+    uint8_t* text = text_of(&config, ACCUMULATE);
+    training keep = train_of(config, GPT_POLICY_KEEP, text);
+    training t = training_of(config, GPT_POLICY_KEEP, ACCUMULATE, text);
+    memo_error error;
+    int i;
+    gpt_fill_tensors(&config, tensors);
+    for (i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
+        const memo_tensor* tensor = &tensors[i % GPT_N_TENSORS];
+        const int is_odd = i / GPT_N_TENSORS % 2;
+        rows[i] = memo_test_int(0, 1) * n_rows;
+        if (tensor->rule == MEMO_TENSOR_SWAPPED) rows[i] = n_rows;
+        if (tensor->rule == MEMO_TENSOR_ROWS && memo_test_int(0, 1))
+            rows[i] = is_odd ? n_rows - n_rows / 8 * 4 : n_rows / 8 * 4;
+        if (memo_test_int(0, 2) == 0) rows[i] = MEMO_ROWS_KEPT;
     }
+    for (i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
+        const int tensor = i % GPT_N_TENSORS, with = tensors[tensor].with;
+        if (with) rows[i] = rows[i - tensor + with - 1];
+    }
+    t.desc.rows = rows;
+    CHECK_OK(train_all(&t, &error));
+    CHECK_CASE(are_the_same(&keep, &t), "%s", memo_blocks_order_name(config.schedule));
+    training_free(&t);
+    training_free(&keep);
+    free(text);
+}
+
+static void tables_of_rows_give_the_same_bits(void) {
+    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
+    int order, trial;
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
+        for (trial = 0; trial < 4; trial += N_SKIPPED) {
+            gpt_config config = config_of(2, 2, (memo_blocks_order)order);
+            if (trial == 0) config.degrees = degrees;
+            check_table(config);
+        }
 }
 
 /* Blocks of other degrees have other rows: gathered where the degree grows, cut where it falls. */
@@ -271,7 +278,6 @@ static void check_recorded(gpt_policy policy, const int32_t* degrees) {
         memo_error error;
         config.degrees = degrees;
         t = training_of(config, policy, 1, text);
-        t.desc.n_resident_layers = 1;
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));
@@ -314,6 +320,7 @@ static void impossible_degrees_are_refused(void) {
     static const int32_t bad[][6] = {{2, 2, 2, 2, 2, 4}, {2, 0, 2, 2, 2, 2}, {1, 2, 2, 2, 2, -2}};
     static const int32_t mixed[6] = {1, 2, 2, 2, 2, 2};
     gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
+    int64_t* rows = gpt_test_table();
     memo_swap_sizes sizes;
     memo_error error;
     gpt_desc desc;
@@ -323,9 +330,11 @@ static void impossible_degrees_are_refused(void) {
     CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.sub_batches = 2;
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
-    desc.policy = GPT_POLICY_MEMO;
-    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_UNSUPPORTED);
-    desc.policy = GPT_POLICY_KEEP;
+    CHECK_OK(gpt_fill_rows(&desc.config, GPT_POLICY_SWAP, 0, rows, &error));
+    rows[GPT_NORM1] = rows[GPT_RSTD1] = 4;
+    desc.rows = rows;
+    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "is whole by its rule"));
     desc.config.ulysses = 2;
     CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.ulysses = 1;

@@ -1,4 +1,4 @@
-/* The device table of memo_cuda.cuh, pinned memory, spans and phantom memory.
+/* The device table of memo_cuda.cuh, pinned memory and phantom memory.
  *
  * On a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in host
  * memory and can be told to fail. */
@@ -300,11 +300,13 @@ static void refuses_wrong_descs(void) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device *device = NULL, *host = NULL;
-    int64_t page_bytes = 0;
     desc.host_chunk_bytes = ((int64_t)64 << 30) + 1;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = memo_cuda_device_desc_default();
     desc.phantom_bytes = -1;
+    CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.phantom_bytes = MIB;
+    desc.phantom_chunk_bytes = (int64_t)1 << 62;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = memo_cuda_device_desc_default();
     desc.ordinal = 1000;
@@ -312,74 +314,30 @@ static void refuses_wrong_descs(void) {
     CHECK(memo_cuda_device_create(NULL, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_cuda_device_destroy(NULL);
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    CHECK(memo_cuda_page_bytes(host, &page_bytes, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-          strstr(error.message, "memo_cuda_device_create"));
+    memo_cuda_device_destroy(host); /* not one of its own: nothing happens */
+    CHECK(memo_cuda_device_get_stats(host).device_bytes == 0);
     memo_host_device_destroy(host);
 }
 
-/* --- pages and spans --- */
-
-/* {A, S} and {B, S}: what is written behind A is read behind B. */
-static void spans_share_pages(void) {
-    NEED_DEVICE(device);
-    memo_cuda_pages *a = NULL, *b = NULL, *scratch = NULL;
-    memo_cuda_pages* pages[2];
-    memo_cuda_span *first = NULL, *second = NULL;
-    memo_stream stream;
-    void* host;
-    int64_t page = 0;
-    CHECK_OK(memo_cuda_page_bytes(device, &page, &error));
-    CHECK(page > 0 && (page & (page - 1)) == 0);
-    CHECK_OK(memo_cuda_pages_create(device, page, &a, &error));
-    CHECK_OK(memo_cuda_pages_create(device, 1, &b, &error));
-    CHECK_OK(memo_cuda_pages_create(device, page + 1, &scratch, &error));
-    if (!a || !b || !scratch) return;
-    CHECK(memo_cuda_pages_bytes(b) == page && memo_cuda_pages_bytes(scratch) == 2 * page);
-    pages[0] = a;
-    pages[1] = scratch;
-    CHECK_OK(memo_cuda_span_create(device, pages, 2, &first, &error));
-    pages[0] = b;
-    CHECK_OK(memo_cuda_span_create(device, pages, 2, &second, &error));
-    memo_cuda_pages_destroy(a); /* they live on in the spans */
-    memo_cuda_pages_destroy(b);
-    memo_cuda_pages_destroy(scratch);
-    if (!first || !second) return;
-    CHECK(memo_cuda_span_bytes(first) == 3 * page);
-    CHECK_OK(memo_stream_create(device, "fills", 0, &stream, &error));
-    CHECK_OK(memo_host_alloc(device, 3 * page, &host, &error));
-    CHECK_OK(memo_fill(device, stream, memo_cuda_span_address(first), 1, 3 * page, &error));
-    CHECK_OK(memo_fill(device, stream, memo_cuda_span_address(second), 2, page + 7, &error));
-    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memo_cuda_span_address(first),
-                       3 * page, &error));
-    CHECK_OK(memo_stream_synchronize(device, stream, &error));
-    CHECK(((char*)host)[0] == 1 && ((char*)host)[page - 1] == 1);
-    CHECK(((char*)host)[page] == 2 && ((char*)host)[page + 6] == 2);
-    CHECK(((char*)host)[page + 7] == 1 && ((char*)host)[3 * page - 1] == 1);
-    memo_cuda_span_destroy(first);
-    CHECK(memo_cuda_span_create(device, pages, 0, &first, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    memo_cuda_span_destroy(second);
-    memo_cuda_span_destroy(NULL);
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    memo_cuda_device_destroy(device);
-}
+/* --- phantom memory --- */
 
 /* 2 TiB of addresses. */
 static void phantom_memory_repeats_one_chunk(void) {
     NEED_DEVICE(device);
-    memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
-    memo_cuda_phantom* phantom = NULL;
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* phantom = NULL;
     memo_stream stream;
     unsigned char* host;
-    void* memory;
-    int64_t free_before, free_after, total, chunk = (int64_t)1 << 30;
+    void *memory, *address = NULL;
+    int64_t free_before, free_after, total, n_bytes, chunk = (int64_t)1 << 30;
     struct timespec begin, end;
     double took_s;
     CHECK_OK(memo_memory_info(device, &free_before, &total, &error));
-    desc.device = device;
-    desc.size_bytes = ((int64_t)2 << 40) - 5;
-    desc.chunk_bytes = chunk;
+    desc.phantom_bytes = ((int64_t)2 << 40) - 5;
+    desc.phantom_chunk_bytes = chunk;
+    n_bytes = desc.phantom_bytes - MIB;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+    CHECK_OK(memo_cuda_device_create(&desc, &phantom, &error));
     clock_gettime(CLOCK_MONOTONIC, &end);
     if (!phantom) return;
     took_s = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
@@ -387,25 +345,22 @@ static void phantom_memory_repeats_one_chunk(void) {
 #ifndef FAKE_CUDA
     CHECK(took_s < 1);
 #endif
-    CHECK(memo_cuda_phantom_bytes(phantom) >= desc.size_bytes &&
-          memo_cuda_phantom_bytes(phantom) % chunk == 0);
     CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
     CHECK(free_before - free_after <= 2 * chunk);
-    CHECK_OK(memo_stream_create(device, "fills", 0, &stream, &error));
-    CHECK_OK(memo_host_alloc(device, 64, &memory, &error));
+    CHECK_OK(memo_memory_info(phantom, &free_after, &total, &error));
+    CHECK(free_after == total && total >= desc.phantom_bytes && total % chunk == 0);
+    CHECK_OK(memo_stream_create(phantom, "fills", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(phantom, 64, &memory, &error));
+    CHECK_OK(memo_device_alloc(phantom, n_bytes, &address, &error));
+    if (!address) return;
     host = (unsigned char*)memory;
-    CHECK_OK(memo_fill(device, stream,
-                       (char*)memo_cuda_phantom_address(phantom) + desc.size_bytes - 20, 7, 10,
-                       &error));
-    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, host,
-                       (char*)memo_cuda_phantom_address(phantom) + 2 * chunk +
-                           (desc.size_bytes - 20) % chunk,
-                       10, &error));
-    CHECK_OK(memo_stream_synchronize(device, stream, &error));
+    CHECK_OK(memo_fill(phantom, stream, (char*)address + n_bytes - 20, 7, 10, &error));
+    CHECK_OK(memo_copy(phantom, stream, MEMO_COPY_TO_HOST, host,
+                       (char*)address + 2 * chunk + (n_bytes - 20) % chunk, 10, &error));
+    CHECK_OK(memo_stream_synchronize(phantom, stream, &error));
     CHECK(host[0] == 7 && host[9] == 7);
-    memo_cuda_phantom_destroy(phantom);
-    memo_cuda_phantom_destroy(NULL);
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
+    CHECK_OK(memo_stream_destroy(phantom, stream, &error));
+    memo_cuda_device_destroy(phantom);
     memo_cuda_device_destroy(device);
 }
 
@@ -518,10 +473,7 @@ static void the_thread_s_device_stays(void) {
     memo_device* device = NULL;
     memo_stream stream, other;
     memo_event event;
-    memo_cuda_pages* pages = NULL;
-    memo_cuda_span* span = NULL;
     void *memory, *host;
-    int64_t page_bytes;
     int ordinal = -1;
     desc.ordinal = 1;
 #define STAYS(call)                                                                                \
@@ -540,37 +492,31 @@ static void the_thread_s_device_stays(void) {
     STAYS(memo_event_wait(device, event, other, &error));
     STAYS(memo_event_synchronize(device, event, &error));
     STAYS(memo_device_status(device, &error));
-    STAYS(memo_cuda_page_bytes(device, &page_bytes, &error));
-    STAYS(memo_cuda_pages_create(device, 1, &pages, &error));
-    STAYS(memo_cuda_span_create(device, &pages, 1, &span, &error));
-    memo_cuda_span_destroy(span);
-    memo_cuda_pages_destroy(pages);
     STAYS(memo_event_destroy(device, event, &error));
     STAYS(memo_stream_destroy(device, stream, &error));
     STAYS(memo_stream_destroy(device, other, &error));
     STAYS(memo_host_free(device, host, &error));
     STAYS(memo_device_free(device, memory, &error));
+    memo_cuda_device_destroy(device);
+    desc.phantom_bytes = 64 * MIB;
+    STAYS(memo_cuda_device_create(&desc, &device, &error));
+    STAYS(memo_device_alloc(device, 4096, &memory, &error));
 #undef STAYS
     memo_cuda_device_destroy(device);
     CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
 }
 
 /* Another thread, which has not called CUDA before: the driver's functions need more than its device's number. */
-static void any_thread_can_make_spans(void) {
-    NEED_DEVICE(device);
-    std::thread other([device] {
-        memo_cuda_pages* pages = NULL;
-        memo_cuda_span* span = NULL;
-        CHECK_OK(memo_cuda_pages_create(device, 1, &pages, &error));
-        CHECK_OK(memo_cuda_span_create(device, &pages, 1, &span, &error));
-        std::thread last([pages, span] {
-            memo_cuda_span_destroy(span);
-            memo_cuda_pages_destroy(pages);
-        });
+static void any_thread_can_make_phantom_memory(void) {
+    std::thread other([] {
+        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_device* device = NULL;
+        desc.phantom_bytes = 64 * MIB;
+        CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+        std::thread last([device] { memo_cuda_device_destroy(device); });
         last.join();
     });
     other.join();
-    memo_cuda_device_destroy(device);
     CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
 }
 
@@ -581,7 +527,6 @@ static void late_streams_are_waited_for(void) {
     host_functions_take_their_turn();
     copies_rows_each_way();
     copies_across_chunks_of_pinned_memory();
-    spans_share_pages();
     phantom_memory_repeats_one_chunk();
     fake_set_late(0);
 }
@@ -789,21 +734,20 @@ static void destroying_ends_whatever_cuda_says(void) {
     static const cudaError_t kept[] = {cudaErrorIllegalAddress, cudaErrorCudartUnloading};
     for (cudaError_t code : kept) {
         NEED_DEVICE(device);
-        memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
-        memo_cuda_phantom* phantom = NULL;
+        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+        memo_device* phantom = NULL;
         void *memory, *small, *large;
         CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
         CHECK_OK(memo_host_alloc(device, 4096, &small, &error));
         CHECK_OK(memo_host_alloc(device, 64 * MIB, &large, &error));
-        desc.device = device;
-        desc.size_bytes = 64 * MIB;
-        desc.chunk_bytes = 16 * MIB;
-        CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
+        desc.phantom_bytes = 64 * MIB;
+        desc.phantom_chunk_bytes = 16 * MIB;
+        CHECK_OK(memo_cuda_device_create(&desc, &phantom, &error));
         fake_break(code);
         CHECK(memo_device_status(device, &error) == MEMO_STATUS_DEVICE);
         CHECK(memo_fill(device, NULL, memory, 0, 64, &error) == MEMO_STATUS_DEVICE);
         CHECK(memo_device_free(device, memory, &error) == MEMO_STATUS_DEVICE);
-        memo_cuda_phantom_destroy(phantom);
+        memo_cuda_device_destroy(phantom);
         memo_cuda_device_destroy(device);
         fake_break(cudaSuccess);
         (void)cudaGetLastError();
@@ -874,13 +818,12 @@ int main(int argc, char** argv) {
     TEST(errors_name_call_and_place);
     TEST(containers_have_what_is_left);
     TEST(refuses_wrong_descs);
-    TEST(spans_share_pages);
     TEST(phantom_memory_repeats_one_chunk);
     TEST(phantom_records_what_a_real_run_records);
 #ifdef FAKE_CUDA
     TEST(what_is_not_ready_is_no_error);
     TEST(the_thread_s_device_stays);
-    TEST(any_thread_can_make_spans);
+    TEST(any_thread_can_make_phantom_memory);
     TEST(late_streams_are_waited_for);
     TEST(pinning_that_fails_leaves_nothing);
     TEST(pages_that_are_missing_are_an_error);

@@ -137,12 +137,6 @@ enum { N_LAYERS = 7, N_ROWS = 8192, ROW = 256 };
 /* Kernels are objects, so that the fake can run them too: rows first, first + step, ..., of one column. */
 #define KERNEL __host__ __device__ void operator()(int64_t first, int64_t step, int column) const
 
-__host__ __device__ static float* at(const memo_swap_view* view, int64_t row, int column) {
-    char* begin = row < view->split_row ? view->first + row * view->row_bytes
-                                        : view->rest + (row - view->split_row) * view->row_bytes;
-    return (float*)begin + column;
-}
-
 struct start {
     float *value, *gradient;
     KERNEL {
@@ -153,32 +147,32 @@ struct start {
     }
 };
 struct forward {
-    memo_swap_view x, sine;
+    float *x, *sine;
     float* value;
     KERNEL {
         for (int64_t row = first; row < N_ROWS; row += step) {
             float v = value[row * ROW + column], s = sinf(v);
-            *at(&x, row, column) = v;
-            *at(&sine, row, column) = s;
+            x[row * ROW + column] = v;
+            sine[row * ROW + column] = s;
             value[row * ROW + column] = v + 0.25f * s * s;
         }
     }
 };
 struct recompute {
-    memo_swap_view x, sine;
+    float *x, *sine;
     int64_t begin, end;
     KERNEL {
         for (int64_t row = begin + first; row < end; row += step)
-            *at(&sine, row, column) = sinf(*at(&x, row, column));
+            sine[row * ROW + column] = sinf(x[row * ROW + column]);
     }
 };
 struct backward {
-    memo_swap_view x, sine;
+    float *x, *sine;
     float* gradient;
     KERNEL {
         for (int64_t row = first; row < N_ROWS; row += step)
             gradient[row * ROW + column] *=
-                1 + 0.5f * *at(&sine, row, column) * cosf(*at(&x, row, column));
+                1 + 0.5f * sine[row * ROW + column] * cosf(x[row * ROW + column]);
     }
 };
 
@@ -218,17 +212,21 @@ static void announce(const model* m, const char* what, int32_t layer) {
     CHECK_OK(memo_annotate(m->device, m->compute, &op, &error));
 }
 
+static float* rows_of(const model* m, int32_t layer, int32_t tensor) {
+    return (float*)memo_swap_address(m->swap, layer, tensor);
+}
+
 static memo_status step(model* m) {
     launch(start{m->value, m->gradient}, m->compute);
     for (int32_t i = 0; i < N_LAYERS; i++) {
-        memo_swap_view x = memo_swap_get_view(m->swap, i, 0), s = memo_swap_get_view(m->swap, i, 1);
+        float *x = rows_of(m, i, 0), *s = rows_of(m, i, 1);
         if (memo_swap_forward_begin(m->swap, i, &error)) return error.status;
         announce(m, "forward", i);
         launch(forward{x, s, m->value}, m->compute);
         if (memo_swap_forward_end(m->swap, i, &error)) return error.status;
     }
     for (int32_t i = N_LAYERS - 1; i >= 0; i--) {
-        memo_swap_view x = memo_swap_get_view(m->swap, i, 0), s = memo_swap_get_view(m->swap, i, 1);
+        float *x = rows_of(m, i, 0), *s = rows_of(m, i, 1);
         int64_t begin, end;
         if (memo_swap_backward_begin(m->swap, i, &error)) return error.status;
         memo_swap_recompute_rows(m->swap, i, 1, &begin, &end);
@@ -240,10 +238,10 @@ static memo_status step(model* m) {
     return memo_cuda_check(cudaGetLastError(), "a kernel of the step", &error);
 }
 
-static int open_model(model* m, memo_swap_mode x_mode, memo_swap_mode sine_mode, double alpha,
+static int open_model(model* m, memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
                       int32_t n_host_layers = 0, int is_timed = 0) {
-    memo_swap_tensor tensors[] = {{"x", ROW * sizeof(float), x_mode, 0},
-                                  {"sine", ROW * sizeof(float), sine_mode, 0}};
+    memo_tensor tensors[] = {{"x", ROW * sizeof(float), x_rule, 0},
+                             {"sine", ROW * sizeof(float), sine_rule, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
     void* memory = NULL;
     memset(m, 0, sizeof *m);
@@ -295,7 +293,7 @@ static void close_model(model* m) {
 static float* kept_result(void) { /* NULL: no GPU */
     static float result[RESULT_BYTES / sizeof(float)];
     model m;
-    if (!open_model(&m, MEMO_SWAP_KEEP, MEMO_SWAP_KEEP, 0)) return NULL;
+    if (!open_model(&m, MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0)) return NULL;
     CHECK_OK(step(&m));
     read_result(&m);
     memcpy(result, m.result, RESULT_BYTES);
@@ -315,7 +313,8 @@ static void swapping_gives_the_bits_of_keeping(void) {
     for (double alpha : alphas)
         for (int32_t n_host_layers : host_layers) {
             model m;
-            if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha, n_host_layers)) return;
+            if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, n_host_layers))
+                return;
             for (int k = 0; k < 3; k++) {
                 CHECK_OK(step(&m));
                 read_result(&m);
@@ -354,8 +353,8 @@ static void forbidden_calls_are_seen(void) {
         "cuMemSetAccess",
 #endif
     };
-    memo_cuda_phantom_desc desc = memo_cuda_phantom_desc_default();
-    memo_cuda_phantom* phantom = NULL;
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    memo_device* phantom = NULL;
     memo_stream stream;
     memo_event event;
     void *memory, *small, *large;
@@ -366,10 +365,9 @@ static void forbidden_calls_are_seen(void) {
     CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
     CHECK_OK(memo_host_alloc(device, 4096, &small, &error));
     CHECK_OK(memo_host_alloc(device, 4 << 20, &large, &error));
-    desc.device = device;
-    desc.size_bytes = (int64_t)64 << 20;
-    CHECK_OK(memo_cuda_phantom_create(&desc, &phantom, &error));
-    memo_cuda_phantom_destroy(phantom);
+    desc.phantom_bytes = (int64_t)64 << 20;
+    CHECK_OK(memo_cuda_device_create(&desc, &phantom, &error));
+    memo_cuda_device_destroy(phantom);
     CHECK_OK(memo_event_record(device, event, stream, &error));
     CHECK_OK(memo_event_synchronize(device, event, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
@@ -381,7 +379,7 @@ static void forbidden_calls_are_seen(void) {
 
 static void a_step_neither_allocates_nor_synchronises(void) {
     model m;
-    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
+    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2)) SKIP("no GPU");
     count_anew();
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
     CHECK_NONE_FORBIDDEN("three steps");
@@ -398,7 +396,8 @@ static void a_graph_gives_the_same_bits(void) {
         struct timespec begin, end;
         double launch_us = 0;
         model m;
-        if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, alpha, alpha < 1 ? 2 : 0)) return;
+        if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, alpha < 1 ? 2 : 0))
+            return;
         cudaStream_t stream = memo_cuda_stream(m.compute);
         if (alpha > 0) { /* the engine's events were recorded outside of the capture before */
             CHECK_OK(step(&m));
@@ -448,7 +447,7 @@ static void the_waits_of_each_layer_are_measured(void) {
     int32_t link, n_waits = 0;
     char path[512];
     model m;
-    if (!open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 1, 0, 1)) SKIP("no GPU");
+    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 1, 0, 1)) SKIP("no GPU");
     CHECK_OK(step(&m));
     CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
           error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
@@ -509,7 +508,7 @@ static void a_spoilt_capture_is_left_behind(void) {
     cudaGraph_t graph = NULL;
     void* memory;
     model m;
-    if (!kept || !open_model(&m, MEMO_SWAP_WHOLE, MEMO_SWAP_SPLIT, 0.5, 2)) SKIP("no GPU");
+    if (!kept || !open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2)) SKIP("no GPU");
     cudaStream_t stream = memo_cuda_stream(m.compute);
     CHECK_OK(step(&m));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
