@@ -767,6 +767,9 @@ typedef struct memo_session_desc {
     const int64_t* rows;   /* (n_layers, n_tensors) as in memo_swap_desc, copied */
     const char* plan_path; /* a file that memo_session_write wrote */
 
+    /* 1: choose and report, take no memory, compute nothing; times are the profile's, or estimates
+     * that serve to find a plan.  Any length "fits".  Such a session cannot run. */
+    int32_t is_dry_run;
     int32_t is_timed; /* measure stalls: memo_swap_get_stats */
     memo_log log;     /* a line for each phase of memo_session_create */
 } memo_session_desc;
@@ -784,7 +787,7 @@ typedef struct memo_session_info {
     const memo_swap_plan*
         swap_plan; /* predicted times, and the limit in words; NULL: not planned */
     const memo_device* device;
-    memo_arena* arena;
+    memo_arena* arena; /* NULL in a dry run, as swap */
     memo_swap* swap;
     const memo_swap_desc* swap_desc; /* memo_swap_generate makes a timeline of it */
 } memo_session_info;
@@ -8057,6 +8060,11 @@ int memo_session_begin(memo_session* s, int64_t n_rows) {
     memo_status status;
     if (s->is_running) memoi_session_give_up(s, 1);
     memset(&s->error, 0, sizeof s->error);
+    if (!s->arena) {
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_begin: a session of is_dry_run cannot run");
+        return 0;
+    }
     s->n_rows = n_rows ? n_rows : s->desc.n_rows;
     status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, &error) : MEMO_STATUS_OK;
     if (!status) status = memo_arena_begin(s->arena, &error);
@@ -8881,8 +8889,9 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
         memoi_session_estimate(s, &estimate);
         status = memoi_session_plan(s, &estimate, &fits, error);
         if (!status && !fits) status = memoi_session_refuse(s, error);
-        if (!status) memoi_session_log(s, "session: measuring copies, layers and recomputation");
-        if (!status) status = memoi_session_measure(s, error);
+        if (status || s->desc.is_dry_run) return status;
+        memoi_session_log(s, "session: measuring copies, layers and recomputation");
+        status = memoi_session_measure(s, error);
     }
     if (!status && s->desc.share)
         status = s->desc.share(s->desc.user, &s->profile, (int64_t)sizeof s->profile, error);
@@ -8935,7 +8944,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
         status = memoi_session_follow(s, error);
     else if (!status)
         status = memoi_session_agree(s, memoi_session_choose(s, error), error);
-    if (!status) status = memoi_session_open(s, error);
+    if (!status && !desc->is_dry_run) status = memoi_session_open(s, error);
     if (status) {
         memo_session_destroy(s);
         return status;

@@ -553,6 +553,35 @@ static void given_rows_are_used(void) {
     close_device(&m);
 }
 
+/* A dry run chooses for lengths that fit nowhere, and takes no memory. */
+static void a_dry_run_takes_no_memory(void) {
+    memo_session* s = NULL;
+    memo_session_info info;
+    memo_text report;
+    model m;
+    tight_model(&m);
+    open_device(&m, 4096, 4096);
+    m.desc.is_dry_run = 1;
+    m.desc.n_rows = 16 << 20;
+    m.desc.tile_rows = 1 << 14;
+    m.desc.device_bytes = (int64_t)32 << 30;
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    memo_session_get_info(s, &info);
+    CHECK(info.device_bytes <= m.desc.device_bytes && info.sizes.swapped_bytes > 0);
+    CHECK(!info.arena && !info.swap && !info.profile && m.n_calls == 0);
+    CHECK(memo_host_device_get_stats(m.host).device_peak_bytes == 0);
+    memset(&report, 0, sizeof report);
+    memo_session_put_report(s, &report);
+    CHECK(strstr(report.data, " of 32.0 GiB") && !strstr(report.data, "predicted"));
+    memo_text_free(&report);
+    CHECK(memo_session_run(s, 0, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "cannot run") != NULL);
+    memo_session_destroy(s);
+    m.desc.device_bytes = (int64_t)4 << 30;
+    CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INFEASIBLE);
+    close_device(&m);
+}
+
 /* No memory for memo's own bookkeeping, at whichever request: a status, and nothing left. */
 static void every_lack_of_memory_is_a_status(void) {
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
@@ -583,6 +612,7 @@ int main(int argc, char** argv) {
     TEST(a_plan_is_written_and_read);
     TEST(ranks_choose_alike);
     TEST(given_rows_are_used);
+    TEST(a_dry_run_takes_no_memory);
     TEST(every_lack_of_memory_is_a_status);
     return memo_test_end();
 }
