@@ -766,6 +766,7 @@ typedef struct memo_session_desc {
     const memo_profile* profile;
     const int64_t* rows;   /* (n_layers, n_tensors) as in memo_swap_desc, copied */
     const char* plan_path; /* a file that memo_session_write wrote */
+    int32_t is_alpha_only; /* plan the best single alpha (MEMO paper), nothing finer */
 
     /* 1: choose and report, take no memory, compute nothing; times are the profile's, or estimates
      * that serve to find a plan.  Any length "fits".  Such a session cannot run. */
@@ -8332,6 +8333,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
     desc.swap = &swap;
     desc.recompute_s_per_row = recompute_s_per_row;
     status = memo_swap_plan_use_profile(&desc, recompute_s_per_row, profile, error);
+    desc.is_alpha_only = s->desc.is_alpha_only;
     desc.host_bytes = s->host_bytes;
     if (s->desc.spill_directory && s->host_bytes)
         desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOI_BYTES_MAX;
