@@ -21,8 +21,7 @@
  *
  * Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
- * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm
- *         with -DMEMO_LP_SOLVE and -llpsolve55 the integer program is solved by lp_solve */
+ * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -35,7 +34,7 @@
 static const char help[] =
     "usage: tmp_plan --forward F,... --recompute R,... --backward B,... --comm C,... [--timeline "
     "OUT.json]\n"
-    "       tmp_plan --degrees-profile FILE [--engine auto|mip|labels] [--output FILE]\n"
+    "       tmp_plan --degrees-profile FILE [--output FILE]\n"
     "\n"
     "Schedules of two sub-batches over blocks (attention, MLP, attention, MLP, ...), from the time "
     "of one sub-batch\n"
@@ -57,12 +56,10 @@ static const char help[] =
     "A tensor-parallel degree for each block:\n"
     "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h: "
     "memo_degrees_problem_read)\n"
-    "  --engine ENGINE         the dynamic program (labels), the integer program bounded by it "
-    "(mip); default (auto): labels,\n"
-    "                          and mip where they cannot finish in time\n"
     "  --output FILE           a file for the trainer's --degrees\n"
-    "prints the degrees in runs, the step's time in seconds, bytes of memory, and seconds to "
-    "solve.\n"
+    "prints the degrees in runs, the step's time in seconds, a lower bound of it over all plans "
+    "that fit, bytes of\n"
+    "memory, whether the plan is optimal, and seconds to solve.\n"
     "\n"
     "Exit status: 0; 1 where no plan exists or a file cannot be written; 2 for a mistake in the "
     "command line or a file.\n";
@@ -71,8 +68,6 @@ typedef struct options {
     memo_block_times times[MAX_BLOCKS * N_PARTS];
     int n_blocks[4]; /* forward, recompute, backward, comm; 0: not given */
     const char *timeline, *profile, *output;
-    memo_degrees_engine engine;
-    int has_engine;
 } options;
 
 static const char* const list_names[] = {"--forward", "--recompute", "--backward", "--comm"};
@@ -119,18 +114,6 @@ static int parse_list(options* o, int list, const char* text) {
     }
 }
 
-static int parse_engine(options* o, const char* text) {
-    static const char* const names[] = {"auto", "mip", "labels"};
-    int k;
-    for (k = 0; k < 3; k++)
-        if (!strcmp(text, names[k])) {
-            o->engine = (memo_degrees_engine)k;
-            o->has_engine = 1;
-            return 0;
-        }
-    return mistake("--engine: `%.40s` is not auto, mip or labels", text);
-}
-
 static int parse_options(options* o, int argc, char** argv) {
     int i, k, code;
     for (i = 1; i < argc; i += 2) {
@@ -141,16 +124,13 @@ static int parse_options(options* o, int argc, char** argv) {
                                                                     : NULL;
         for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) {
         }
-        if (k == 4 && !path && strcmp(argv[i], "--engine"))
-            return mistake("there is no option `%.60s`", argv[i]);
+        if (k == 4 && !path) return mistake("there is no option `%.60s`", argv[i]);
         if (!value || !*value) return mistake("%s needs a value", argv[i]);
         if (path && *path) return mistake("%s is given twice", argv[i]);
-        code = 0;
         if (path)
             *path = value;
-        else
-            code = k < 4 ? parse_list(o, k, value) : parse_engine(o, value);
-        if (code) return code;
+        else if ((code = parse_list(o, k, value)) != 0)
+            return code;
     }
     return 0;
 }
@@ -161,7 +141,6 @@ static int check_options(const options* o) {
     for (k = 0; k < 4; k++) has_lists |= o->n_blocks[k] > 0;
     if (!has_lists && !o->profile) return mistake("four lists or a --degrees-profile are needed");
     if (!o->profile && o->output) return mistake("--output needs --degrees-profile");
-    if (!o->profile && o->has_engine) return mistake("--engine needs --degrees-profile");
     if (!has_lists && o->timeline) return mistake("--timeline needs the four lists");
     for (k = 0; k < 4 && has_lists; k++) {
         if (!o->n_blocks[k]) return mistake("%s is missing", list_names[k]);
@@ -264,12 +243,12 @@ static memo_status plan_degrees(const options* o, memo_error* error) {
     memo_degrees_plan* plan = NULL;
     memo_status status = memo_degrees_problem_read(o->profile, &problem, error);
     if (status) return status;
-    status = memo_degrees_solve(problem, o->engine, 0, &plan, error);
+    status = memo_degrees_solve(problem, 0, &plan, error);
     if (!status) {
         print_degrees(plan);
         print_number("step_s", plan->step_s);
+        print_number("lower_bound_s", plan->lower_bound_s);
         printf("memory_bytes: %lld\n", (long long)plan->memory_bytes);
-        printf("engine: %s\n", plan->engine);
         printf("optimal: %d\n", plan->proof == MEMO_PROOF_OPTIMAL);
         printf("solve_s: %.6f\n", plan->solve_s);
         if (o->output) status = memo_degrees_write(plan->degrees, plan->n_blocks, o->output, error);

@@ -740,7 +740,7 @@ static void measured_profile(void) {
                     : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
         }
     /* As fast each, so that what moves decides: 131 kB of gradients or 524 kB in every collective. */
-    CHECK_OK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error));
+    CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
     CHECK(plan->degrees[0] == 1 && plan->degrees[1] == 1);
     memo_degrees_plan_destroy(plan);
     memo_degrees_problem_destroy(problem);
