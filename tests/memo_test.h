@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct {
     const char* filter;
@@ -74,6 +75,18 @@ static inline double memo_test_real(void) {
     } while (0)
 
 #define TEST(function) memo_test_run(#function, function)
+
+/* A name for a temporary file or folder: in TMPDIR, or /tmp.  Ends the program if neither can be
+ * written. */
+static inline void memo_test_path(char* path, size_t path_bytes, const char* name) {
+    const char* folder = getenv("TMPDIR");
+    if (!folder || !*folder) folder = "/tmp";
+    if (access(folder, W_OK | X_OK) ||
+        (size_t)snprintf(path, path_bytes, "%s/%s", folder, name) >= path_bytes) {
+        printf("Bail out! no temporary file can be made in %s; set TMPDIR to a folder\n", folder);
+        exit(1);
+    }
+}
 
 static inline void memo_test_begin(int argc, char** argv) {
     int i;
