@@ -720,13 +720,12 @@ static memo_status profile_rank(thread_rank* rank, memo_error* e) {
 }
 
 static void measured_profile(void) {
-    char path[] = "/tmp/test_blocks.XXXXXX";
-    int descriptor = mkstemp(path), i, k;
+    char path[250];
+    int i, k;
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
     double message_s = PROFILE_COUNT * sizeof(float) / measured_bytes_per_s;
-    CHECK(descriptor >= 0);
-    if (descriptor >= 0) close(descriptor);
+    memo_test_path(path, "blocks");
     measured_start(profile_rank, path);
     CHECK_OK(memo_degrees_problem_read(path, &problem, &error));
     CHECK(problem->gather_s[0][1] >= 0.9 * message_s);

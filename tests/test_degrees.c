@@ -557,10 +557,8 @@ static void profile_files(void) {
     };
     memo_degrees_problem *problem, *again;
     size_t i;
-    char path[] = "/tmp/test_degrees.XXXXXX";
-    int descriptor = mkstemp(path);
-    CHECK(descriptor >= 0);
-    if (descriptor >= 0) close(descriptor);
+    char path[250];
+    memo_test_path(path, "degrees");
     CHECK_OK(parse(profile, &problem));
     CHECK(problem->n_blocks == 2 && problem->n_degrees == 2 && problem->memory_bytes == 5000);
     CHECK(problem->costs[3].forward_collective_s == 900 * 1e-9 &&
@@ -655,11 +653,9 @@ static void degree_files(void) {
     int32_t* read = NULL;
     int32_t n = 0, not_power = 6;
     size_t i;
-    char path[] = "/tmp/test_degrees.XXXXXX", *text;
+    char path[250], *text;
     int64_t n_bytes;
-    int descriptor = mkstemp(path);
-    CHECK(descriptor >= 0);
-    if (descriptor >= 0) close(descriptor);
+    memo_test_path(path, "degrees");
     CHECK_OK(memo_degrees_write(degrees, 4, path, &error));
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));
     CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));

@@ -42,10 +42,9 @@ static char* file_text(const char* path) {
     return text;
 }
 
-static char path_of_test[64];
 static const char* temporary_path(void) {
-    snprintf(path_of_test, sizeof path_of_test, "/tmp/memo_test_trace_%ld", (long)getpid());
-    return path_of_test;
+    static char path[250];
+    return memo_test_path(path, "trace");
 }
 
 /* Request by request the same, but for the names of ids. */
