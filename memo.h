@@ -74,6 +74,7 @@
  *     MEMO_STATIC              all functions are static
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
  *     MEMO_ASSERT              (default assert)
+ *     MEMO_FILE_BYTES_MAX      a larger file is not read: it may never end (default 2^30)
  *     MEMO_NO_HOST_DEVICE      leaves chapter 6 and with it POSIX threads out
  */
 #ifndef MEMO_H
@@ -1765,6 +1766,9 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #ifndef MEMO_ASSERT
 #define MEMO_ASSERT(condition) assert(condition)
 #endif
+#ifndef MEMO_FILE_BYTES_MAX
+#define MEMO_FILE_BYTES_MAX ((int64_t)1 << 30)
+#endif
 
 /* Internal functions: static, and silent where a build leaves their chapter out. */
 #define MEMOI static MEMO_UNUSED
@@ -2235,12 +2239,20 @@ MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_byte
     for (;;) {
         size_t n;
         if (!memoi_reserve(&bytes, &capacity, used + 65537, 1)) {
-            status = memoi_no_memory(error, path);
+            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                    "%s: no host memory for its text", path);
             break;
         }
         n = fread((char*)bytes + used, 1, (size_t)(capacity - used - 1), file);
         used += (int64_t)n;
         if (n == 0) break;
+        if (used > MEMO_FILE_BYTES_MAX) {
+            char limit[32];
+            status = memo_error_set(error, MEMO_STATUS_IO,
+                                    "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
+                                    memoi_bytes_name(limit, (double)MEMO_FILE_BYTES_MAX));
+            break;
+        }
     }
     if (!status && ferror(file))
         status =
