@@ -12,6 +12,7 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "caching_model.h"
+#include "tool_files.h"
 
 #include <time.h>
 
@@ -77,26 +78,23 @@ static void print_help(void) {
          "exit: 0 solved, 1 the capacity is not met, 2 bad input");
 }
 
-/* The same file: by what they lead to where both exist, else by name. */
-static int is_same_file(const char* a, const char* b) {
-    struct stat x, y;
-    int has_a = stat(a, &x) == 0, has_b = stat(b, &y) == 0;
-    if (has_a && has_b) return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
-    return has_a == has_b && !strcmp(a, b) && strcmp(a, "-") != 0;
-}
+static const char* const option_names[N_OPTIONS] = {
+    "--engine", "--capacity", "--align", "--time-limit", "--seed",  "--threads",
+    "--csv",    "--plan",     "--svg",   "--json",       "--pickle"};
 
-/* Two outputs into one file leave only the last; one into FILE takes it from its owner. */
-static int check_outputs(const options* o) {
-    int i, j;
-    for (i = CSV; i < N_OPTIONS; i++) {
-        const char* output = o->outputs[i];
-        if (!output) continue;
-        if (is_same_file(output, o->file)) return refuse("an output would replace FILE:", output);
-        for (j = CSV; j < i; j++)
-            if (o->outputs[j] && is_same_file(output, o->outputs[j]))
-                return refuse("two outputs go to", output);
+static int check_files(const options* o) {
+    tool_file files[N_OPTIONS + 1];
+    memo_error error;
+    int k;
+    memset(files, 0, sizeof files);
+    for (k = CSV; k < N_OPTIONS; k++) {
+        files[k].option = option_names[k];
+        files[k].path = o->outputs[k];
+        files[k].is_output = 1;
     }
-    return 0;
+    files[N_OPTIONS].option = "FILE";
+    files[N_OPTIONS].path = o->file;
+    return tool_check_files(files, N_OPTIONS + 1, &error) ? refuse(error.message, NULL) : 0;
 }
 
 static int parse_count(const char* text, int64_t* value) {
@@ -110,11 +108,8 @@ static int parse_count(const char* text, int64_t* value) {
 
 /* Which of those that take a value; N_OPTIONS: none. */
 static int find_option(const char* name) {
-    static const char* const names[N_OPTIONS] = {
-        "--engine", "--capacity", "--align", "--time-limit", "--seed",  "--threads",
-        "--csv",    "--plan",     "--svg",   "--json",       "--pickle"};
     int k = 0;
-    while (k < N_OPTIONS && strcmp(name, names[k]) != 0) k++;
+    while (k < N_OPTIONS && strcmp(name, option_names[k]) != 0) k++;
     return k;
 }
 
@@ -183,7 +178,7 @@ static int parse_options(int argc, char** argv, options* o) {
             o->outputs[which] = value;
         }
     }
-    return o->file ? check_outputs(o) : refuse("no FILE", NULL);
+    return o->file ? check_files(o) : refuse("no FILE", NULL);
 }
 
 /* ---- input ------------------------------------------------------------------------------------------- */

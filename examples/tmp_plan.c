@@ -28,6 +28,8 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+#include "tool_files.h"
+
 #define MAX_BLOCKS 4096
 #define N_PARTS    2
 
@@ -135,6 +137,14 @@ static int parse_options(options* o, int argc, char** argv) {
     return 0;
 }
 
+static int check_files(const options* o) {
+    const tool_file files[] = {{"--degrees-profile", o->profile, 0},
+                               {"--output", o->output, 1},
+                               {"--timeline", o->timeline, 1}};
+    memo_error error;
+    return tool_check_files(files, 3, &error) ? mistake("%s", error.message) : 0;
+}
+
 /* Do the options fit together? */
 static int check_options(const options* o) {
     int k, has_lists = 0;
@@ -150,7 +160,7 @@ static int check_options(const options* o) {
     }
     if (has_lists && o->n_blocks[0] % 2)
         return mistake("%d blocks; a layer has two, attention and MLP", o->n_blocks[0]);
-    return 0;
+    return check_files(o);
 }
 
 /* The shortest decimal that reads back as the same number, without an exponent.  value >= 0. */

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "gpt_model.h"
+#include "tool_files.h"
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_ranks.h"
@@ -340,6 +341,57 @@ static memo_status make_directory(const char* path, size_t* n_old, memo_error* e
     return MEMO_STATUS_OK;
 }
 
+/* What --output is for: files there, and what they show. */
+#define N_OUTPUTS 6
+static const char* const output_files[N_OUTPUTS][2] = {
+    {"loss.svg", "loss over steps, beside the entropies of the text"},
+    {"plan.svg", "address over time of every buffer of a micro-batch"},
+    {"timeline.svg", "what each stream did in one step"},
+    {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
+    {"step.trace", "the memory requests of a micro-batch"},
+    {"step.plan", "their addresses"}};
+
+static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
+    snprintf(path, n_path, "%s/%s", j->options.output, name);
+    return path;
+}
+
+/* No file that is written is read too, or written twice. */
+static memo_status check_files(const job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    char paths[N_OUTPUTS][1024], sources[96];
+    int n = 0, n_texts, i;
+    memo_status status;
+    tool_file* files;
+    glob_t found;
+    train_text_find_sources(&found, sources);
+    n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
+    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 2, sizeof(tool_file));
+    if (!files) {
+        globfree(&found);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the names of files");
+    }
+    for (; n < n_texts; n++) {
+        files[n].option = o->n_text_files ? "--text" : "the text";
+        files[n].path = o->n_text_files ? o->text_files[n] : found.gl_pathv[n];
+    }
+    files[n].option = "--degrees";
+    files[n++].path = o->degrees;
+    files[n].option = "--loss-log";
+    files[n].path = o->loss_log;
+    files[n++].is_output = 1;
+    for (i = 0; i < N_OUTPUTS && o->output; i++, n++) {
+        files[n].option = "--output";
+        files[n].path = output_path(j, output_files[i][0], paths[i], sizeof paths[i]);
+        files[n].is_output = 1;
+    }
+    status = tool_check_files(files, n, error);
+    free(files);
+    globfree(&found);
+    return status;
+}
+
 /* Last before training, so that no mistake found earlier leaves anything behind. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -349,6 +401,7 @@ static memo_status open_outputs(job* j, memo_error* error) {
     if (!status && o->output && access(o->output, W_OK | X_OK))
         status = memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be written: %s",
                                 o->output, strerror(errno));
+    if (!status) status = check_files(j, error);
     if (status || !o->loss_log) return status;
     j->loss_log = fopen(o->loss_log, "wb");
     if (j->loss_log) return MEMO_STATUS_OK;
@@ -540,11 +593,6 @@ static memo_status train_and_sample(run* r, const job* j, void* result, memo_err
 }
 
 /* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
-
-static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
-    snprintf(path, n_path, "%s/%s", j->options.output, name);
-    return path;
-}
 
 static memo_status check_schedule(const memo_schedule* schedule, memo_error* error) {
     memo_check* check = NULL;
@@ -821,17 +869,10 @@ static memo_status write_outputs(const job* j, memo_error* error) {
 }
 
 static void print_outputs(const job* j) {
-    static const char* const files[][2] = {
-        {"loss.svg", "loss over steps, beside the entropies of the text"},
-        {"plan.svg", "address over time of every buffer of a micro-batch"},
-        {"timeline.svg", "what each stream did in one step"},
-        {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
-        {"step.trace", "the memory requests of a micro-batch"},
-        {"step.plan", "their addresses"}};
-    size_t i;
+    int i;
     printf("\n");
-    for (i = 0; i < sizeof files / sizeof files[0]; i++)
-        printf("%s/%-14s %s\n", j->options.output, files[i][0], files[i][1]);
+    for (i = 0; i < N_OUTPUTS; i++)
+        printf("%s/%-14s %s\n", j->options.output, output_files[i][0], output_files[i][1]);
 }
 
 /* ---- the program ---------------------------------------------------------------------------- */

@@ -67,19 +67,25 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
     return status;
 }
 
-/* The project's own sources, as far as they are found from the current directory. */
-static memo_status train_text_append_sources(train_text* text, memo_error* error) {
+/* The project's own sources, as far as they are found from the current directory, and the patterns
+ * that found them. */
+static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
     static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.h",
                                            "examples/*.c"};
+    size_t i;
+    memset(found, 0, sizeof *found);
+    *sources = 0;
+    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
+        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, found)) continue;
+        strcat(sources, " ");
+        strcat(sources, patterns[i]);
+    }
+}
+
+static memo_status train_text_append_sources(train_text* text, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     glob_t found;
-    size_t i;
-    memset(&found, 0, sizeof found);
-    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &found)) continue;
-        strcat(text->sources, " ");
-        strcat(text->sources, patterns[i]);
-    }
+    train_text_find_sources(&found, text->sources);
     if (found.gl_pathc == 0)
         status =
             memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

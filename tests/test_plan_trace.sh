@@ -171,6 +171,11 @@ outputs_do_not_replace_each_other() {
     run 2 "$folder/own.trace" --csv "$folder/own.trace" && run 2 "$folder/own.trace" --svg "$folder/own.link" || return 1
     cmp examples/layer.trace "$folder/own.trace" || return 1
     run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/new" && [ ! -e "$folder/new" ] || return 1
+    run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/../plan_trace/new" && [ ! -e "$folder/new" ] || return 1
+    ln -s new "$folder/promise"
+    run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/promise" && [ ! -e "$folder/new" ] || return 1
+    "$tool" - --csv "$folder/own.trace" <"$folder/own.trace" && return 1
+    cmp examples/layer.trace "$folder/own.trace" || return 1
     run 0 "$folder/own.trace" --csv /dev/null --json /dev/null
 }
 

@@ -135,6 +135,19 @@ bad_profile() {
     refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
 }
 
+# By any name.
+outputs_replace_nothing() {
+    profile 0 >"$folder/own"
+    ln -sf own "$folder/link"
+    ln -f "$folder/own" "$folder/twin"
+    for name in own link twin ../tmp_plan/own; do
+        refuses "is also the file of --degrees-profile" --degrees-profile "$folder/own" --output "$folder/$name" || return 1
+    done
+    profile 0 | cmp - "$folder/own" || return 1
+    refuses "is also the file of --output" --degrees-profile "$folder/own" --output "$folder/new" $lists --comm 1,1,1,1 \
+        --timeline "$folder/../tmp_plan/new" && [ ! -e "$folder/new" ]
+}
+
 test_is published_vector_c_2 published_2
 test_is published_vector_c_5 published_5
 test_is no_communication no_comm
@@ -149,4 +162,5 @@ test_is degrees degrees
 test_is within_memory within_memory
 test_is memory_too_small too_small
 test_is damaged_profile bad_profile
+test_is outputs_replace_nothing outputs_replace_nothing
 tap_end

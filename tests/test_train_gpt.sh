@@ -175,6 +175,39 @@ outputs_that_cannot_be_are_refused() {
     [ ! -e made ] || fail 'made is left behind'
 }
 
+inputs_are_not_overwritten() {
+    cp text own
+    ln -sf own link
+    block_degrees 2 2 2 2 2 2 2 2
+    cp degrees degrees.before
+    for name in own link "$PWD/own"; do
+        run $tiny --text own --loss-log "$name"
+        expect_code 2
+        expect_err "--loss-log $name: is also the file of --text"
+        expect_one_line
+    done
+    run $tiny --degrees degrees --policy keep --loss-log degrees
+    expect_code 2
+    expect_err '--loss-log degrees: is also the file of --degrees'
+    run $tiny --output twice --loss-log ./twice/plan.svg
+    expect_code 2
+    expect_err 'is also the file of --'
+    [ ! -e twice ] || fail 'twice is left behind'
+    mkdir out.dir && cp text out.dir/step.trace
+    run $tiny --text out.dir/step.trace --output out.dir
+    expect_code 2
+    expect_err '--output out.dir/step.trace: is also the file of --text'
+    expect_same text out.dir/step.trace
+    expect_same text own
+    expect_same degrees degrees.before
+    cp text README.md
+    run --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
+    expect_code 2
+    expect_err 'is also the file of the text'
+    expect_same text README.md
+    rm README.md
+}
+
 # ---- budgets ---------------------------------------------------------------------------------------
 
 budgets_that_cannot_be_met_are_refused() {
@@ -543,6 +576,7 @@ for name in help_lists_every_option \
     texts_that_cannot_be_are_refused \
     shortest_text \
     outputs_that_cannot_be_are_refused \
+    inputs_are_not_overwritten \
     budgets_that_cannot_be_met_are_refused \
     suggested_budget_is_exact \
     dry_run \

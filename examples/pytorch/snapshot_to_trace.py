@@ -166,6 +166,13 @@ def convert(snapshot, options):
     return data + b"end %d %016x\n" % (len(lines), checksum)
 
 
+def check_files(source, path):
+    """The output must not take the snapshot from its user."""
+    target = os.path.realpath(path)
+    if path != "-" and os.path.isfile(target) and os.path.samefile(source, target):
+        raise Refused("is also the snapshot; another name for the output would work")
+
+
 def write(data, path):
     """At once or not at all, but for standard output, pipes and devices."""
     target = 1 if path == "-" else os.path.realpath(path)
@@ -201,7 +208,11 @@ def main():
     options = parser.parse_args()
     place = options.snapshot
     try:
-        data = convert(load(place), options)
+        snapshot = load(place)
+        place = options.output
+        check_files(options.snapshot, place)
+        place = options.snapshot
+        data = convert(snapshot, options)
         place = options.output
         write(data, place)
         return 0

@@ -1,0 +1,79 @@
+/* tool_files.h - the files of a tool: no output takes the place of an input or of another output.
+ *
+ * Single translation unit: everything is static. */
+#ifndef TOOL_FILES_H
+#define TOOL_FILES_H
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "memo.h"
+
+typedef struct tool_file {
+    const char* option; /* what names it, for messages */
+    const char* path;   /* NULL: not given; "-": a standard stream */
+    int is_output;
+} tool_file;
+
+#define TOOL_PATH_BYTES 4096
+
+/* Of a file its numbers, and no name; of a file to be made those of its folder, and its name there.
+ * 0: of neither. */
+static int tool_find_place(const char* path, struct stat* place, char* name /* TOOL_PATH_BYTES */) {
+    char at[TOOL_PATH_BYTES], link[TOOL_PATH_BYTES];
+    int n_links;
+    *name = 0;
+    snprintf(at, sizeof at, "%s", path);
+    for (n_links = 0; n_links < 40; n_links++) {
+        char* slash = strrchr(at, '/');
+        ssize_t n;
+        if (stat(at, place) == 0) return 1;
+        n = readlink(at, link, sizeof link - 1);
+        if (n < 0) { /* no link to a file to be made */
+            snprintf(name, TOOL_PATH_BYTES, "%s", slash ? slash + 1 : at);
+            if (slash) slash[1] = 0;
+            return stat(slash ? at : ".", place) == 0;
+        }
+        link[n] = 0;
+        if (*link == '/' || !slash) slash = at - 1;
+        snprintf(slash + 1, sizeof at - (size_t)(slash + 1 - at), "%s", link);
+    }
+    return 0;
+}
+
+/* One file, whatever its names.  A device or a pipe can be several. */
+static int tool_is_same_file(const char* a, const char* b) {
+    struct stat x, y;
+    char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
+    int has_x = tool_find_place(a, &x, x_name), has_y = tool_find_place(b, &y, y_name);
+    if (!has_x || !has_y) return has_x == has_y && !strcmp(a, b);
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino && !strcmp(x_name, y_name) &&
+           (*x_name || S_ISREG(x.st_mode));
+}
+
+/* An output that is an input would take it from its user; of two outputs in one file, the first
+ * would be lost. */
+static memo_status tool_check_files(const tool_file* files, int n_files, memo_error* error) {
+    int i, j;
+    for (i = 0; i < n_files; i++) {
+        if (!files[i].is_output || !files[i].path || !strcmp(files[i].path, "-")) continue;
+        for (j = 0; j < n_files; j++) {
+            const char* other = files[j].path;
+            if (j == i || !other || (files[j].is_output && j > i)) continue;
+            if (!strcmp(other, "-")) {
+                if (files[j].is_output) continue;
+                other = "/dev/stdin";
+            }
+            if (tool_is_same_file(files[i].path, other))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "%s %.300s: is also the file of %s; another name would work",
+                                      files[i].option, files[i].path, files[j].option);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+#endif
