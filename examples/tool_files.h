@@ -4,7 +4,6 @@
 #ifndef TOOL_FILES_H
 #define TOOL_FILES_H
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,36 +19,52 @@ typedef struct tool_file {
 
 #define TOOL_PATH_BYTES 4096
 
-/* Of a file its numbers, and no name; of a file to be made those of its folder, and its name there.
- * 0: of neither. */
-static int tool_find_place(const char* path, struct stat* place, char* name /* TOOL_PATH_BYTES */) {
+/* Of a file its numbers, and no name; of a file to be made those of the nearest folder there is, and
+ * its name below that. */
+static void tool_find_place(const char* path, struct stat* place,
+                            char* name /* TOOL_PATH_BYTES */) {
     char at[TOOL_PATH_BYTES], link[TOOL_PATH_BYTES];
-    int n_links;
+    int n_links = 0;
     *name = 0;
     snprintf(at, sizeof at, "%s", path);
-    for (n_links = 0; n_links < 40; n_links++) {
+    while (stat(at, place)) {
         char* slash = strrchr(at, '/');
-        ssize_t n;
-        if (stat(at, place) == 0) return 1;
-        n = readlink(at, link, sizeof link - 1);
-        if (n < 0) { /* no link to a file to be made */
-            snprintf(name, TOOL_PATH_BYTES, "%s", slash ? slash + 1 : at);
-            if (slash) slash[1] = 0;
-            return stat(slash ? at : ".", place) == 0;
+        const char* base = slash ? slash + 1 : at;
+        size_t n_base = strlen(base);
+        ssize_t n = n_links++ < 40 ? readlink(at, link, sizeof link - 1) : -1;
+
+        /* A link to a file to be made. */
+        if (n >= 0) {
+            link[n] = 0;
+            if (*link == '/' || !slash) slash = at - 1;
+            snprintf(slash + 1, sizeof at - (size_t)(slash + 1 - at), "%s", link);
+            continue;
         }
-        link[n] = 0;
-        if (*link == '/' || !slash) slash = at - 1;
-        snprintf(slash + 1, sizeof at - (size_t)(slash + 1 - at), "%s", link);
+
+        /* What is missing. */
+        if (*base && strcmp(base, ".") && strlen(name) + n_base + 2 < TOOL_PATH_BYTES) {
+            memmove(name + n_base + 1, name, strlen(name) + 1);
+            memcpy(name, base, n_base);
+            name[n_base] = '/';
+        }
+        snprintf(link, sizeof link, "%s", slash == at ? "/" : ".");
+        if (slash && slash != at)
+            *slash = 0;
+        else if (!strcmp(at, link))
+            break;
+        else
+            snprintf(at, sizeof at, "%s", link);
     }
-    return 0;
 }
 
 /* One file, whatever its names.  A device or a pipe can be several. */
 static int tool_is_same_file(const char* a, const char* b) {
     struct stat x, y;
     char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
-    int has_x = tool_find_place(a, &x, x_name), has_y = tool_find_place(b, &y, y_name);
-    if (!has_x || !has_y) return has_x == has_y && !strcmp(a, b);
+    memset(&x, 0, sizeof x);
+    memset(&y, 0, sizeof y);
+    tool_find_place(a, &x, x_name);
+    tool_find_place(b, &y, y_name);
     return x.st_dev == y.st_dev && x.st_ino == y.st_ino && !strcmp(x_name, y_name) &&
            (*x_name || S_ISREG(x.st_mode));
 }

@@ -49,7 +49,6 @@ typedef struct job {
     double* losses;           /* of the n_done steps done, nats per byte */
     int64_t n_done, n_losses; /* there is room for n_losses */
     FILE* loss_log;
-    size_t n_old_path; /* of --output: what follows was made, and goes where nothing was written */
 } job;
 
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
@@ -306,38 +305,49 @@ static void print_profile(const memo_profile* profile) {
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
-/* Removes the directories that make_directory made, where they are empty: path[0, *n_old) was there
- * before. */
-static void unmake_directory(const char* path, size_t n_old) {
-    char part[1024];
-    size_t n = strlen(path);
-    memcpy(part, path, n + 1);
-    for (; n > n_old; n--) {
-        if (part[n] == '/') part[n] = 0;
-        if (part[n] == 0) rmdir(part);
-    }
+static memo_status bad_directory(const char* path, const char* fault, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be %s: %s", path, fault,
+                          strerror(errno));
 }
 
 /* With its parents. */
-static memo_status make_directory(const char* path, size_t* n_old, memo_error* error) {
+static memo_status make_directory(const char* path, memo_error* error) {
     char part[1024];
-    struct stat info;
     size_t i, n = strlen(path);
-    *n_old = n;
+    struct stat info;
     for (i = 1; i <= n; i++) {
         if (path[i] != '/' && path[i] != 0) continue;
         memcpy(part, path, i);
         part[i] = 0;
-        if (stat(part, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        if (mkdir(part, 0777) == 0) {
-            if (*n_old == n) *n_old = i - 1;
-            continue;
-        }
-        memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be made: %s", path,
-                       strerror(errno));
-        unmake_directory(path, *n_old);
-        return MEMO_STATUS_IO;
+        if (mkdir(part, 0777) == 0 || (stat(part, &info) == 0 && S_ISDIR(info.st_mode))) continue;
+        return bad_directory(path, "made", error);
     }
+    return MEMO_STATUS_OK;
+}
+
+/* Can it be made, and written to?  Another run may be about to make the same one, so that it is
+ * tried under another name, where the first part is missing. */
+static memo_status check_directory(const char* path, memo_error* error) {
+    char part[1024 + 32];
+    size_t i, n = strlen(path), n_parent = 0;
+    struct stat info;
+    for (i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (stat(part, &info)) break;
+        n_parent = i;
+    }
+    if (i > n) {
+        errno = ENOTDIR;
+        if (S_ISDIR(info.st_mode) && access(path, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+        return bad_directory(path, "written", error);
+    }
+    if (errno != ENOENT) return bad_directory(path, "made", error);
+    memcpy(part, path, n_parent);
+    snprintf(part + n_parent, 32, "%s.memo-%ld", n_parent ? "/" : "", (long)getpid());
+    if (mkdir(part, 0777)) return bad_directory(path, "made", error);
+    rmdir(part);
     return MEMO_STATUS_OK;
 }
 
@@ -392,17 +402,19 @@ static memo_status check_files(const job* j, memo_error* error) {
     return status;
 }
 
-/* Last before training, so that no mistake found earlier leaves anything behind. */
+/* Last before training, so that no mistake found earlier leaves anything behind.  --output is made
+ * when it is written, or for a loss log in it. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    size_t n_output = o->output ? strlen(o->output) : 0;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first()) return status;
-    if (o->output) status = make_directory(o->output, &j->n_old_path, error);
-    if (!status && o->output && access(o->output, W_OK | X_OK))
-        status = memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be written: %s",
-                                o->output, strerror(errno));
+    if (o->output) status = check_directory(o->output, error);
     if (!status) status = check_files(j, error);
     if (status || !o->loss_log) return status;
+    if (o->output && !strncmp(o->loss_log, o->output, n_output) && o->loss_log[n_output] == '/')
+        status = make_directory(o->output, error);
+    if (status) return status;
     j->loss_log = fopen(o->loss_log, "wb");
     if (j->loss_log) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s",
@@ -621,6 +633,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     memo_status status = memo_schedule_measured(schedule, &times, error);
     snprintf(title, sizeof title, "One training step, policy %s, measured",
              policy_names[j->plan.desc.policy]);
+    if (!status) status = make_directory(j->options.output, error);
     if (!status)
         status = memo_schedule_write_chrome(
             schedule, times, output_path(j, "timeline.json", path, sizeof path), error);
@@ -928,7 +941,6 @@ static void job_destroy(job* j) {
     free(j->losses);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
-    if (j->n_old_path) unmake_directory(j->options.output, j->n_old_path);
 }
 
 int main(int argc, char** argv) {

@@ -173,6 +173,12 @@ outputs_that_cannot_be_are_refused() {
     expect_code 2
     expect_err '--loss-log no/such/directory/log: cannot be written'
     [ ! -e made ] || fail 'made is left behind'
+    run $tiny --output plain
+    expect_code 2
+    expect_err '--output plain: cannot be written: Not a directory'
+    run $tiny --output "$(printf '%0300d' 0)"
+    expect_code 2
+    expect_err 'cannot be made: File name too long'
 }
 
 inputs_are_not_overwritten() {
@@ -189,10 +195,12 @@ inputs_are_not_overwritten() {
     run $tiny --degrees degrees --policy keep --loss-log degrees
     expect_code 2
     expect_err '--loss-log degrees: is also the file of --degrees'
-    run $tiny --output twice --loss-log ./twice/plan.svg
-    expect_code 2
-    expect_err 'is also the file of --'
-    [ ! -e twice ] || fail 'twice is left behind'
+    for name in twice/plan.svg twice//plan.svg ./twice/./plan.svg "$PWD/twice/plan.svg"; do
+        run $tiny --output twice --loss-log "$name"
+        expect_code 2
+        expect_err 'is also the file of --'
+        [ ! -e twice ] || fail 'twice is left behind'
+    done
     mkdir out.dir && cp text out.dir/step.trace
     run $tiny --text out.dir/step.trace --output out.dir
     expect_code 2
@@ -549,6 +557,40 @@ interrupt_ends_all_ranks() {
     expect_one_line
 }
 
+# No signal leaves an empty directory, whatever its name.
+signals_leave_no_directory() {
+    for signal in INT TERM HUP; do
+        rm -f signal.log
+        "$program" $tiny --steps 1000000 --loss-log signal.log --output d >out 2>err &
+        child=$!
+        wait_for signal.log
+        kill -$signal $child
+        wait $child
+        [ ! -e d ] || fail "$signal leaves a directory behind"
+        [ -z "$(ls -A | grep memo-)" ] || fail "$signal leaves something behind"
+    done
+    run $tiny --output d --loss-log d/log
+    expect_code 0
+    [ "$(ls d | wc -l)" -eq 7 ] || fail "unexpected files: $(ls d)"
+}
+
+# Ctrl-C of one leaves the other's files alone.
+two_runs_share_a_new_directory() {
+    rm -f first.log second.log
+    "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
+    first=$!
+    wait_for first.log
+    "$program" $tiny --steps 3000 --loss-log second.log --output shared/new >out 2>err &
+    second=$!
+    wait_for second.log
+    kill -INT $first
+    wait $first
+    wait $second
+    code=$?
+    expect_code 0
+    [ "$(ls shared/new | wc -l)" -eq 6 ] || fail "unexpected files: $(ls shared/new)"
+}
+
 # One line that is written anew, and an end to it, also where Ctrl-C comes.
 progress_on_a_terminal() {
     if ! script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
@@ -599,6 +641,8 @@ for name in help_lists_every_option \
     default_text \
     interrupt_keeps_the_log \
     interrupt_ends_all_ranks \
+    signals_leave_no_directory \
+    two_runs_share_a_new_directory \
     progress_on_a_terminal; do
     run_test $name
 done
