@@ -12,6 +12,8 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 
+#include "tool_files.h"
+
 #define GIB 1073741824.0
 
 /* ---- options ---------------------------------------------------------------------------------------- */
@@ -80,7 +82,9 @@ static void print_help(FILE* out) {
         "  --explain D,P,T,U,R     one layout (data, pipeline, tensor, ulysses, ring): its terms,\n"
         "                          or in words why it is illegal\n"
         "\n"
-        "exit: 0; 1 nothing fits, or the layout to explain is illegal; 2 bad input\n",
+        "exit: 0; 1 nothing fits, or the layout to explain is illegal; 2 bad input, or output "
+        "that\n"
+        "cannot be written\n",
         out);
 }
 
@@ -363,4 +367,12 @@ static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
     return o.is_explained ? explain(&desc, &o, out, err) : print_list(&desc, &o, out, err);
 }
 
-int main(int argc, char** argv) { return layout_plan(argc, argv, stdout, stderr); }
+int main(int argc, char** argv) {
+    memo_error error;
+    int code;
+    tool_keep_standard_streams();
+    code = layout_plan(argc, argv, stdout, stderr);
+    if (!tool_flush(&error)) return code;
+    fprintf(stderr, "layout_plan: %s\n", error.message);
+    return 2;
+}

@@ -75,7 +75,8 @@ static void print_help(void) {
          "                      device of --capacity bytes where that is given\n"
          "  --quiet             no progress on standard error\n"
          "\n"
-         "exit: 0 solved, 1 the capacity is not met, 2 bad input");
+         "exit: 0 solved, 1 the capacity is not met, 2 bad input, or output that cannot be "
+         "written");
 }
 
 static const char* const option_names[N_OPTIONS] = {
@@ -708,10 +709,14 @@ int main(int argc, char** argv) {
     struct timespec begin, end;
     double seconds;
     memo_status status, capacity_status;
-    int result = parse_options(argc, argv, &o);
+    int result;
+    tool_keep_standard_streams();
+    result = parse_options(argc, argv, &o);
     if (result < 0) {
         print_help();
-        return 0;
+        if (!tool_flush(&error)) return 0;
+        fprintf(stderr, "plan_trace: %s\n", error.message);
+        return 2;
     }
     if (result) return result;
     memset(&in, 0, sizeof in);
@@ -754,8 +759,7 @@ int main(int argc, char** argv) {
         printf("solve_seconds: %.6f\n", seconds);
     }
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
+    if (!status) status = tool_flush(&error);
     if (!status && o.outputs[CSV]) status = write_csv(&in, o.outputs[CSV], &error);
     if (!status && o.outputs[PLAN]) status = memo_plan_write(in.plan, o.outputs[PLAN], &error);
     if (!status && o.outputs[SVG])

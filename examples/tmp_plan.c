@@ -281,15 +281,13 @@ int main(int argc, char** argv) {
     static options o;
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
-    int i, code, is_reading = 0;
-    for (i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(help, stdout);
-            return 0;
-        }
-    code = parse_options(&o, argc, argv);
-    if (!code) code = check_options(&o);
+    int i, code, is_reading = 0, is_help = 0;
+    tool_keep_standard_streams();
+    for (i = 1; i < argc; i++) is_help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+    code = is_help ? 0 : parse_options(&o, argc, argv);
+    if (!code && !is_help) code = check_options(&o);
     if (code) return code;
+    if (is_help) fputs(help, stdout);
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
     if (!status && o.timeline) status = write_timeline(&o, &error);
     if (!status && o.profile) {
@@ -298,9 +296,7 @@ int main(int argc, char** argv) {
     }
     if (status) fprintf(stderr, "tmp_plan: %s\n", error.message);
     code = exit_code(status, is_reading);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tmp_plan: standard output cannot be written\n");
-        return 1;
-    }
-    return code;
+    if (!tool_flush(&error)) return code;
+    fprintf(stderr, "tmp_plan: %s\n", error.message);
+    return 1;
 }

@@ -1,9 +1,11 @@
-/* tool_files.h - the files of a tool: no output takes the place of an input or of another output.
+/* tool_files.h - the files of a tool: no output takes the place of an input, of another output, or
+ * of a standard stream.
  *
  * Single translation unit: everything is static. */
 #ifndef TOOL_FILES_H
 #define TOOL_FILES_H
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,12 +19,26 @@ typedef struct tool_file {
     int is_output;
 } tool_file;
 
+/* A closed standard stream stays one that fails: the next file to be opened would take its
+ * descriptor, and get the lines that are printed. */
+static MEMO_UNUSED void tool_keep_standard_streams(void) {
+    int k;
+    for (k = 0; k < 3; k++)
+        if (fcntl(k, F_GETFD) < 0) (void)!open("/dev/null", k ? O_RDONLY : O_WRONLY);
+}
+
+/* Has all that was printed been written? */
+static MEMO_UNUSED memo_status tool_flush(memo_error* error) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "standard output cannot be written");
+}
+
 #define TOOL_PATH_BYTES 4096
 
 /* Of a file its numbers, and no name; of a file to be made those of the nearest folder there is, and
  * its name below that. */
-static void tool_find_place(const char* path, struct stat* place,
-                            char* name /* TOOL_PATH_BYTES */) {
+static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
+                                        char* name /* TOOL_PATH_BYTES */) {
     char at[TOOL_PATH_BYTES], link[TOOL_PATH_BYTES];
     int n_links = 0;
     *name = 0;
@@ -58,7 +74,7 @@ static void tool_find_place(const char* path, struct stat* place,
 }
 
 /* One file, whatever its names.  A device or a pipe can be several. */
-static int tool_is_same_file(const char* a, const char* b) {
+static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
     struct stat x, y;
     char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
     memset(&x, 0, sizeof x);
@@ -71,7 +87,8 @@ static int tool_is_same_file(const char* a, const char* b) {
 
 /* An output that is an input would take it from its user; of two outputs in one file, the first
  * would be lost. */
-static memo_status tool_check_files(const tool_file* files, int n_files, memo_error* error) {
+static MEMO_UNUSED memo_status tool_check_files(const tool_file* files, int n_files,
+                                                memo_error* error) {
     int i, j;
     for (i = 0; i < n_files; i++) {
         if (!files[i].is_output || !files[i].path || !strcmp(files[i].path, "-")) continue;

@@ -949,6 +949,7 @@ int main(int argc, char** argv) {
     memo_status status;
     struct sigaction action;
     int is_training = 0, code;
+    tool_keep_standard_streams();
     memset(&j, 0, sizeof j);
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
@@ -971,8 +972,7 @@ int main(int argc, char** argv) {
         is_training = !status;
         if (!status && !interrupted) status = work(&j, &error);
     }
-    if ((fflush(stdout) || ferror(stdout)) && !status)
-        status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
+    if (!status) status = tool_flush(&error);
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);

@@ -190,9 +190,19 @@ def write(data, path):
             raise
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse itself says nothing where help cannot be written."""
+
+    def print_help(self, file=None):
+        try:
+            write(self.format_help().encode(), "-")
+        except OSError as error:
+            self.exit(2, f"snapshot_to_trace: standard output: {error.strerror}\n")
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="snapshot_to_trace", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="snapshot_to_trace", description=__doc__, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = lambda message: parser.exit(2, f"snapshot_to_trace: {message}; --help lists the options\n")
     add = parser.add_argument
     add("snapshot", help="the pickle")
