@@ -703,6 +703,17 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 #endif
 #endif
 
+/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
+MEMOI void memoi_number_name(char* buffer, double value) {
+    char* exponent;
+    snprintf(buffer, 32, "%.15g", value);
+    exponent = strchr(buffer, 'e');
+    if (!exponent) return;
+    exponent++;
+    if (*exponent == '-') exponent++;
+    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
+}
+
 MEMOI double memoi_plan_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -5915,11 +5926,18 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
-    for (i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s is %g; it must lie in %g to %g", fields[i].name,
-                                  fields[i].value, fields[i].low, fields[i].high);
+    for (i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const memoi_parallel_field* f = &fields[i];
+        char value[32], low[32], high[32];
+        if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
+            continue;
+        memoi_number_name(value, f->value);
+        memoi_number_name(low, f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
+        memoi_number_name(high, f->high);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: out of range (%s); %s to %s%s would work", f->name, value, low,
+                              high, f->low > 0 ? "" : " or 0");
+    }
     if (m->n_q_heads % m->n_kv_heads)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "model.n_kv_heads: %d does not divide the %d query heads",
@@ -7785,7 +7803,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     *plan = NULL;
     if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a time limit of %g s; 0 to 1e6 would work", time_limit_s);
+                                "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
     if (status) return status;
     made = (memo_degrees_plan*)memoi_calloc(1, sizeof *made);
     if (made) made->degrees = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));

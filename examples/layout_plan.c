@@ -104,7 +104,7 @@ static int parse_number(const char* text, double* value) {
         *value *= 1024, end++;
     else if (*end == 'M')
         *value *= 1024 * 1024, end++;
-    return *end == 0 && *value >= 0 && *value < 1e15;
+    return *end == 0;
 }
 
 static int parse_layout(const char* text, memo_parallel_layout* l) {
@@ -142,35 +142,35 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     numbers* n = &o->n;
     const struct {
         const char* name;
-        double* value;
+        double *value, low, high; /* in the option's unit */
         int is_whole;
-    } known[] = {{"--layers", &n->layers, 1},
-                 {"--hidden", &n->hidden, 1},
-                 {"--ffn", &n->ffn, 1},
-                 {"--ffn-matrices", &n->ffn_matrices, 1},
-                 {"--heads", &n->heads, 1},
-                 {"--kv-heads", &n->kv_heads, 1},
-                 {"--head-size", &n->head_size, 1},
-                 {"--vocabulary", &n->vocabulary, 1},
-                 {"--sequence", &n->sequence, 1},
-                 {"--batch", &n->batch, 1},
-                 {"--micro-batch", &n->micro_batch, 1},
-                 {"--gpus", &n->gpus, 1},
-                 {"--per-node", &n->per_node, 1},
-                 {"--memory", &n->memory, 0},
-                 {"--flops", &n->flops, 0},
-                 {"--gemm", &n->gemm, 0},
-                 {"--attention-forward", &n->attention_forward, 0},
-                 {"--attention-backward", &n->attention_backward, 0},
-                 {"--link", &n->link, 0},
-                 {"--nic", &n->nic, 0},
-                 {"--latency", &n->latency, 0},
-                 {"--memory-bandwidth", &n->memory_bandwidth, 0},
-                 {"--host-memory", &n->host_memory, 0},
-                 {"--host-link", &n->host_link, 0},
-                 {"--zero", &n->zero, 1},
-                 {"--max-pipeline", &n->max_pipeline, 1},
-                 {"--top", &n->top, 1}};
+    } known[] = {{"--layers", &n->layers, 1, 1e6, 1},
+                 {"--hidden", &n->hidden, 1, 1e8, 1},
+                 {"--ffn", &n->ffn, 0, 1e9, 1},
+                 {"--ffn-matrices", &n->ffn_matrices, 2, 3, 1},
+                 {"--heads", &n->heads, 1, 1e6, 1},
+                 {"--kv-heads", &n->kv_heads, 1, 1e6, 1},
+                 {"--head-size", &n->head_size, 0, 1e6, 1},
+                 {"--vocabulary", &n->vocabulary, 0, 1e12, 1},
+                 {"--sequence", &n->sequence, 1, 1e12, 1},
+                 {"--batch", &n->batch, 1, 1e12, 1},
+                 {"--micro-batch", &n->micro_batch, 1, 1e12, 1},
+                 {"--gpus", &n->gpus, 1, 1 << 20, 1},
+                 {"--per-node", &n->per_node, 1, 1 << 20, 1},
+                 {"--memory", &n->memory, 0.001, 1e8, 0},
+                 {"--flops", &n->flops, 0.001, 1e9, 0},
+                 {"--gemm", &n->gemm, 0.001, 1, 0},
+                 {"--attention-forward", &n->attention_forward, 0.001, 1, 0},
+                 {"--attention-backward", &n->attention_backward, 0.001, 1, 0},
+                 {"--link", &n->link, 0.001, 1e9, 0},
+                 {"--nic", &n->nic, 0.001, 1e9, 0},
+                 {"--latency", &n->latency, 0, 1e9, 0},
+                 {"--memory-bandwidth", &n->memory_bandwidth, 0.001, 1e9, 0},
+                 {"--host-memory", &n->host_memory, 0, 1e8, 0},
+                 {"--host-link", &n->host_link, 0.001, 1e9, 0},
+                 {"--zero", &n->zero, 0, 3, 1},
+                 {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
+                 {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
     int i, j;
     memset(o, 0, sizeof *o);
@@ -204,20 +204,16 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
         if (j == n_known && strcmp(name, "--model") && strcmp(name, "--activations") &&
             strcmp(name, "--explain"))
             return refuse(err, "unknown option", name);
-        if (!value) return refuse(err, "its value is missing:", name);
+        if (!value || !strncmp(value, "--", 2)) return refuse(err, "its value is missing:", name);
         i++;
         if (j < n_known) {
-            char what[80];
-            (void)snprintf(what, sizeof what, "%s is a %snumber from 0, not", name,
-                           known[j].is_whole ? "whole " : "");
-            if (!parse_number(value, known[j].value) ||
-                (known[j].is_whole && (*known[j].value < (double)(int64_t)*known[j].value ||
-                                       *known[j].value > (double)(int64_t)*known[j].value)))
+            char what[100];
+            (void)snprintf(what, sizeof what, "%s is a %snumber from %.15g to %.15g, not", name,
+                           known[j].is_whole ? "whole " : "", known[j].low, known[j].high);
+            if (!parse_number(value, known[j].value) || *known[j].value < known[j].low ||
+                *known[j].value > known[j].high ||
+                (known[j].is_whole && floor(*known[j].value) < *known[j].value))
                 return refuse(err, what, value);
-            if (known[j].is_whole && *known[j].value > INT32_MAX &&
-                known[j].value != &n->sequence && known[j].value != &n->vocabulary &&
-                known[j].value != &n->batch && known[j].value != &n->micro_batch)
-                return refuse(err, "too large:", value);
             o->has_zero |= known[j].value == &n->zero;
         } else if (!strcmp(name, "--activations")) {
             for (j = 0; j < MEMO_PARALLEL_N_ACTIVATIONS; j++)
@@ -231,7 +227,6 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                 return refuse(err, "--explain is five degrees, as 1,1,2,4,1, not", value);
         }
     }
-    if (n->zero > 3) return refuse(err, "--zero is 0, 1, 2 or 3", NULL);
     return 0;
 }
 
@@ -269,6 +264,30 @@ static memo_parallel_desc make_desc(const options* o) {
     return desc;
 }
 
+/* Names options where the planner names fields. */
+static void print_reason(FILE* out, const char* message) {
+    static const char* const names[][2] = {{"model.n_kv_heads", "--kv-heads"},
+                                           {"model.head_size", "--head-size"},
+                                           {"kv_heads_must_divide", "--kv-heads-must-divide"}};
+    enum { N_NAMES = sizeof names / sizeof *names };
+    while (*message) {
+        int k = 0;
+        while (k < N_NAMES && strncmp(message, names[k][0], strlen(names[k][0]))) k++;
+        if (k < N_NAMES)
+            fputs(names[k][1], out);
+        else
+            fputc(*message, out);
+        message += k < N_NAMES ? strlen(names[k][0]) : 1;
+    }
+}
+
+static int refuse_desc(FILE* err, const memo_error* error) {
+    fprintf(err, "layout_plan: ");
+    print_reason(err, error->message);
+    fprintf(err, "; --help lists the options\n");
+    return 2;
+}
+
 /* ---- one layout -------------------------------------------------------------------------------------- */
 
 static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
@@ -282,10 +301,12 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
     status = memo_parallel_predict(desc, &l, &p, &error);
     if (status == MEMO_STATUS_INFEASIBLE) {
-        fprintf(out, "illegal: %s\n", error.message);
+        fprintf(out, "illegal: ");
+        print_reason(out, error.message);
+        fprintf(out, "\n");
         return 1;
     }
-    if (status) return refuse(err, error.message, NULL);
+    if (status) return refuse_desc(err, &error);
     fprintf(out,
             "legal: data %d, pipeline %d, tensor %d, ulysses %d, ring %d, ZeRO %d, activations %s",
             (int)l.data, (int)l.pipeline, (int)l.tensor, (int)l.ulysses, (int)l.ring,
@@ -338,7 +359,7 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     memo_error error;
     int64_t i, n;
     int status;
-    if (memo_plan_layouts(desc, &list, &error)) return refuse(err, error.message, NULL);
+    if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
     fprintf(out, "data pipe tensor ulysses ring ZeRO activations    GiB host GiB  GB inside  "
                  "between    step "
