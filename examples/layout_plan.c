@@ -6,7 +6,7 @@
  * first, with predicted memory, bytes sent inside and between nodes, step time and MFU.
  *
  * Build:   cc -std=c99 -O2 -I. examples/layout_plan.c -o layout_plan -lpthread -lm
- * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K
+ * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K --cluster h100
  *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -23,7 +23,7 @@ typedef struct numbers {
     double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, vocabulary;
     double sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
-    double latency, memory_bandwidth, host_memory, host_link;
+    double latency, memory_bandwidth, host_memory, host_link, shared_bus;
     double zero, max_pipeline, top;
 } numbers;
 
@@ -48,6 +48,28 @@ static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000
                                  {"gpt-65b", 80, 8192, 32768, 2, 64, 64, 50257}};
 enum { N_PRESETS = sizeof presets / sizeof *presets };
 
+/* A GPU and its node; every figure has its option.
+ *
+ * TFLOPS and memory: NVIDIA's data sheets of A100 (A800 is alike), H100, H200 and HGX B200, and the
+ * GA102 white paper, dense bf16; the memory of H200 is what the CUDA runtime reports.
+ * Bandwidths, each way: what collectives and kernels reach is taken as 0.75 of those data sheets.
+ *   inside a node   NVLink 200 (A800), 300 (A100), 450 (H100, H200), 900 GB/s (B200)
+ *   between nodes   0.8 of a port for each GPU: 200 Gb/s in DGX A100, 400 Gb/s in DGX H100 to B200
+ *   memory          2039 (A800, A100), 3350, 4800, 8000 and 936 GB/s
+ *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100 share;
+ *                   for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
+ * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port, with
+ * processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes. */
+typedef struct cluster_preset {
+    const char* name;
+    double per_node, memory, flops, link, nic, memory_bandwidth, host_link, shared_bus;
+} cluster_preset;
+static const cluster_preset clusters[] = {
+    {"a800", 8, 80, 312, 150, 20, 1500, 10, 0},   {"a100", 8, 80, 312, 225, 20, 1500, 12, 0},
+    {"h100", 8, 80, 989, 337, 40, 2500, 48, 0},   {"h200", 8, 139, 989, 337, 40, 3600, 48, 0},
+    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0}, {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1}};
+enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
+
 static void print_help(FILE* out) {
     int i;
     fputs("usage: layout_plan [options]\n"
@@ -63,16 +85,24 @@ static void print_help(FILE* out) {
         "  --batch N               sequences of a step (default 1)\n"
         "  --micro-batch N         of them at a time on each replica (default 1)\n"
         "\n"
-        "  --gpus N --per-node N   (default 8, 8)\n"
-        "  --memory GIB            of a GPU (default 80)\n"
-        "  --flops TFLOPS          peak of a GPU (default 312)\n"
+        "  --gpus N                (default 8)\n"
+        "  --cluster NAME          figures for these:",
+        out);
+    for (i = 0; i < N_CLUSTERS; i++) fprintf(out, " %s", clusters[i].name);
+    fputs(
+        "\n"
+        "                          (default a800; these override it, in any order)\n"
+        "  --per-node N            GPUs of a node (a800: 8)\n"
+        "  --memory GIB            of a GPU (80)\n"
+        "  --flops TFLOPS          peak of a GPU (312)\n"
         "  --gemm E --attention-forward E --attention-backward E\n"
         "                          reached of it (default 0.75, 0.6, 0.55)\n"
-        "  --link GB/S --nic GB/S  of a GPU, each way, inside and between nodes (default 150, 20)\n"
+        "  --link GB/S --nic GB/S  of a GPU, each way, inside and between nodes (150, 20)\n"
+        "  --shared-bus 0|1        the flows of an all-to-all inside a node share one link (0)\n"
         "  --latency US            start of a collective (default 20)\n"
-        "  --memory-bandwidth GB/S of a GPU's memory, for merges of ring blocks (default 1500)\n"
+        "  --memory-bandwidth GB/S of a GPU's memory, for merges of ring blocks (1500)\n"
         "  --host-memory GIB       pinned, of a node; 0: no swapping (default 0)\n"
-        "  --host-link GB/S        of a GPU, each way (default 10)\n"
+        "  --host-link GB/S        of a GPU, each way (10)\n"
         "\n"
         "  --zero 0|1|2|3          only this stage\n"
         "  --activations keep|recompute|swap\n"
@@ -137,6 +167,17 @@ static void take_preset(numbers* n, const preset* p) {
     n->vocabulary = p->vocabulary;
 }
 
+static void take_cluster(numbers* n, const cluster_preset* c) {
+    n->per_node = c->per_node;
+    n->memory = c->memory;
+    n->flops = c->flops;
+    n->link = c->link;
+    n->nic = c->nic;
+    n->memory_bandwidth = c->memory_bandwidth;
+    n->host_link = c->host_link;
+    n->shared_bus = c->shared_bus;
+}
+
 /* 0, or the exit status; -1 asks for help. */
 static int parse_options(int argc, char** argv, options* o, FILE* err) {
     numbers* n = &o->n;
@@ -168,6 +209,7 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                  {"--memory-bandwidth", &n->memory_bandwidth, 0.001, 1e9, 0},
                  {"--host-memory", &n->host_memory, 0, 1e8, 0},
                  {"--host-link", &n->host_link, 0.001, 1e9, 0},
+                 {"--shared-bus", &n->shared_bus, 0, 1, 1},
                  {"--zero", &n->zero, 0, 3, 1},
                  {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
                  {"--top", &n->top, 0, 1e9, 1}};
@@ -176,21 +218,23 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
     memset(o, 0, sizeof *o);
     take_preset(n, &presets[1]);
     n->sequence = 65536;
-    n->gpus = n->per_node = 8;
-    n->memory = 80;
-    n->flops = 312;
-    n->link = 150;
-    n->nic = n->latency = n->top = 20;
-    n->memory_bandwidth = 1500;
-    n->host_link = 10;
+    n->gpus = 8;
+    take_cluster(n, &clusters[0]);
+    n->latency = n->top = 20;
     n->batch = n->micro_batch = 1;
     o->activations = -1;
-    /* The preset first, so that the order of the options says nothing. */
+    /* The presets first, so that the order of the options says nothing. */
     for (i = 1; i + 1 < argc; i++) {
-        if (strcmp(argv[i], "--model")) continue;
-        for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
-        if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
-        take_preset(n, &presets[j]);
+        if (!strncmp(argv[i + 1], "--", 2)) continue;
+        if (!strcmp(argv[i], "--model")) {
+            for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
+            if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
+            take_preset(n, &presets[j]);
+        } else if (!strcmp(argv[i], "--cluster")) {
+            for (j = 0; j < N_CLUSTERS && strcmp(argv[i + 1], clusters[j].name); j++) continue;
+            if (j == N_CLUSTERS) return refuse(err, "--cluster: no such preset:", argv[i + 1]);
+            take_cluster(n, &clusters[j]);
+        }
     }
     for (i = 1; i < argc; i++) {
         const char* name = argv[i];
@@ -201,8 +245,8 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             continue;
         }
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
-        if (j == n_known && strcmp(name, "--model") && strcmp(name, "--activations") &&
-            strcmp(name, "--explain"))
+        if (j == n_known && strcmp(name, "--model") && strcmp(name, "--cluster") &&
+            strcmp(name, "--activations") && strcmp(name, "--explain"))
             return refuse(err, "unknown option", name);
         if (!value || !strncmp(value, "--", 2)) return refuse(err, "its value is missing:", name);
         i++;
@@ -243,6 +287,7 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.model.vocabulary = (int64_t)n->vocabulary;
     desc.cluster.n_gpus = (int32_t)n->gpus;
     desc.cluster.gpus_per_node = (int32_t)n->per_node;
+    desc.cluster.is_shared_bus = (int32_t)n->shared_bus;
     desc.cluster.device_bytes = (int64_t)(n->memory * GIB < 9e18 ? n->memory * GIB : 9e18);
     desc.cluster.peak_flops_per_s = n->flops * 1e12;
     desc.cluster.gemm_efficiency = n->gemm;

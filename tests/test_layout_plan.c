@@ -1098,6 +1098,42 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
 }
 
+/* Each preset is what its figures are, given one by one; any figure can be overridden, before it or behind. */
+static void tool_takes_clusters(void) {
+    static const char* const figures[][2] = {
+        {"a800", "--per-node 8 --memory 80 --flops 312 --link 150 --nic 20 --memory-bandwidth 1500 "
+                 "--host-link 10 --shared-bus 0"},
+        {"a100", "--per-node 8 --memory 80 --flops 312 --link 225 --nic 20 --memory-bandwidth 1500 "
+                 "--host-link 12 --shared-bus 0"},
+        {"h100", "--per-node 8 --memory 80 --flops 989 --link 337 --nic 40 --memory-bandwidth 2500 "
+                 "--host-link 48 --shared-bus 0"},
+        {"h200", "--per-node 8 --memory 139 --flops 989 --link 337 --nic 40 --memory-bandwidth "
+                 "3600 --host-link 48 --shared-bus 0"},
+        {"b200", "--per-node 8 --memory 180 --flops 2250 --link 675 --nic 40 --memory-bandwidth "
+                 "6000 --host-link 48 --shared-bus 0"},
+        {"3090-pcie", "--per-node 4 --memory 24 --flops 71 --link 4 --nic 3 --memory-bandwidth 700 "
+                      "--host-link 12 --shared-bus 1"}};
+    static const char rest[] = "--gpus 16 --host-memory 1000 --top 0";
+    static char expected[sizeof tool_out], other[sizeof tool_out];
+    char line[512];
+    size_t k;
+    *other = 0;
+    for (k = 0; k < sizeof figures / sizeof *figures; k++) {
+        snprintf(line, sizeof line, "%s %s", rest, figures[k][1]);
+        CHECK(tool(line) < 2);
+        strcpy(expected, tool_out);
+        snprintf(line, sizeof line, "%s --cluster %s", rest, figures[k][0]);
+        CHECK(tool(line) < 2);
+        CHECK_CASE(!strcmp(tool_out, expected) && strcmp(tool_out, other), "%s", figures[k][0]);
+        strcpy(other, expected);
+        snprintf(line, sizeof line, "--flops 100 %s --cluster %s --memory 50", rest, figures[k][0]);
+        CHECK(tool(line) < 2);
+        strcpy(expected, tool_out);
+        snprintf(line, sizeof line, "%s %s --flops 100 --memory 50", rest, figures[k][1]);
+        CHECK(tool(line) < 2 && !strcmp(tool_out, expected));
+    }
+}
+
 static void tool_explains(void) {
     CHECK(tool("--gpus 16 --explain 1,1,16,1,1") == 1);
     CHECK(strstr(tool_out, "illegal: tensor degree 16 is above the 8 key/value heads"));
@@ -1137,6 +1173,9 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--gpus --top 3", "its value is missing: --gpus");
     tool_refuses("--model gpt-8b", "no such preset: gpt-8b");
     tool_refuses("--model", "its value is missing: --model");
+    tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
+    tool_refuses("--cluster v100", "--cluster: no such preset: v100");
+    tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
     tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
     tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
     tool_refuses("--explain 1,2,3", "--explain is five degrees");
@@ -1179,6 +1218,7 @@ int main(int argc, char** argv) {
     TEST(tip_6_rings_grow_where_heads_end);
     TEST(tip_7_inner_groups_stay_in_a_node);
     TEST(tool_prints_the_list);
+    TEST(tool_takes_clusters);
     TEST(tool_explains);
     TEST(tool_refuses_in_words);
     return memo_test_end();
