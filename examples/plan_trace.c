@@ -140,7 +140,7 @@ static int parse_options(int argc, char** argv, options* o) {
         }
         which = find_option(name);
         if (which == N_OPTIONS) return refuse("unknown option", name);
-        if (!value) return refuse("no value behind", name);
+        if (!value || !strncmp(value, "--", 2)) return refuse("no value behind", name);
         i++;
         if (which == ENGINE) {
             if (!strcmp(value, "auto"))

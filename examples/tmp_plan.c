@@ -127,7 +127,8 @@ static int parse_options(options* o, int argc, char** argv) {
         for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) {
         }
         if (k == 4 && !path) return mistake("there is no option `%.60s`", argv[i]);
-        if (!value || !*value) return mistake("%s needs a value", argv[i]);
+        if (!value || !*value || !strncmp(value, "--", 2))
+            return mistake("%s needs a value", argv[i]);
         if (path && *path) return mistake("%s is given twice", argv[i]);
         if (path)
             *path = value;
@@ -248,12 +249,10 @@ static void print_degrees(const memo_degrees_plan* plan) {
         printf("block_%d: %d\n", (int)begin, (int)plan->degrees[begin]);
 }
 
-static memo_status plan_degrees(const options* o, memo_error* error) {
-    memo_degrees_problem* problem;
+static memo_status plan_degrees(const memo_degrees_problem* problem, const options* o,
+                                memo_error* error) {
     memo_degrees_plan* plan = NULL;
-    memo_status status = memo_degrees_problem_read(o->profile, &problem, error);
-    if (status) return status;
-    status = memo_degrees_solve(problem, 0, &plan, error);
+    memo_status status = memo_degrees_solve(problem, 0, &plan, error);
     if (!status) {
         print_degrees(plan);
         print_number("step_s", plan->step_s);
@@ -264,7 +263,6 @@ static memo_status plan_degrees(const options* o, memo_error* error) {
         if (o->output) status = memo_degrees_write(plan->degrees, plan->n_blocks, o->output, error);
     }
     memo_degrees_plan_destroy(plan);
-    memo_degrees_problem_destroy(problem);
     return status;
 }
 
@@ -279,6 +277,7 @@ static int exit_code(memo_status status, int is_reading) {
 
 int main(int argc, char** argv) {
     static options o;
+    memo_degrees_problem* problem = NULL;
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
     int i, code, is_reading = 0, is_help = 0;
@@ -291,8 +290,10 @@ int main(int argc, char** argv) {
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
     if (!status && o.timeline) status = write_timeline(&o, &error);
     if (!status && o.profile) {
-        is_reading = access(o.profile, R_OK) != 0;
-        status = plan_degrees(&o, &error);
+        status = memo_degrees_problem_read(o.profile, &problem, &error);
+        is_reading = status != MEMO_STATUS_OK;
+        if (!status) status = plan_degrees(problem, &o, &error);
+        memo_degrees_problem_destroy(problem);
     }
     if (status) fprintf(stderr, "tmp_plan: %s\n", error.message);
     code = exit_code(status, is_reading);

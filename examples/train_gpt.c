@@ -962,6 +962,7 @@ int main(int argc, char** argv) {
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
+    if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_dry_run) {

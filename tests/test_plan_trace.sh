@@ -198,7 +198,8 @@ refuses() { # TEXT PATTERN
 refuses_arguments() {
     run 2 && run 2 "$folder/no_such_file" && run 2 examples/layer.trace --align 3 &&
         run 2 examples/layer.trace --engine none && run 2 examples/layer.trace --seed &&
-        run 2 examples/layer.trace --time-limit 0 && run 2 examples/layer.trace --csv "$folder/no/where.csv"
+        run 2 examples/layer.trace --time-limit 0 && run 2 examples/layer.trace --svg --csv "$folder/x.csv" &&
+        grep -q 'no value behind --svg' "$folder/err" && [ ! -e ./--csv ] && run 2 examples/layer.trace --csv "$folder/no/where.csv"
 }
 
 shared_traces() {

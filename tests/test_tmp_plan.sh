@@ -91,7 +91,9 @@ refusals() {
         refuses "no option" --speed 3 &&
         refuses "needs the four lists" --timeline x --degrees-profile y &&
         refuses "needs --degrees-profile" $lists --comm 1,1,1,1 --output x &&
-        refuses "cannot be read" --degrees-profile /nonexistent/profile
+        refuses "--output needs a value" --degrees-profile x --output --timeline y &&
+        refuses "/nonexistent/profile: cannot be read" --degrees-profile /nonexistent/profile &&
+        refuses "tests: cannot be read: Is a directory" --degrees-profile tests
 }
 
 # Attention and MLP of two layers; degree 4 holds half and communicates more.
@@ -135,6 +137,12 @@ bad_profile() {
     refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
 }
 
+output_unwritable() {
+    profile 0 >"$folder/profile"
+    run --degrees-profile "$folder/profile" --output "$folder/no/degrees"
+    [ $? -eq 1 ] && grep -q "no/degrees: cannot be written" "$folder/err"
+}
+
 # By any name.
 outputs_replace_nothing() {
     profile 0 >"$folder/own"
@@ -162,5 +170,6 @@ test_is degrees degrees
 test_is within_memory within_memory
 test_is memory_too_small too_small
 test_is damaged_profile bad_profile
+test_is output_unwritable output_unwritable
 test_is outputs_replace_nothing outputs_replace_nothing
 tap_end

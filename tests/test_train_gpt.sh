@@ -106,6 +106,10 @@ help_lists_every_option() {
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
+    mv out help
+    run -h
+    expect_code 0
+    expect_same help out
 }
 
 unknown_options_are_refused() {
@@ -114,6 +118,7 @@ unknown_options_are_refused() {
     refused 'no such option; --help lists them' $tiny --zzzzzzzz
     refused 'not an option; files to learn from follow --text' lonely
     refused '--steps needs a value' $tiny --steps
+    refused '--seed needs a value' $tiny --seed --steps 3
     refused '--text needs a value' --text --steps 3
     refused '--dry-run takes no value' $tiny --dry-run=yes
 }
@@ -124,6 +129,26 @@ bad_values_are_refused() {
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
     refused '^train_gpt: --policy best: no such policy; keep, recompute, swap, alpha and memo are' $tiny --policy best
     refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
+    refused '^train_gpt: --seed -1: not a whole number from 0 to 9000000000000000$' $tiny --seed -1
+    refused '^train_gpt: --steps 0: not a whole number from 1 to 1000000000$' $tiny --steps 0
+}
+
+options_without_effect_are_refused() {
+    for option in '--output d' '--loss-log l' '--compare 2' '--sample 5'; do
+        run $tiny --dry-run $option
+        expect_code 2
+        expect_one_line
+        expect_err "^train_gpt: ${option% *} has no say in --dry-run"
+    done
+    run --demo --text text --dry-run
+    expect_code 0
+    refused '--spill spilled.dir: without --host-memory SIZE' $tiny --spill spilled.dir
+    refused '--schedule fine has nothing to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
+    refused '--schedule cross has nothing to order' $tiny --schedule cross --data 2
+    refused '--zero 1 has no ranks to split over' $tiny --zero 1
+    refused '--zero 2 has no ranks to split over' $tiny --zero 2 --tensor 2
+    run $tiny --schedule fine --sub-batches 2 --zero 0
+    expect_code 0
 }
 
 models_that_cannot_be_are_refused() {
@@ -613,6 +638,7 @@ progress_on_a_terminal() {
 for name in help_lists_every_option \
     unknown_options_are_refused \
     bad_values_are_refused \
+    options_without_effect_are_refused \
     models_that_cannot_be_are_refused \
     ranks_that_cannot_be_are_refused \
     texts_that_cannot_be_are_refused \
