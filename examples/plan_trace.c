@@ -201,34 +201,8 @@ static void close_input(input* in) {
 }
 
 static memo_status read_text(const char* path, input* in, memo_error* error) {
-    FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    int64_t capacity = 1 << 16;
-    size_t n = 1;
-    if (!file)
-        return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
-                              strerror(errno));
-    in->text = (char*)malloc((size_t)capacity);
-    while (in->text && n > 0) {
-        if (in->n_bytes + 1 >= capacity) {
-            char* larger = (char*)realloc(in->text, (size_t)(capacity *= 2));
-            if (!larger) free(in->text);
-            in->text = larger;
-            if (!larger) break;
-        }
-        n = fread(in->text + in->n_bytes, 1, (size_t)(capacity - in->n_bytes - 1), file);
-        in->n_bytes += (int64_t)n;
-    }
-    if (ferror(file)) {
-        memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
-        if (file != stdin) fclose(file);
-        free(in->text);
-        in->text = NULL;
-        return MEMO_STATUS_IO;
-    }
-    if (file != stdin) fclose(file);
-    if (!in->text)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s: too large", path);
-    in->text[in->n_bytes] = 0;
+    memo_status status = tool_append_file(path, &in->text, &in->n_bytes, error);
+    if (status) return status;
     if (memchr(in->text, 0, (size_t)in->n_bytes)) {
         int64_t line = 1, i;
         for (i = 0; in->text[i]; i++) line += in->text[i] == '\n';

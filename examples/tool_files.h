@@ -5,8 +5,10 @@
 #ifndef TOOL_FILES_H
 #define TOOL_FILES_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +33,40 @@ static MEMO_UNUSED void tool_keep_standard_streams(void) {
 static MEMO_UNUSED memo_status tool_flush(memo_error* error) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "standard output cannot be written");
+}
+
+/* Appends a file ("-": standard input) to *bytes, which is freed with free, on failure too.  A zero
+ * byte follows.  Files that never end end here. */
+static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, int64_t* n_bytes,
+                                                memo_error* error) {
+    const int64_t most = MEMO_FILE_BYTES_MAX, step = 1 << 20;
+    FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    memo_status status = MEMO_STATUS_OK;
+    size_t n = 1;
+    if (!file)
+        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
+                              strerror(errno));
+    while (n > 0 && !status) {
+        char* larger = (char*)realloc(*bytes, (size_t)(*n_bytes + step + 1));
+        if (!larger) {
+            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                    "%.300s: no host memory for its bytes", path);
+            break;
+        }
+        *bytes = larger;
+        n = fread(larger + *n_bytes, 1, (size_t)step, file);
+        *n_bytes += (int64_t)n;
+        larger[*n_bytes] = 0;
+        if (ferror(file))
+            status = memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
+                                    strerror(errno));
+        else if (*n_bytes > most)
+            status = memo_error_set(error, MEMO_STATUS_IO,
+                                    "%.300s: makes more than %lld MiB, the most that is read", path,
+                                    (long long)(most >> 20));
+    }
+    if (file != stdin) fclose(file);
+    return status;
 }
 
 #define TOOL_PATH_BYTES 4096

@@ -186,6 +186,10 @@ standard_input() {
     [ "$(value peak_bytes "$folder/out")" = 150 ]
 }
 
+endless_file() {
+    run 2 /dev/zero && grep -q '^plan_trace: /dev/zero: makes more than 1024 MiB, the most that is read$' "$folder/err"
+}
+
 capacity_not_met() {
     run 1 examples/layer.trace --capacity 1 && grep -q capacity "$folder/err"
 }
@@ -244,6 +248,7 @@ test_is writes_through_links writes_through_links
 test_is outputs_do_not_replace_each_other outputs_do_not_replace_each_other
 test_is standard_input standard_input
 test_is capacity_not_met capacity_not_met
+test_is endless_file_is_refused endless_file
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'
