@@ -76,6 +76,7 @@
  *     MEMO_STATIC              all functions are static
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
  *     MEMO_ASSERT              (default assert)
+ *     MEMO_FILE_BYTES_MAX      a larger file is not read: it may never end (default 2^30)
  *     MEMO_NO_HOST_DEVICE      leaves chapter 6 and with it POSIX threads out
  */
 #ifndef MEMO_H
@@ -178,9 +179,11 @@ MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINT
  * escaped, control characters dropped. */
 MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
-/* Frees text, on failure too.  A regular or new file is replaced by rename, so that no reader ever
- * sees half of it; a link stays, and what it leads to is replaced.  "-" is standard output, as is
- * any name of it: /dev/stdout, the file it goes to.  Errors: IO, OUT_OF_HOST_MEMORY. */
+/* Frees text, on failure too.  A regular or new file is replaced by rename: no reader ever sees half
+ * of it, it keeps its mode, and a signal leaves no other file behind.  A link stays, and the file
+ * behind it is replaced.  "-" is standard output, as is any name of it: /dev/stdout, the file it
+ * goes to.  Errors: IO (also a read-only file, and one beyond the process's limit on file sizes),
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
 
@@ -1840,6 +1843,7 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1857,6 +1861,9 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #endif
 #ifndef MEMO_ASSERT
 #define MEMO_ASSERT(condition) assert(condition)
+#endif
+#ifndef MEMO_FILE_BYTES_MAX
+#define MEMO_FILE_BYTES_MAX ((int64_t)1 << 30)
 #endif
 
 /* Internal functions: static, and silent where a build leaves their chapter out. */
@@ -2157,74 +2164,170 @@ MEMOI const char* memoi_bytes_name(char* buffer, double size_bytes) {
 #define MEMOI_PATH_BYTES 4096
 #endif
 
+/* Also without _GNU_SOURCE. */
+#if defined(O_TMPFILE)
+#define MEMOI_TMPFILE O_TMPFILE
+#elif defined(__O_TMPFILE)
+#define MEMOI_TMPFILE __O_TMPFILE
+#endif
+
+/* A descriptor that is none of the standard ones: if those are closed, a file would get one, and
+ * lines that the program prints would land in it.  -1 on failure, as open. */
+MEMOI int memoi_descriptor_from_3(int descriptor) {
+    int higher, code;
+    if (descriptor < 0 || descriptor > 2) return descriptor;
+    higher = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+    code = errno;
+    close(descriptor);
+    errno = code;
+    return higher;
+}
+
+/* An errno.  Beyond the limit on file sizes the kernel would end the process. */
+MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
+    struct rlimit limit;
+    struct stat info;
+    int64_t begin = 0;
+    if (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
+        getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        begin = fcntl(descriptor, F_GETFL) & O_APPEND ? (int64_t)info.st_size
+                                                      : (int64_t)lseek(descriptor, 0, SEEK_CUR);
+        if (limit.rlim_cur < (rlim_t)(begin + n_bytes)) return EFBIG;
+    }
+    while (n_bytes > 0) {
+        ssize_t n = write(descriptor, data, (size_t)n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno;
+        data += n;
+        n_bytes -= n;
+    }
+    return 0;
+}
+
+/* Completes name, a folder of folder_bytes, by a short name that is free there: of a new file, or
+ * of the unnamed one.  Its descriptor, or -1. */
+MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
+    char link[48];
+    int k, descriptor;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", unnamed);
+    for (k = 0; k < 1000; k++) {
+        snprintf(name + folder_bytes, 48, ".memo-%ld-%d", (long)getpid(), k);
+        if (unnamed < 0)
+            descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        else if (linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0)
+            descriptor = unnamed;
+        else
+            descriptor = -1;
+        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+    }
+    return -1;
+}
+
+/* Writes a new file and renames it to target, whose owner and mode it keeps if there is one.  While
+ * it is written it has no name, if may_be_unnamed and the file system allows that.  An errno. */
+MEMOI int memoi_replace_file(const char* target, const struct stat* old, const char* data,
+                             int64_t n_bytes, char* name, int may_be_unnamed) {
+    const char* slash = strrchr(target, '/');
+    size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
+    int descriptor = -1, is_named, code;
+    memcpy(name, target, folder_bytes);
+
+    /* The new file. */
+#if defined(MEMOI_TMPFILE)
+    memcpy(name + folder_bytes, ".", 2);
+    if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+#else
+    (void)may_be_unnamed;
+#endif
+    is_named = descriptor < 0;
+    if (is_named) descriptor = memoi_temporary_name(name, folder_bytes, -1);
+    descriptor = memoi_descriptor_from_3(descriptor);
+    if (descriptor < 0) return errno;
+    code = memoi_write_all(descriptor, data, n_bytes);
+    if (!code && old) {
+        (void)!fchown(descriptor, old->st_uid, old->st_gid);
+        if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
+    }
+
+    /* Its name. */
+    if (!code && !is_named) {
+        is_named = memoi_temporary_name(name, folder_bytes, descriptor) >= 0;
+        if (!is_named) code = errno;
+    }
+    if (close(descriptor) && !code) code = errno;
+    if (!code && rename(name, target)) code = errno;
+    if (code && is_named) unlink(name);
+    return code;
+}
+
+/* As memoi_replace_file.  Signals that come meanwhile wait, so that none leaves the new file behind
+ * under another name. */
+MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, const char* data,
+                                    int64_t n_bytes) {
+    char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
+    sigset_t all, before;
+    int code;
+    if (!name) return ENOMEM;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    code = memoi_replace_file(target, old, data, n_bytes, name, 1);
+    if (code) code = memoi_replace_file(target, old, data, n_bytes, name, 0);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    MEMO_FREE(name);
+    return code;
+}
+
+/* Into a device, a pipe, or the file that a link to nothing promises.  An errno. */
+MEMOI int memoi_write_through(const char* path, const char* data, int64_t n_bytes) {
+    int descriptor =
+        memoi_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    int code = descriptor < 0 ? errno : memoi_write_all(descriptor, data, n_bytes);
+    if (descriptor >= 0 && close(descriptor) && !code) code = errno;
+    return code;
+}
+
 memo_status memo_text_write(memo_text* text, const char* path, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
     struct stat info, output;
-    char *temporary = NULL, *linked = NULL;
-    FILE* file = NULL;
-    int exists = stat(path, &info) == 0;
+    char* linked = NULL;
+    const char* target = path;
+    int exists = stat(path, &info) == 0, code = 0, descriptor;
     int is_stdout =
         strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
                                    info.st_dev == output.st_dev && info.st_ino == output.st_ino);
-    int replace = !is_stdout && (!exists || S_ISREG(info.st_mode));
-    const char* target = path;
-    size_t path_bytes;
-    if (replace && lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
+    int replaces = !is_stdout && (!exists || S_ISREG(info.st_mode));
+    struct stat link;
+
+    /* A file behind a link is replaced, not the link.  One that cannot be written is not replaced. */
+    if (text->failed) code = ENOMEM;
+    if (!code && replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
         linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
-        replace = linked && realpath(path, linked); /* a link to nothing is written through */
-        if (replace) target = linked;
+        if (!linked) code = ENOMEM;
+        replaces = linked && realpath(path, linked);
+        if (replaces) target = linked;
     }
-    path_bytes = strlen(target) + 8;
-    if (text->failed) {
-        MEMO_FREE(linked);
-        memo_text_free(text);
-        return memoi_no_memory(error, "the text of a file");
+    if (!code && replaces && exists) {
+        descriptor = open(target, O_WRONLY | O_CLOEXEC);
+        if (descriptor < 0)
+            code = errno;
+        else
+            close(descriptor);
     }
-    if (is_stdout) {
-        file = stdout;
-    } else if (replace) {
-        int descriptor;
-        mode_t mask;
-        temporary = (char*)MEMO_MALLOC(path_bytes);
-        if (!temporary) {
-            MEMO_FREE(linked);
-            memo_text_free(text);
-            return memoi_no_memory(error, "a file name");
-        }
-        snprintf(temporary, path_bytes, "%s.XXXXXX", target);
-        descriptor = mkstemp(temporary);
-        if (descriptor >= 0) {
-            mask = umask(0);
-            umask(mask);
-            (void)!fchmod(descriptor, 0666 & ~mask);
-            file = fdopen(descriptor, "wb");
-            if (!file) {
-                close(descriptor);
-                unlink(temporary);
-            }
-        }
-    } else {
-        file = fopen(path, "wb");
-    }
-    if (!file) {
-        status = memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s", path,
-                                strerror(errno));
-    } else {
-        size_t n_bytes = (size_t)text->n_bytes;
-        int bad = n_bytes && fwrite(text->data, 1, n_bytes, file) != n_bytes;
-        bad |= fflush(file) != 0;
-        if (!is_stdout) bad |= fclose(file) != 0;
-        if (!bad && replace) bad = rename(temporary, target) != 0;
-        if (bad) {
-            status = memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s", path,
-                                    strerror(errno));
-            if (replace) unlink(temporary);
-        }
-    }
+
+    /* The bytes. */
+    if (!code && is_stdout)
+        code = fflush(stdout) ? errno : memoi_write_all(fileno(stdout), text->data, text->n_bytes);
+    else if (!code && replaces)
+        code = memoi_replace_file_safely(target, exists ? &info : NULL, text->data, text->n_bytes);
+    else if (!code)
+        code = memoi_write_through(path, text->data, text->n_bytes);
     MEMO_FREE(linked);
-    MEMO_FREE(temporary);
     memo_text_free(text);
-    return status;
+    if (!code) return MEMO_STATUS_OK;
+    if (code == ENOMEM)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "%s: no host memory for its text", path);
+    return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be written: %s",
+                          strcmp(path, "-") ? path : "standard output", strerror(code));
 }
 
 /* --- text being read --- */
@@ -2243,12 +2346,20 @@ MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_byte
     for (;;) {
         size_t n;
         if (!memoi_reserve(&bytes, &capacity, used + 65537, 1)) {
-            status = memoi_no_memory(error, path);
+            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                    "%s: no host memory for its text", path);
             break;
         }
         n = fread((char*)bytes + used, 1, (size_t)(capacity - used - 1), file);
         used += (int64_t)n;
         if (n == 0) break;
+        if (used > MEMO_FILE_BYTES_MAX) {
+            char limit[32];
+            status = memo_error_set(error, MEMO_STATUS_IO,
+                                    "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
+                                    memoi_bytes_name(limit, (double)MEMO_FILE_BYTES_MAX));
+            break;
+        }
     }
     if (!status && ferror(file))
         status =
@@ -10218,9 +10329,9 @@ MEMOI int memoi_spill_open_named(const char* directory) {
 MEMOI int memoi_spill_open(const char* directory) {
 #if defined(MEMOI_SPILL_TMPFILE)
     int fd = open(directory, MEMOI_SPILL_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return fd;
+    if (fd >= 0) return memoi_descriptor_from_3(fd);
 #endif
-    return memoi_spill_open_named(directory);
+    return memoi_descriptor_from_3(memoi_spill_open_named(directory));
 }
 
 /* Room for all bytes now; an errno. */

@@ -33,7 +33,7 @@
  *           7 session: the front door
  *
  * Without MEMO_LP_SOLVE the own planners remain: offsets by search, alpha in closed form, rows tile
- * by tile, degrees by dynamic programming; what needs lp_solve returns UNSUPPORTED and says so.
+ * by tile; what needs lp_solve returns UNSUPPORTED and says so.
  *
  * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -636,32 +636,21 @@ MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
                                            const int32_t* block_degrees, double* step_s,
                                            int64_t* memory_bytes, memo_error* error);
 
-typedef enum memo_degrees_engine {
-    /* Labels; where time or their number cuts them, the integer program behind them, if lp_solve is
-     * there. */
-    MEMO_DEGREES_ENGINE_AUTO = 0,
-    MEMO_DEGREES_ENGINE_MIP,   /* the paper's integer program, by lp_solve, bounded by labels */
-    MEMO_DEGREES_ENGINE_LABELS /* dynamic program: partial plans that no other beats in time and
-                                  memory */
-} memo_degrees_engine;
-
 typedef struct memo_degrees_plan {
     int32_t n_blocks;
     int32_t* degrees;
-    double step_s; /* as memo_degrees_evaluate has it: what overlaps counts once */
+    double step_s;        /* as memo_degrees_evaluate computes it: what overlaps counts once */
+    double lower_bound_s; /* no plan that fits takes less; step_s if proof is OPTIMAL */
     int64_t memory_bytes;
-    memo_proof proof; /* OPTIMAL, or FEASIBLE where time or labels ran out */
+    memo_proof proof; /* OPTIMAL up to 1e-10 of step_s; FEASIBLE if time or labels ran out */
     double solve_s;
-    char engine[16]; /* that had it last: "labels", "mip" */
 } memo_degrees_plan;
 
-/* time_limit_s 0: 10; lp_solve counts whole seconds.  There is a plan wherever one exists: the one
- * of least memory, bettered as long as there is time.  Of equal plans any.  Errors:
- * INVALID_ARGUMENT (a negative cost; the boundary's degree is none of degrees), INFEASIBLE (how
- * much memory the smallest plan needs), UNSUPPORTED (the integer program without lp_solve),
- * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem,
-                                        memo_degrees_engine engine, double time_limit_s,
+/* Finds the fastest plan that fits; ties are broken arbitrarily.  time_limit_s 0: 10.  If time or
+ * labels (2^25, 256 MiB) run out, the plan is the best one found, and step_s / lower_bound_s - 1
+ * bounds what it loses.  Errors: INVALID_ARGUMENT (a negative cost; the boundary's degree is none
+ * of degrees), INFEASIBLE (how much memory the smallest plan needs), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
                                         memo_degrees_plan** plan, memo_error* error);
 MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
 
@@ -864,6 +853,17 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 #include <lpsolve/lp_lib.h>
 #endif
 #endif
+
+/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
+MEMOI void memoi_number_name(char* buffer, double value) {
+    char* exponent;
+    snprintf(buffer, 32, "%.15g", value);
+    exponent = strchr(buffer, 'e');
+    if (!exponent) return;
+    exponent++;
+    if (*exponent == '-') exponent++;
+    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
+}
 
 MEMOI double memoi_plan_clock(void) {
     struct timespec now;
@@ -6048,11 +6048,18 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
-    for (i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s is %g; it must lie in %g to %g", fields[i].name,
-                                  fields[i].value, fields[i].low, fields[i].high);
+    for (i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const memoi_parallel_field* f = &fields[i];
+        char value[32], low[32], high[32];
+        if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
+            continue;
+        memoi_number_name(value, f->value);
+        memoi_number_name(low, f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
+        memoi_number_name(high, f->high);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: out of range (%s); %s to %s%s would work", f->name, value, low,
+                              high, f->low > 0 ? "" : " or 0");
+    }
     if (m->n_q_heads % m->n_kv_heads)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "model.n_kv_heads: %d does not divide the %d query heads",
@@ -7433,148 +7440,390 @@ MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32
     return MEMO_STATUS_OK;
 }
 
-/* ---- 6 degrees: the dynamic program -------------------------------------------------------------
- * Knows: costs of blocks and of their neighbours.  Exact as long as labels are kept all.
+/* ---- 6 degrees: a price on memory ---------------------------------------------------------------
+ * Knows: times of blocks and of their neighbours, and what blocks hold.  Knows no partial plans.
  *
- * A label is a partial plan up to some block and degree; one that another beats in time and memory
- * is dropped, and so is one that the blocks to come cannot complete.  The largest runtime is no
- * sum: see memoi_labels_search. */
+ * With a price, in seconds for each byte kept, one pass over the blocks finds the cheapest path
+ * (Viterbi).  Its cost less the price of the room bounds the time of every plan that fits.  The
+ * bound is largest at the price where a path that fits and one that does not cost the same: see
+ * Handler and Zang, A dual algorithm for the constrained shortest path problem, 1980.
+ *
+ * The largest runtime is no sum.  A range of its values takes the room that the smallest leaves and
+ * the blocks that the largest allows: its paths are these plans and more. */
+
+typedef struct memoi_degrees_range {
+    int64_t low, high; /* the largest runtime is one of limits[low .. high] */
+    int64_t room;      /* for bytes beyond the least of each block */
+    double price_s;    /* of a byte */
+    double bound_s;    /* no plan of the range takes less; INFINITY: there is none */
+    double fit_s;      /* of the fastest path known in the room */
+    int64_t n_labels;  /* of a block, in the next pass of labels; 0: the range must be halved */
+} memoi_degrees_range;
 
 typedef struct memoi_label {
-    double cost_s;
-    int64_t kept_bytes;
-    int64_t previous; /* index in the pool; -1: first block */
-    int32_t degree;
+    double time_s, bound_s; /* bound_s: of all paths that begin with it */
+    int64_t extra;
+    int64_t trail; /* index in trails of the label before, * MEMO_DEGREES_MAX + degree */
 } memoi_label;
 
-typedef struct memoi_labels {
-    const memo_degrees_problem* problem;
-    memoi_label* pool;
-    int64_t n, capacity;
-    int64_t* ends;       /* (n_blocks, n_degrees): where the labels of each end */
-    int64_t* rest_bytes; /* (n_blocks + 1): the least that is kept from each block on */
-    memoi_label* fresh;
-    int64_t n_fresh, fresh_capacity;
-    int64_t* limits; /* the values of runtime_bytes, ascending */
-    int32_t* found;  /* indices of the last run's plan */
-    int is_cut;      /* labels were dropped that nothing beats */
-    double deadline;
+typedef struct memoi_labels { /* of one block, by degree and time */
+    memoi_label* at;
+    int64_t capacity;
+    int64_t first; /* index in trails of at[0] */
+    int64_t ends[MEMO_DEGREES_MAX];
 } memoi_labels;
 
-#define MEMOI_LABELS_MAX 50000 /* of a block and degree */
+typedef struct memoi_degrees_search {
+    const memo_degrees_problem* problem;
+    double deadline_s;
+    int32_t* indices; /* the best plan that fits */
+    double step_s;    /* its time */
 
-MEMOI int memoi_label_compare(const void* left, const void* right) {
-    const memoi_label* a = (const memoi_label*)left;
-    const memoi_label* b = (const memoi_label*)right;
-    if (a->cost_s != b->cost_s) return a->cost_s < b->cost_s ? -1 : 1;
-    if (a->kept_bytes != b->kept_bytes) return a->kept_bytes < b->kept_bytes ? -1 : 1;
-    return (a->previous > b->previous) - (a->previous < b->previous);
+    double* node_s;  /* (n_blocks, n_degrees) */
+    double* edge_s;  /* (n_blocks, n_degrees, n_degrees): to the next block */
+    int64_t* extra;  /* (n_blocks, n_degrees): bytes kept beyond the block's least */
+    int64_t least;   /* the sum of these */
+    int64_t* limits; /* the values of runtime_bytes, ascending */
+    int64_t n_limits;
+
+    double* rest_s; /* (n_blocks, n_degrees): cost of the cheapest path behind, at the last price */
+    int32_t* path;  /* the last path, (n_blocks) indices of degrees */
+
+    memoi_degrees_range* ranges;
+    int64_t n_ranges, range_capacity;
+    memoi_labels labels[2]; /* of even blocks, of odd ones */
+    int64_t* rest;          /* (n_blocks + 1): the least extra from each block on */
+    int64_t* trails;        /* of all blocks */
+    int64_t n_trails, trail_capacity;
+} memoi_degrees_search;
+
+#define MEMOI_DEGREES_EXACT  1e-10 /* plans whose times differ by less of them are equal */
+#define MEMOI_DEGREES_TRAILS ((int64_t)1 << 25)
+
+MEMOI int memoi_degrees_is_late(const memoi_degrees_search* search) {
+    return memoi_plan_clock() > search->deadline_s;
 }
 
-/* Labels of block i at degree q from those of the block before; 0 where there is no memory. */
-MEMOI int memoi_labels_extend(memoi_labels* labels, int32_t i, int32_t q, int64_t room_bytes) {
-    const memo_degrees_problem* problem = labels->problem;
-    double node_s = memoi_degrees_node_s(problem, i, q);
-    int64_t kept = memoi_degrees_kept(problem, i, q), k, least = INT64_MAX, n_kept = 0;
-    int32_t p, n_before = i > 0 ? problem->n_degrees : 1;
-    labels->n_fresh = 0;
-    for (p = 0; p < n_before; p++) {
-        int64_t at = (int64_t)(i - 1) * problem->n_degrees + p;
-        int64_t end = i > 0 ? labels->ends[at] : 1, begin = at > 0 ? labels->ends[at - 1] : 0;
-        double edge_s = i > 0 ? memoi_degrees_edge_s(problem, i - 1, p, q) : 0;
-        void* fresh = labels->fresh;
-        if (!memoi_reserve(&fresh, &labels->fresh_capacity, labels->n_fresh + end - begin,
-                           sizeof(memoi_label)))
-            return 0;
-        labels->fresh = (memoi_label*)fresh;
-        for (k = begin; k < end; k++) {
-            memoi_label* label = &labels->fresh[labels->n_fresh];
-            label->previous = i > 0 ? k : -1;
-            label->degree = q;
-            label->cost_s = node_s + edge_s + (i > 0 ? labels->pool[k].cost_s : 0);
-            label->kept_bytes = kept + (i > 0 ? labels->pool[k].kept_bytes : 0);
-            if (label->kept_bytes <= room_bytes - labels->rest_bytes[i + 1]) labels->n_fresh++;
+MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bound_s) {
+    return bound_s >= search->step_s * (1 - MEMOI_DEGREES_EXACT);
+}
+
+MEMOI void memoi_degrees_path_sum(const memoi_degrees_search* search, double* time_s,
+                                  int64_t* extra) {
+    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i;
+    *time_s = 0;
+    *extra = 0;
+    for (i = 0; i < n; i++) {
+        int64_t at = (int64_t)i * d + search->path[i];
+        *time_s += search->node_s[at];
+        *extra += search->extra[at];
+        if (i + 1 < n) *time_s += search->edge_s[at * d + search->path[i + 1]];
+    }
+}
+
+/* The path becomes the plan if it fits and is faster. */
+MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
+    const memo_degrees_problem* problem = search->problem;
+    double step_s;
+    int64_t memory_bytes;
+    memoi_degrees_sum(problem, search->path, &step_s, &memory_bytes);
+    if (step_s >= search->step_s) return;
+    if (problem->memory_bytes && memory_bytes > problem->memory_bytes) return;
+    search->step_s = step_s;
+    memcpy(search->indices, search->path, (size_t)problem->n_blocks * sizeof(int32_t));
+}
+
+/* What a block at a degree and all behind it cost; INFINITY if it runs in more than limit. */
+MEMOI double memoi_degrees_from_s(const memoi_degrees_search* search, int64_t at, double price_s,
+                                  int64_t limit) {
+    if (search->problem->costs[at].runtime_bytes > limit) return INFINITY;
+    return search->node_s[at] + price_s * (double)search->extra[at] + search->rest_s[at];
+}
+
+/* rest_s and path at a price, of blocks that run in limit bytes.  Each block must have one. */
+MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit,
+                              double* time_s, int64_t* extra) {
+    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
+    double from_s[MEMO_DEGREES_MAX];
+
+    /* What is cheapest behind each block, the last block first. */
+    for (i = n - 1; i >= 0; i--) {
+        int64_t at = (int64_t)i * d;
+        for (p = 0; p < d; p++) {
+            const double* edge_s = &search->edge_s[(at + p) * d];
+            double rest_s = i + 1 < n ? INFINITY : 0;
+            for (q = 0; q < d && i + 1 < n; q++)
+                if (edge_s[q] + from_s[q] < rest_s) rest_s = edge_s[q] + from_s[q];
+            search->rest_s[at + p] = rest_s;
+        }
+        for (p = 0; p < d; p++) from_s[p] = memoi_degrees_from_s(search, at + p, price_s, limit);
+    }
+
+    /* The path, the first block first. */
+    for (i = 0; i < n; i++) {
+        int64_t at = (int64_t)i * d;
+        const double* edge_s = i > 0 ? &search->edge_s[(at - d + search->path[i - 1]) * d] : NULL;
+        double best_s = INFINITY;
+        for (q = 0; q < d; q++) {
+            double cost_s =
+                memoi_degrees_from_s(search, at + q, price_s, limit) + (edge_s ? edge_s[q] : 0);
+            if (cost_s >= best_s) continue;
+            best_s = cost_s;
+            search->path[i] = q;
         }
     }
-    if (labels->n_fresh)
-        qsort(labels->fresh, (size_t)labels->n_fresh, sizeof(memoi_label), memoi_label_compare);
-    for (k = 0; k < labels->n_fresh; k++) {
-        void* pool = labels->pool;
-        if (labels->fresh[k].kept_bytes >= least) continue;
-        if (n_kept++ == MEMOI_LABELS_MAX) {
-            labels->is_cut = 1;
-            break;
-        }
-        if (!memoi_reserve(&pool, &labels->capacity, labels->n + 1, sizeof(memoi_label))) return 0;
-        labels->pool = (memoi_label*)pool;
-        labels->pool[labels->n++] = labels->fresh[k];
-        least = labels->fresh[k].kept_bytes;
+    memoi_degrees_path_sum(search, time_s, extra);
+}
+
+/* Finds price and bound of a range. */
+MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range* range) {
+    const memo_degrees_problem* problem = search->problem;
+    int64_t limit = search->limits[range->high], fit, over, extra;
+    double over_s, time_s;
+    int32_t i;
+    int k;
+    range->room = problem->memory_bytes
+                      ? problem->memory_bytes - search->limits[range->low] - search->least
+                      : INT64_MAX;
+    range->price_s = 0;
+    range->bound_s = INFINITY;
+    range->n_labels = 256;
+
+    /* If any path is in the room, that of least memory is. */
+    for (i = 0; i < problem->n_blocks; i++) {
+        search->path[i] = memoi_degrees_smallest(problem, i, limit);
+        if (search->path[i] < 0) return;
     }
-    labels->ends[(int64_t)i * problem->n_degrees + q] = labels->n;
+    memoi_degrees_path_sum(search, &range->fit_s, &fit);
+    if (fit > range->room) return;
+    memoi_degrees_take(search);
+
+    /* The fastest path of all. */
+    memoi_degrees_walk(search, 0, limit, &over_s, &over);
+    memoi_degrees_take(search);
+    range->bound_s = over_s;
+    if (over <= range->room) {
+        range->fit_s = over_s;
+        return;
+    }
+
+    /* At the price where both cost the same, a cheaper path replaces one of them. */
+    for (k = 0; k < 100 && !memoi_degrees_is_late(search); k++) {
+        double price_s = (range->fit_s - over_s) / (double)(over - fit), cost_s, bound_s;
+        memoi_degrees_walk(search, price_s, limit, &time_s, &extra);
+        memoi_degrees_take(search);
+        cost_s = time_s + price_s * (double)extra;
+        bound_s = cost_s - price_s * (double)range->room;
+        if (bound_s > range->bound_s) {
+            range->bound_s = bound_s;
+            range->price_s = price_s;
+        }
+        if (cost_s >= (over_s + price_s * (double)over) * (1 - 1e-12)) break;
+        if (extra <= range->room) {
+            range->fit_s = time_s;
+            fit = extra;
+        } else {
+            over_s = time_s;
+            over = extra;
+        }
+    }
+}
+
+/* ---- 6 degrees: labels --------------------------------------------------------------------------
+ * Knows: a range and its price.  Exact unless labels are left out.
+ *
+ * A label is a partial plan up to some block and degree.  It is dropped if another needs no more
+ * time and bytes, if the blocks to come do not fit behind it, or if with them, by the price, it
+ * takes no less than the best plan. */
+
+MEMOI int memoi_double_compare(const void* left, const void* right) {
+    double a = *(const double*)left, b = *(const double*)right;
+    return (a > b) - (a < b);
+}
+
+/* Labels of block i at degree q: those of the block before in order of their time, from the heads
+ * of its lists.  0: no host memory. */
+MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_range* range,
+                              int32_t i, int32_t q) {
+    memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
+    int32_t d = search->problem->n_degrees, p;
+    int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
+    double edge_s[MEMO_DEGREES_MAX], time_s[MEMO_DEGREES_MAX];
+
+    /* The heads. */
+    for (p = 0; p < d; p++) {
+        head[p] = p > 0 ? from->ends[p - 1] : 0;
+        edge_s[p] = i > 0 ? search->edge_s[((int64_t)(i - 1) * d + p) * d + q] : 0;
+        time_s[p] = head[p] < from->ends[p] ? from->at[head[p]].time_s + edge_s[p] : INFINITY;
+    }
+
+    /* The fastest head makes a label; fewer bytes than all before it have room. */
+    for (;;) {
+        memoi_label label;
+        void* labels = to->at;
+        int32_t first = 0;
+        for (p = 1; p < d; p++)
+            if (time_s[p] < time_s[first]) first = p;
+        if (time_s[first] == INFINITY) return 1;
+        label.time_s = time_s[first] + search->node_s[at];
+        label.extra = from->at[head[first]].extra + search->extra[at];
+        label.bound_s = label.time_s + search->rest_s[at] +
+                        range->price_s * (double)(label.extra - range->room);
+        label.trail = (from->first + head[first]) * MEMO_DEGREES_MAX + q;
+        time_s[first] = ++head[first] < from->ends[first]
+                            ? from->at[head[first]].time_s + edge_s[first]
+                            : INFINITY;
+        if (label.extra >= least || label.extra > range->room - search->rest[i + 1] ||
+            memoi_degrees_is_closed(search, label.bound_s))
+            continue;
+        least = label.extra;
+        if (!memoi_reserve(&labels, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
+        to->at = (memoi_label*)labels;
+        to->at[to->ends[q]++] = label;
+    }
+}
+
+/* Leaves out all labels but the n of least bound.  *left_out_s: the least bound left out so far. */
+MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, double* left_out_s) {
+    int64_t n_all = labels->ends[n_degrees - 1], n_kept = 0, k;
+    double *bounds, limit_s;
+    int32_t q;
+    if (n_all <= n) return 1;
+    bounds = (double*)memoi_calloc(n_all, sizeof(double));
+    if (!bounds) return 0;
+    for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
+    qsort(bounds, (size_t)n_all, sizeof(double), memoi_double_compare);
+    limit_s = bounds[n];
+    MEMO_FREE(bounds);
+    if (limit_s < *left_out_s) *left_out_s = limit_s;
+    for (q = 0, k = 0; q < n_degrees; q++) {
+        for (; k < labels->ends[q]; k++)
+            if (labels->at[k].bound_s < limit_s) labels->at[n_kept++] = labels->at[k];
+        labels->ends[q] = n_kept;
+    }
     return 1;
 }
 
-/* The best plan of blocks that run in runtime_bytes and keep no more than room_bytes; *cost_s is
- * INFINITY where there is none, or no time. */
-MEMOI memo_status memoi_labels_run(memoi_labels* labels, int64_t runtime_bytes, int64_t room_bytes,
-                                   double* cost_s, memo_error* error) {
-    const memo_degrees_problem* problem = labels->problem;
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
-    int64_t k;
-    *cost_s = INFINITY;
-    labels->rest_bytes[n] = 0;
+/* All labels of block i, and their trails.  0: no host memory. */
+MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degrees_range* range,
+                                int32_t i, double* left_out_s) {
+    memoi_labels* labels = &search->labels[i % 2];
+    int32_t d = search->problem->n_degrees, q;
+    int64_t n, k;
+    void* trails = search->trails;
+    for (q = 0; q < d; q++) {
+        labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
+        if (memoi_degree_cost(search->problem, i, q)->runtime_bytes <=
+                search->limits[range->high] &&
+            !memoi_labels_extend(search, range, i, q))
+            return 0;
+    }
+    if (!memoi_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
+    n = labels->ends[d - 1];
+    if (!memoi_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
+        return 0;
+    search->trails = (int64_t*)trails;
+    labels->first = search->n_trails;
+    for (k = 0; k < n; k++) search->trails[search->n_trails++] = labels->at[k].trail;
+    return 1;
+}
+
+/* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
+ * the best plan but does not fit. */
+MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range,
+                                    memo_error* error) {
+    const memo_degrees_problem* problem = search->problem;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i;
+    memoi_labels* last = &search->labels[(n - 1) % 2];
+    double bound_s = INFINITY, time_s;
+    int64_t extra, best = 0, k;
+
+    /* What the blocks behind each need. */
     for (i = n - 1; i >= 0; i--) {
-        q = memoi_degrees_smallest(problem, i, runtime_bytes);
-        if (q < 0) return MEMO_STATUS_OK;
-        labels->rest_bytes[i] = labels->rest_bytes[i + 1] + memoi_degrees_kept(problem, i, q);
+        int32_t q = memoi_degrees_smallest(problem, i, search->limits[range->high]);
+        search->rest[i] = search->rest[i + 1] + search->extra[(int64_t)i * d + q];
     }
-    if (labels->rest_bytes[0] > room_bytes) return MEMO_STATUS_OK;
-    labels->n = 0;
-    for (i = 0; i < n; i++)
-        for (q = 0; q < d; q++) {
-            labels->ends[(int64_t)i * d + q] = labels->n;
-            if (memoi_degree_cost(problem, i, q)->runtime_bytes > runtime_bytes) continue;
-            if (memoi_plan_clock() > labels->deadline) {
-                labels->is_cut = 1;
-                return MEMO_STATUS_OK;
-            }
-            if (!memoi_labels_extend(labels, i, q, room_bytes))
-                return memoi_no_memory(error, "the plan of degrees");
+    memoi_degrees_walk(search, range->price_s, search->limits[range->high], &time_s, &extra);
+
+    /* Block after block, from one label before the first. */
+    search->n_trails = 0;
+    memset(search->labels[1].at, 0, sizeof(memoi_label));
+    for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
+    for (i = 0; i < n; i++) {
+        if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
+        if (!memoi_labels_of_block(search, range, i, &bound_s))
+            return memoi_no_memory(error, "the plan of degrees");
+    }
+
+    /* The fastest, and the bound of those left out. */
+    range->n_labels *= 4;
+    for (k = 1; k < last->ends[d - 1]; k++)
+        if (last->at[k].time_s < last->at[best].time_s) best = k;
+    if (last->ends[d - 1] > 0) {
+        time_s = last->at[best].time_s;
+        if (time_s < bound_s) bound_s = time_s;
+        for (i = n - 1, k = last->first + best; i >= 0; i--) {
+            search->path[i] = (int32_t)(search->trails[k] % MEMO_DEGREES_MAX);
+            k = search->trails[k] / MEMO_DEGREES_MAX;
         }
-    for (k = n > 1 ? labels->ends[(int64_t)(n - 1) * d - 1] : 0; k < labels->n; k++) {
-        int64_t at = k;
-        if (labels->pool[k].cost_s >= *cost_s) continue;
-        *cost_s = labels->pool[k].cost_s;
-        for (i = n - 1; i >= 0; i--, at = labels->pool[at].previous)
-            labels->found[i] = labels->pool[at].degree;
+        memoi_degrees_take(search);
+        if (!memoi_degrees_is_closed(search, time_s)) range->n_labels = 0;
     }
+    if (bound_s > range->bound_s) range->bound_s = bound_s;
     return MEMO_STATUS_OK;
 }
 
-/* Plans whose largest runtime is one of limits[low .. high].  With the room that the smallest
- * leaves, and blocks that the largest allows, there are these plans and more: where the best of
- * those is no better than what is known, or fits, it answers for all; else the limits are halved.
- */
-MEMOI memo_status memoi_labels_search(memoi_labels* labels, int64_t low, int64_t high,
-                                      int32_t* indices, double* step_s, memo_error* error) {
-    const memo_degrees_problem* problem = labels->problem;
-    int64_t middle = low + (high - low) / 2, memory_bytes;
-    double cost_s;
-    memo_status status = memoi_labels_run(
-        labels, labels->limits[high],
-        problem->memory_bytes ? problem->memory_bytes - labels->limits[low] : INT64_MAX, &cost_s,
-        error);
-    if (status || cost_s >= *step_s) return status;
-    memoi_degrees_sum(problem, labels->found, &cost_s, &memory_bytes);
-    if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
-        if (cost_s >= *step_s) return MEMO_STATUS_OK;
-        *step_s = cost_s;
-        memcpy(indices, labels->found, (size_t)problem->n_blocks * sizeof *indices);
-        return MEMO_STATUS_OK;
+/* ---- 6 degrees: solve ---------------------------------------------------------------------------
+ * Knows: which range to look into next.  Does not plan. */
+
+MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
+                                           double bound_s, memo_error* error) {
+    memoi_degrees_range* range;
+    void* ranges = search->ranges;
+    if (!memoi_reserve(&ranges, &search->range_capacity, search->n_ranges + 1, sizeof *range))
+        return memoi_no_memory(error, "the plan of degrees");
+    search->ranges = (memoi_degrees_range*)ranges;
+    range = &search->ranges[search->n_ranges++];
+    range->low = low;
+    range->high = high;
+    memoi_degrees_price(search, range);
+    if (range->bound_s < bound_s) range->bound_s = bound_s;
+    return MEMO_STATUS_OK;
+}
+
+/* Improves the plan until none is faster, or time or labels run out; the range of least bound is
+ * next.  It is halved if its width costs more than its paths differ, for labels cannot help it. */
+MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lower_bound_s,
+                                        memo_error* error) {
+    memo_status status = memoi_degrees_open_range(search, 0, search->n_limits - 1, 0, error);
+    while (!status) {
+        memoi_degrees_range range;
+        int64_t k, next = 0;
+        for (k = 1; k < search->n_ranges; k++)
+            if (search->ranges[k].bound_s < search->ranges[next].bound_s) next = k;
+        range = search->ranges[next];
+        *lower_bound_s = search->step_s;
+        if (memoi_degrees_is_closed(search, range.bound_s)) break;
+        *lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
+        if (memoi_degrees_is_late(search) ||
+            range.n_labels > MEMOI_DEGREES_TRAILS / search->problem->n_blocks)
+            break;
+        if (range.low < range.high &&
+            (range.price_s == 0 || range.n_labels == 0 ||
+             range.price_s * (double)(search->limits[range.high] - search->limits[range.low]) >=
+                 range.fit_s - range.bound_s)) {
+            int64_t middle = range.low + (range.high - range.low) / 2;
+            search->ranges[next] = search->ranges[--search->n_ranges];
+            status = memoi_degrees_open_range(search, range.low, middle, range.bound_s, error);
+            if (!status)
+                status =
+                    memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s, error);
+        } else {
+            status = memoi_labels_pass(search, &range, error);
+            search->ranges[next] = range;
+        }
     }
-    if (low == high) return MEMO_STATUS_OK;
-    status = memoi_labels_search(labels, middle + 1, high, indices, step_s, error);
-    return status ? status : memoi_labels_search(labels, low, middle, indices, step_s, error);
+    return status;
 }
 
 MEMOI int memoi_int64_compare(const void* left, const void* right) {
@@ -7582,306 +7831,101 @@ MEMOI int memoi_int64_compare(const void* left, const void* right) {
     return (a > b) - (a < b);
 }
 
-/* Betters the plan in indices, of *step_s. */
-MEMOI memo_status memoi_labels_solve(const memo_degrees_problem* problem, double deadline,
-                                     int32_t* indices, double* step_s, int* is_optimal,
-                                     memo_error* error) {
-    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, n_limits = 0, k;
-    memoi_labels labels;
-    memo_status status;
-    memset(&labels, 0, sizeof labels);
-    labels.problem = problem;
-    labels.deadline = deadline;
-    labels.limits = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    labels.ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    labels.rest_bytes = (int64_t*)memoi_calloc((int64_t)problem->n_blocks + 1, sizeof(int64_t));
-    labels.found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    if (labels.limits && labels.ends && labels.rest_bytes && labels.found) {
-        for (k = 0; k < n; k++) labels.limits[k] = problem->costs[k].runtime_bytes;
-        qsort(labels.limits, (size_t)n, sizeof(int64_t), memoi_int64_compare);
-        for (k = 0; k < n; k++)
-            if (k == 0 || labels.limits[k] != labels.limits[k - 1])
-                labels.limits[n_limits++] = labels.limits[k];
-        status = memoi_labels_search(&labels, 0, n_limits - 1, indices, step_s, error);
-    } else {
-        status = memoi_no_memory(error, "the plan of degrees");
+/* Tables of the costs.  0: no host memory. */
+MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
+    const memo_degrees_problem* problem = search->problem;
+    int64_t n = problem->n_blocks, d = problem->n_degrees, i, k;
+    int32_t p, q;
+
+    /* All that has a known size, and room for the label before the first block. */
+    void* label = memoi_calloc(1, sizeof(memoi_label));
+    search->labels[1].at = (memoi_label*)label;
+    search->labels[1].capacity = 1;
+    search->node_s = (double*)memoi_calloc(n * d, sizeof(double));
+    search->edge_s = (double*)memoi_calloc(n * d * d, sizeof(double));
+    search->extra = (int64_t*)memoi_calloc(n * d, sizeof(int64_t));
+    search->limits = (int64_t*)memoi_calloc(n * d, sizeof(int64_t));
+    search->rest_s = (double*)memoi_calloc(n * d, sizeof(double));
+    search->rest = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    search->path = (int32_t*)memoi_calloc(n, sizeof(int32_t));
+    if (!label || !search->node_s || !search->edge_s || !search->extra || !search->limits ||
+        !search->rest_s || !search->rest || !search->path)
+        return 0;
+
+    /* Times and bytes. */
+    for (i = 0; i < n; i++) {
+        int32_t block = (int32_t)i, smallest = memoi_degrees_smallest(problem, block, INT64_MAX);
+        int64_t least = memoi_degrees_kept(problem, block, smallest);
+        search->least += least;
+        for (p = 0; p < d; p++) {
+            search->node_s[i * d + p] = memoi_degrees_node_s(problem, block, p);
+            search->extra[i * d + p] = memoi_degrees_kept(problem, block, p) - least;
+            for (q = 0; q < d && i + 1 < n; q++)
+                search->edge_s[(i * d + p) * d + q] = memoi_degrees_edge_s(problem, block, p, q);
+        }
     }
-    *is_optimal = !labels.is_cut;
-    MEMO_FREE(labels.limits);
-    MEMO_FREE(labels.ends);
-    MEMO_FREE(labels.rest_bytes);
-    MEMO_FREE(labels.found);
-    MEMO_FREE(labels.pool);
-    MEMO_FREE(labels.fresh);
-    return status;
-}
 
-/* ---- 6 degrees: the integer program -------------------------------------------------------------
- * Knows: the paper's variables, and lp_solve.
- *
- * s_ip (binary): block i has degree p.  e_ipq >= 0: so has i, and i+1 has degree q; the rows make
- * it whole where s is. rho: the largest runtime.  Time counts in the plan's own unit, memory in
- * shares of the device. */
-
-#ifdef MEMO_LP_SOLVE
-
-typedef struct memoi_degrees_mip {
-    const memo_degrees_problem* problem;
-    lprec* lp;
-    double unit_s;
-    int first_count, n_counts; /* columns behind rho */
-    int* column;               /* of a row being built */
-    double* value;
-    int n;
-} memoi_degrees_mip;
-
-MEMOI int memoi_degrees_s(const memo_degrees_problem* problem, int32_t i, int32_t p) {
-    return i * problem->n_degrees + p + 1;
-}
-MEMOI int memoi_degrees_e(const memo_degrees_problem* problem, int32_t i, int32_t p, int32_t q) {
-    return (problem->n_blocks + i * problem->n_degrees + p) * problem->n_degrees + q + 1;
-}
-
-MEMOI void memoi_degrees_put(memoi_degrees_mip* mip, int column, double value) {
-    mip->column[mip->n] = column;
-    mip->value[mip->n++] = value;
-}
-MEMOI int memoi_degrees_row(memoi_degrees_mip* mip, int kind, double right) {
-    int ok = add_constraintex(mip->lp, mip->n, mip->value, mip->column, kind, right);
-    mip->n = 0;
-    return ok;
-}
-
-/* Do two blocks hold the same, whatever the degree? */
-MEMOI int memoi_degrees_alike(const memo_degrees_problem* problem, int32_t i, int32_t j) {
-    int32_t p;
-    for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degrees_kept(problem, i, p) != memoi_degrees_kept(problem, j, p)) return 0;
+    /* Each runtime once. */
+    for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
+    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memoi_int64_compare);
+    for (k = 0; k < n * d; k++)
+        if (k == 0 || search->limits[k] != search->limits[search->n_limits - 1])
+            search->limits[search->n_limits++] = search->limits[k];
     return 1;
 }
 
-/* Blocks that hold the same are interchangeable in the memory row, and branching on one after the
- * other tries all ways to choose among them.  How many of them have a degree decides the memory,
- * and is branched on first. */
-MEMOI int memoi_degrees_count_rows(memoi_degrees_mip* mip) {
-    const memo_degrees_problem* problem = mip->problem;
-    int32_t i, j, p;
-    int ok = 1, count = mip->first_count;
-    for (i = 0; i < problem->n_blocks; i++) {
-        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
-        }
-        if (j < i) continue; /* counted with j */
-        for (p = 0; p < problem->n_degrees; p++) {
-            for (j = i; j < problem->n_blocks; j++)
-                if (memoi_degrees_alike(problem, i, j))
-                    memoi_degrees_put(mip, memoi_degrees_s(problem, j, p), 1);
-            memoi_degrees_put(mip, count++, -1);
-            ok &= memoi_degrees_row(mip, EQ, 0);
-        }
-    }
-    return ok;
+MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
+    MEMO_FREE(search->node_s);
+    MEMO_FREE(search->edge_s);
+    MEMO_FREE(search->extra);
+    MEMO_FREE(search->limits);
+    MEMO_FREE(search->rest_s);
+    MEMO_FREE(search->rest);
+    MEMO_FREE(search->path);
+    MEMO_FREE(search->ranges);
+    MEMO_FREE(search->labels[0].at);
+    MEMO_FREE(search->labels[1].at);
+    MEMO_FREE(search->trails);
 }
 
-/* Columns for that: degrees times kinds of blocks; none where there are too many kinds to help. */
-MEMOI int memoi_degrees_count_columns(const memo_degrees_problem* problem) {
-    int32_t i, j, n_kinds = 0;
-    if (!problem->memory_bytes) return 0;
-    for (i = 0; i < problem->n_blocks; i++) {
-        for (j = 0; j < i && !memoi_degrees_alike(problem, i, j); j++) {
-        }
-        n_kinds += j == i;
-        if (n_kinds > 8) return 0;
-    }
-    return n_kinds * problem->n_degrees;
-}
-
-MEMOI int memoi_degrees_build(memoi_degrees_mip* mip, int n_columns) {
-    const memo_degrees_problem* problem = mip->problem;
-    lprec* lp = mip->lp;
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
-    int ok = 1, k;
-    set_verbose(lp, 0);
-    set_minim(lp);
-    for (i = 0; i < n; i++)
-        for (p = 0; p < d; p++) {
-            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
-                              memoi_degrees_node_s(problem, i, p) / mip->unit_s);
-            for (q = 0; q < d && i + 1 < n; q++)
-                memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q),
-                                  memoi_degrees_edge_s(problem, i, p, q) / mip->unit_s);
-        }
-    ok &= set_obj_fnex(lp, mip->n, mip->value, mip->column);
-    mip->n = 0;
-    set_add_rowmode(lp, TRUE);
-    for (i = 0; i < n; i++) {
-        for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), 1);
-        ok &= memoi_degrees_row(mip, EQ, 1);
-        if (i + 1 == n) break;
-        for (p = 0; p < d; p++) {
-            for (q = 0; q < d; q++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
-            memoi_degrees_put(mip, memoi_degrees_s(problem, i, p), -1);
-            ok &= memoi_degrees_row(mip, EQ, 0);
-        }
-        for (q = 0; q < d; q++) {
-            for (p = 0; p < d; p++) memoi_degrees_put(mip, memoi_degrees_e(problem, i, p, q), 1);
-            memoi_degrees_put(mip, memoi_degrees_s(problem, i + 1, q), -1);
-            ok &= memoi_degrees_row(mip, EQ, 0);
-        }
-    }
-    if (problem->memory_bytes) {
-        double memory = (double)problem->memory_bytes;
-        for (i = 0; i < n; i++)
-            for (p = 0; p < d; p++)
-                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
-                                  (double)memoi_degrees_kept(problem, i, p) / memory);
-        memoi_degrees_put(mip, n_columns, 1);
-        ok &= memoi_degrees_row(mip, LE, 1);
-        for (i = 0; i < n; i++) {
-            for (p = 0; p < d; p++)
-                memoi_degrees_put(mip, memoi_degrees_s(problem, i, p),
-                                  -(double)memoi_degree_cost(problem, i, p)->runtime_bytes /
-                                      memory);
-            memoi_degrees_put(mip, n_columns, 1);
-            ok &= memoi_degrees_row(mip, GE, 0);
-        }
-        if (mip->n_counts) ok &= memoi_degrees_count_rows(mip);
-    }
-    set_add_rowmode(lp, FALSE);
-    for (i = 0; i < n; i++)
-        for (p = 0; p < d; p++) ok &= set_binary(lp, memoi_degrees_s(problem, i, p), TRUE);
-    for (k = 0; k < mip->n_counts; k++) ok &= set_int(lp, mip->first_count + k, TRUE);
-    if (mip->n_counts) {
-        int n_all = mip->first_count + mip->n_counts - 1;
-        for (k = 0; k < n_all; k++) mip->value[k] = k + 1 >= mip->first_count ? 1 : 2 + k;
-        ok &= set_var_weights(lp, mip->value);
-        set_bb_rule(lp, NODE_FIRSTSELECT);
-        set_bb_floorfirst(lp, BRANCH_CEILING);
-    }
-    return ok;
-}
-
-/* Betters the plan in indices, of *step_s, which bounds the search: where nodes of the tree differ
- * by little, nearly all time goes into those that a good bound never opens.  is_optimal: it is
- * known that none is better; the search ends with the first as good.  *is_solved: lp_solve has a
- * plan as good as that in indices, and none is better. */
-MEMOI memo_status memoi_degrees_mip_solve(const memo_degrees_problem* problem, double time_limit_s,
-                                          int is_optimal, int32_t* indices, double* step_s,
-                                          int* is_solved, memo_error* error) {
-    int n_columns = memoi_degrees_e(problem, problem->n_blocks - 1, 0, 0), n_all, result;
-    int32_t i, p;
-    int64_t memory_bytes;
-    double found_s;
-    memo_status status = MEMO_STATUS_OK;
-    double* columns;
-    int32_t* found = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    memoi_degrees_mip mip;
-    memset(&mip, 0, sizeof mip);
-    mip.problem = problem;
-    mip.first_count = n_columns + 1;
-    mip.n_counts = memoi_degrees_count_columns(problem);
-    n_all = n_columns + mip.n_counts;
-    mip.lp = make_lp(0, n_all);
-    mip.column = (int*)memoi_calloc(n_all + 1, sizeof(int));
-    mip.value = (double*)memoi_calloc(n_all + 1, sizeof(double));
-    columns = (double*)memoi_calloc(n_all, sizeof(double));
-    mip.unit_s = *step_s > 0 ? *step_s / 1000 : 1;
-    *is_solved = 0;
-    if (!mip.lp || !mip.column || !mip.value || !columns || !found ||
-        !memoi_degrees_build(&mip, n_columns)) {
-        status = memoi_no_memory(error, "lp_solve");
-    } else {
-        set_timeout(mip.lp, (long)ceil(time_limit_s));
-        set_mip_gap(mip.lp, TRUE, 0);
-        set_mip_gap(mip.lp, FALSE, 0);
-        /* 1e-7 of it apart, beyond the tolerances: the plan itself must be found too. */
-        set_obj_bound(mip.lp, *step_s / mip.unit_s + 1e-4);
-        if (is_optimal) set_break_at_value(mip.lp, *step_s / mip.unit_s + 1e-6);
-        result = solve(mip.lp);
-        if ((result == OPTIMAL || result == PRESOLVED || result == SUBOPTIMAL) &&
-            get_variables(mip.lp, columns)) {
-            for (i = 0; i < problem->n_blocks; i++)
-                for (found[i] = 0, p = 1; p < problem->n_degrees; p++)
-                    if (columns[memoi_degrees_s(problem, i, p) - 1] >
-                        columns[memoi_degrees_s(problem, i, found[i]) - 1])
-                        found[i] = p;
-            memoi_degrees_sum(problem, found, &found_s, &memory_bytes);
-            /* Numbers that only just fit the limit: lp_solve's tolerances are wider than a byte. */
-            if (!problem->memory_bytes || memory_bytes <= problem->memory_bytes) {
-                *is_solved =
-                    (is_optimal || result != SUBOPTIMAL) && found_s <= *step_s * (1 + 1e-9);
-                if (found_s < *step_s) {
-                    *step_s = found_s;
-                    memcpy(indices, found, (size_t)problem->n_blocks * sizeof *found);
-                }
-            }
-        }
-    }
-    MEMO_FREE(mip.column);
-    MEMO_FREE(mip.value);
-    MEMO_FREE(columns);
-    MEMO_FREE(found);
-    if (mip.lp) delete_lp(mip.lp);
-    return status;
-}
-
-#endif
-
-/* ---- 6 degrees: solve ---------------------------------------------------------------------------
- * Knows: the two engines.  Does not plan. */
-
-/* Each step betters the plan of the one before: least memory, labels, the integer program. */
-MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, memo_degrees_engine engine,
-                                    double time_limit_s, memo_degrees_plan* plan, int32_t* indices,
-                                    memo_error* error) {
+/* From the plan of least memory. */
+MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
+                                    memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
     double begin_s = memoi_plan_clock();
     int64_t least;
-    int is_optimal = 0, may_go_on = 0;
     int32_t i;
+    memoi_degrees_search search;
     memo_status status = memoi_degrees_least(problem, indices, &least, error);
     if (status) return status;
     if (problem->memory_bytes && least > problem->memory_bytes)
         return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                               "no plan fits %lld bytes: the smallest needs %lld",
                               (long long)problem->memory_bytes, (long long)least);
+    memset(&search, 0, sizeof search);
+    search.problem = problem;
+    search.deadline_s = begin_s + time_limit_s;
+    search.indices = indices;
+    memoi_degrees_sum(problem, indices, &search.step_s, &plan->memory_bytes);
+    status = memoi_degrees_search_create(&search)
+                 ? memoi_degrees_improve(&search, &plan->lower_bound_s, error)
+                 : memoi_no_memory(error, "the plan of degrees");
+    memoi_degrees_search_clear(&search);
     memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
-    snprintf(plan->engine, sizeof plan->engine, "labels");
-#ifdef MEMO_LP_SOLVE
-    may_go_on = engine != MEMO_DEGREES_ENGINE_LABELS;
-#else
-    if (engine == MEMO_DEGREES_ENGINE_MIP)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "built without lp_solve: define MEMO_LP_SOLVE and link "
-                              "-llpsolve55, or use labels");
-#endif
-    status = memoi_labels_solve(problem, begin_s + time_limit_s / (may_go_on ? 2 : 1), indices,
-                                &plan->step_s, &is_optimal, error);
-#ifdef MEMO_LP_SOLVE
-    if (!status && may_go_on && (engine == MEMO_DEGREES_ENGINE_MIP || !is_optimal)) {
-        double left_s = begin_s + time_limit_s - memoi_plan_clock(), labels_s = plan->step_s;
-        int is_solved;
-        status = memoi_degrees_mip_solve(problem, left_s > 0 ? left_s : 1, is_optimal, indices,
-                                         &plan->step_s, &is_solved, error);
-        if (is_solved || plan->step_s < labels_s)
-            snprintf(plan->engine, sizeof plan->engine, "mip");
-        is_optimal |= is_solved;
-    }
-#endif
+    plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
     plan->solve_s = memoi_plan_clock() - begin_s;
-    plan->proof = is_optimal ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
-    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
     for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
     return status;
 }
 
-memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees_engine engine,
-                               double time_limit_s, memo_degrees_plan** plan, memo_error* error) {
+memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
+                               memo_degrees_plan** plan, memo_error* error) {
     memo_degrees_plan* made;
     int32_t* indices;
     memo_status status = memoi_degrees_check(problem, error);
     *plan = NULL;
     if (!status && !(time_limit_s >= 0 && time_limit_s <= 1e6))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a time limit of %g s; 0 to 1e6 would work", time_limit_s);
+                                "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
     if (status) return status;
     made = (memo_degrees_plan*)memoi_calloc(1, sizeof *made);
     if (made) made->degrees = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
@@ -7891,8 +7935,8 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, memo_degrees
     }
     made->n_blocks = problem->n_blocks;
     indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    status = indices ? memoi_degrees_run(problem, engine, time_limit_s > 0 ? time_limit_s : 10,
-                                         made, indices, error)
+    status = indices ? memoi_degrees_run(problem, time_limit_s > 0 ? time_limit_s : 10, made,
+                                         indices, error)
                      : memoi_no_memory(error, "the plan of degrees");
     MEMO_FREE(indices);
     if (status) {

@@ -296,7 +296,7 @@ static inline oases_plan oases_plan_solve(const oases_plan_problem* problem) {
     oases_plan best;
     int i;
     memset(&best, 0, sizeof best);
-    if (memo_degrees_solve(&degrees, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, NULL)) return best;
+    if (memo_degrees_solve(&degrees, 0, &plan, NULL)) return best;
     best.is_feasible = 1;
     best.cost_s = plan->step_s;
     best.memory_bytes = (double)plan->memory_bytes;

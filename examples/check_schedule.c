@@ -9,7 +9,7 @@
  * Try:     build/examples/check_schedule tests/races/torchtune-1867.faulty.schedule --svg race.svg */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#include "same_file.h"
+#include "tool_files.h"
 
 typedef struct options {
     const char *file, *svg, *chrome; /* NULL: not asked for */
@@ -33,7 +33,21 @@ static void print_help(void) {
          "exit: 0 no race, 1 a race, 2 bad input");
 }
 
-/* 0, or the exit status; -1 asks for help. */
+static int check_files(const options* o) {
+    tool_file files[3];
+    memo_error error;
+    memset(files, 0, sizeof files);
+    files[0].option = "FILE";
+    files[0].path = o->file;
+    files[1].option = "--svg";
+    files[1].path = o->svg;
+    files[2].option = "--chrome";
+    files[2].path = o->chrome;
+    files[1].is_output = files[2].is_output = 1;
+    return tool_check_files(files, 3, &error) ? refuse(error.message, NULL) : 0;
+}
+
+/* 0, or the exit status; -1 for help. */
 static int parse_options(int argc, char** argv, options* o) {
     int i;
     memset(o, 0, sizeof *o);
@@ -42,7 +56,7 @@ static int parse_options(int argc, char** argv, options* o) {
         int is_svg = !strcmp(name, "--svg");
         if (!strcmp(name, "--help") || !strcmp(name, "-h")) return -1;
         if (is_svg || !strcmp(name, "--chrome")) {
-            if (++i == argc) return refuse("no value behind", name);
+            if (++i == argc || !strncmp(argv[i], "--", 2)) return refuse("no value behind", name);
             *(is_svg ? &o->svg : &o->chrome) = argv[i];
         } else if (name[0] == '-' && name[1]) {
             return refuse("unknown option", name);
@@ -53,13 +67,7 @@ static int parse_options(int argc, char** argv, options* o) {
         }
     }
     if (!o->file) return refuse("no FILE", NULL);
-    if (o->svg && is_same_file(o->svg, o->file))
-        return refuse("an output would replace FILE:", o->svg);
-    if (o->chrome && is_same_file(o->chrome, o->file))
-        return refuse("an output would replace FILE:", o->chrome);
-    if (o->svg && o->chrome && is_same_file(o->svg, o->chrome))
-        return refuse("two outputs go to", o->svg);
-    return 0;
+    return check_files(o);
 }
 
 static void print_waits(const memo_schedule* schedule, const char* what, const int64_t* waits,
@@ -121,18 +129,21 @@ int main(int argc, char** argv) {
     options o;
     memo_error error;
     memo_status status;
-    int result = parse_options(argc, argv, &o);
+    int result;
+    tool_keep_standard_streams();
+    result = parse_options(argc, argv, &o);
     if (result < 0) {
         print_help();
-        return 0;
+        if (!tool_flush(&error)) return 0;
+        fprintf(stderr, "check_schedule: %s\n", error.message);
+        return 2;
     }
     if (result) return result;
     status = memo_schedule_read(o.file, &schedule, &error);
     if (!status) status = memo_schedule_check(schedule, &check, &error);
     if (!status) {
         print_check(schedule, check);
-        if (fflush(stdout) || ferror(stdout))
-            status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
+        status = tool_flush(&error);
     }
     if (!status && (o.svg || o.chrome)) status = draw(&o, schedule, check, &error);
     if (status) fprintf(stderr, "check_schedule: %s\n", error.message);

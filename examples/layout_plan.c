@@ -6,11 +6,13 @@
  * first, with predicted memory, bytes sent inside and between nodes, step time and MFU.
  *
  * Build:   cc -std=c99 -O2 -I. examples/layout_plan.c -o layout_plan -lpthread -lm
- * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K
+ * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K --cluster h100
  *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+
+#include "tool_files.h"
 
 #define GIB 1073741824.0
 
@@ -21,7 +23,7 @@ typedef struct numbers {
     double layers, hidden, ffn, ffn_matrices, heads, kv_heads, head_size, vocabulary;
     double sequence, batch, micro_batch;
     double gpus, per_node, memory, flops, gemm, attention_forward, attention_backward, link, nic;
-    double latency, memory_bandwidth, host_memory, host_link;
+    double latency, memory_bandwidth, host_memory, host_link, shared_bus;
     double zero, max_pipeline, top;
 } numbers;
 
@@ -46,6 +48,28 @@ static const preset presets[] = {{"llama2-7b", 32, 4096, 11008, 3, 32, 32, 32000
                                  {"gpt-65b", 80, 8192, 32768, 2, 64, 64, 50257}};
 enum { N_PRESETS = sizeof presets / sizeof *presets };
 
+/* A GPU and its node; every figure has its option.
+ *
+ * TFLOPS and memory: NVIDIA's data sheets of A100 (A800 is alike), H100, H200 and HGX B200, and the
+ * GA102 white paper, dense bf16; the memory of H200 is what the CUDA runtime reports.
+ * Bandwidths, each way: what collectives and kernels reach is taken as 0.75 of those data sheets.
+ *   inside a node   NVLink 200 (A800), 300 (A100), 450 (H100, H200), 900 GB/s (B200)
+ *   between nodes   0.8 of a port for each GPU: 200 Gb/s in DGX A100, 400 Gb/s in DGX H100 to B200
+ *   memory          2039 (A800, A100), 3350, 4800, 8000 and 936 GB/s
+ *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100 share;
+ *                   for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
+ * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port, with
+ * processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes. */
+typedef struct cluster_preset {
+    const char* name;
+    double per_node, memory, flops, link, nic, memory_bandwidth, host_link, shared_bus;
+} cluster_preset;
+static const cluster_preset clusters[] = {
+    {"a800", 8, 80, 312, 150, 20, 1500, 10, 0},   {"a100", 8, 80, 312, 225, 20, 1500, 12, 0},
+    {"h100", 8, 80, 989, 337, 40, 2500, 48, 0},   {"h200", 8, 139, 989, 337, 40, 3600, 48, 0},
+    {"b200", 8, 180, 2250, 675, 40, 6000, 48, 0}, {"3090-pcie", 4, 24, 71, 4, 3, 700, 12, 1}};
+enum { N_CLUSTERS = sizeof clusters / sizeof *clusters };
+
 static void print_help(FILE* out) {
     int i;
     fputs("usage: layout_plan [options]\n"
@@ -61,16 +85,24 @@ static void print_help(FILE* out) {
         "  --batch N               sequences of a step (default 1)\n"
         "  --micro-batch N         of them at a time on each replica (default 1)\n"
         "\n"
-        "  --gpus N --per-node N   (default 8, 8)\n"
-        "  --memory GIB            of a GPU (default 80)\n"
-        "  --flops TFLOPS          peak of a GPU (default 312)\n"
+        "  --gpus N                (default 8)\n"
+        "  --cluster NAME          figures for these:",
+        out);
+    for (i = 0; i < N_CLUSTERS; i++) fprintf(out, " %s", clusters[i].name);
+    fputs(
+        "\n"
+        "                          (default a800; these override it, in any order)\n"
+        "  --per-node N            GPUs of a node (a800: 8)\n"
+        "  --memory GIB            of a GPU (80)\n"
+        "  --flops TFLOPS          peak of a GPU (312)\n"
         "  --gemm E --attention-forward E --attention-backward E\n"
         "                          reached of it (default 0.75, 0.6, 0.55)\n"
-        "  --link GB/S --nic GB/S  of a GPU, each way, inside and between nodes (default 150, 20)\n"
+        "  --link GB/S --nic GB/S  of a GPU, each way, inside and between nodes (150, 20)\n"
+        "  --shared-bus 0|1        the flows of an all-to-all inside a node share one link (0)\n"
         "  --latency US            start of a collective (default 20)\n"
-        "  --memory-bandwidth GB/S of a GPU's memory, for merges of ring blocks (default 1500)\n"
+        "  --memory-bandwidth GB/S of a GPU's memory, for merges of ring blocks (1500)\n"
         "  --host-memory GIB       pinned, of a node; 0: no swapping (default 0)\n"
-        "  --host-link GB/S        of a GPU, each way (default 10)\n"
+        "  --host-link GB/S        of a GPU, each way (10)\n"
         "\n"
         "  --zero 0|1|2|3          only this stage\n"
         "  --activations keep|recompute|swap\n"
@@ -80,7 +112,9 @@ static void print_help(FILE* out) {
         "  --explain D,P,T,U,R     one layout (data, pipeline, tensor, ulysses, ring): its terms,\n"
         "                          or in words why it is illegal\n"
         "\n"
-        "exit: 0; 1 nothing fits, or the layout to explain is illegal; 2 bad input\n",
+        "exit: 0; 1 nothing fits, or the layout to explain is illegal; 2 bad input, or output "
+        "that\n"
+        "cannot be written\n",
         out);
 }
 
@@ -100,7 +134,7 @@ static int parse_number(const char* text, double* value) {
         *value *= 1024, end++;
     else if (*end == 'M')
         *value *= 1024 * 1024, end++;
-    return *end == 0 && *value >= 0 && *value < 1e15;
+    return *end == 0;
 }
 
 static int parse_layout(const char* text, memo_parallel_layout* l) {
@@ -133,60 +167,74 @@ static void take_preset(numbers* n, const preset* p) {
     n->vocabulary = p->vocabulary;
 }
 
+static void take_cluster(numbers* n, const cluster_preset* c) {
+    n->per_node = c->per_node;
+    n->memory = c->memory;
+    n->flops = c->flops;
+    n->link = c->link;
+    n->nic = c->nic;
+    n->memory_bandwidth = c->memory_bandwidth;
+    n->host_link = c->host_link;
+    n->shared_bus = c->shared_bus;
+}
+
 /* 0, or the exit status; -1 asks for help. */
 static int parse_options(int argc, char** argv, options* o, FILE* err) {
     numbers* n = &o->n;
     const struct {
         const char* name;
-        double* value;
+        double *value, low, high; /* in the option's unit */
         int is_whole;
-    } known[] = {{"--layers", &n->layers, 1},
-                 {"--hidden", &n->hidden, 1},
-                 {"--ffn", &n->ffn, 1},
-                 {"--ffn-matrices", &n->ffn_matrices, 1},
-                 {"--heads", &n->heads, 1},
-                 {"--kv-heads", &n->kv_heads, 1},
-                 {"--head-size", &n->head_size, 1},
-                 {"--vocabulary", &n->vocabulary, 1},
-                 {"--sequence", &n->sequence, 1},
-                 {"--batch", &n->batch, 1},
-                 {"--micro-batch", &n->micro_batch, 1},
-                 {"--gpus", &n->gpus, 1},
-                 {"--per-node", &n->per_node, 1},
-                 {"--memory", &n->memory, 0},
-                 {"--flops", &n->flops, 0},
-                 {"--gemm", &n->gemm, 0},
-                 {"--attention-forward", &n->attention_forward, 0},
-                 {"--attention-backward", &n->attention_backward, 0},
-                 {"--link", &n->link, 0},
-                 {"--nic", &n->nic, 0},
-                 {"--latency", &n->latency, 0},
-                 {"--memory-bandwidth", &n->memory_bandwidth, 0},
-                 {"--host-memory", &n->host_memory, 0},
-                 {"--host-link", &n->host_link, 0},
-                 {"--zero", &n->zero, 1},
-                 {"--max-pipeline", &n->max_pipeline, 1},
-                 {"--top", &n->top, 1}};
+    } known[] = {{"--layers", &n->layers, 1, 1e6, 1},
+                 {"--hidden", &n->hidden, 1, 1e8, 1},
+                 {"--ffn", &n->ffn, 0, 1e9, 1},
+                 {"--ffn-matrices", &n->ffn_matrices, 2, 3, 1},
+                 {"--heads", &n->heads, 1, 1e6, 1},
+                 {"--kv-heads", &n->kv_heads, 1, 1e6, 1},
+                 {"--head-size", &n->head_size, 0, 1e6, 1},
+                 {"--vocabulary", &n->vocabulary, 0, 1e12, 1},
+                 {"--sequence", &n->sequence, 1, 1e12, 1},
+                 {"--batch", &n->batch, 1, 1e12, 1},
+                 {"--micro-batch", &n->micro_batch, 1, 1e12, 1},
+                 {"--gpus", &n->gpus, 1, 1 << 20, 1},
+                 {"--per-node", &n->per_node, 1, 1 << 20, 1},
+                 {"--memory", &n->memory, 0.001, 1e8, 0},
+                 {"--flops", &n->flops, 0.001, 1e9, 0},
+                 {"--gemm", &n->gemm, 0.001, 1, 0},
+                 {"--attention-forward", &n->attention_forward, 0.001, 1, 0},
+                 {"--attention-backward", &n->attention_backward, 0.001, 1, 0},
+                 {"--link", &n->link, 0.001, 1e9, 0},
+                 {"--nic", &n->nic, 0.001, 1e9, 0},
+                 {"--latency", &n->latency, 0, 1e9, 0},
+                 {"--memory-bandwidth", &n->memory_bandwidth, 0.001, 1e9, 0},
+                 {"--host-memory", &n->host_memory, 0, 1e8, 0},
+                 {"--host-link", &n->host_link, 0.001, 1e9, 0},
+                 {"--shared-bus", &n->shared_bus, 0, 1, 1},
+                 {"--zero", &n->zero, 0, 3, 1},
+                 {"--max-pipeline", &n->max_pipeline, 0, 1 << 20, 1},
+                 {"--top", &n->top, 0, 1e9, 1}};
     const int n_known = (int)(sizeof known / sizeof *known);
     int i, j;
     memset(o, 0, sizeof *o);
     take_preset(n, &presets[1]);
     n->sequence = 65536;
-    n->gpus = n->per_node = 8;
-    n->memory = 80;
-    n->flops = 312;
-    n->link = 150;
-    n->nic = n->latency = n->top = 20;
-    n->memory_bandwidth = 1500;
-    n->host_link = 10;
+    n->gpus = 8;
+    take_cluster(n, &clusters[0]);
+    n->latency = n->top = 20;
     n->batch = n->micro_batch = 1;
     o->activations = -1;
-    /* The preset first, so that the order of the options says nothing. */
+    /* The presets first, so that the order of the options says nothing. */
     for (i = 1; i + 1 < argc; i++) {
-        if (strcmp(argv[i], "--model")) continue;
-        for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
-        if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
-        take_preset(n, &presets[j]);
+        if (!strncmp(argv[i + 1], "--", 2)) continue;
+        if (!strcmp(argv[i], "--model")) {
+            for (j = 0; j < N_PRESETS && strcmp(argv[i + 1], presets[j].name); j++) continue;
+            if (j == N_PRESETS) return refuse(err, "--model: no such preset:", argv[i + 1]);
+            take_preset(n, &presets[j]);
+        } else if (!strcmp(argv[i], "--cluster")) {
+            for (j = 0; j < N_CLUSTERS && strcmp(argv[i + 1], clusters[j].name); j++) continue;
+            if (j == N_CLUSTERS) return refuse(err, "--cluster: no such preset:", argv[i + 1]);
+            take_cluster(n, &clusters[j]);
+        }
     }
     for (i = 1; i < argc; i++) {
         const char* name = argv[i];
@@ -197,23 +245,19 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
             continue;
         }
         for (j = 0; j < n_known && strcmp(name, known[j].name); j++) continue;
-        if (j == n_known && strcmp(name, "--model") && strcmp(name, "--activations") &&
-            strcmp(name, "--explain"))
+        if (j == n_known && strcmp(name, "--model") && strcmp(name, "--cluster") &&
+            strcmp(name, "--activations") && strcmp(name, "--explain"))
             return refuse(err, "unknown option", name);
-        if (!value) return refuse(err, "its value is missing:", name);
+        if (!value || !strncmp(value, "--", 2)) return refuse(err, "its value is missing:", name);
         i++;
         if (j < n_known) {
-            char what[80];
-            (void)snprintf(what, sizeof what, "%s is a %snumber from 0, not", name,
-                           known[j].is_whole ? "whole " : "");
-            if (!parse_number(value, known[j].value) ||
-                (known[j].is_whole && (*known[j].value < (double)(int64_t)*known[j].value ||
-                                       *known[j].value > (double)(int64_t)*known[j].value)))
+            char what[100];
+            (void)snprintf(what, sizeof what, "%s is a %snumber from %.15g to %.15g, not", name,
+                           known[j].is_whole ? "whole " : "", known[j].low, known[j].high);
+            if (!parse_number(value, known[j].value) || *known[j].value < known[j].low ||
+                *known[j].value > known[j].high ||
+                (known[j].is_whole && floor(*known[j].value) < *known[j].value))
                 return refuse(err, what, value);
-            if (known[j].is_whole && *known[j].value > INT32_MAX &&
-                known[j].value != &n->sequence && known[j].value != &n->vocabulary &&
-                known[j].value != &n->batch && known[j].value != &n->micro_batch)
-                return refuse(err, "too large:", value);
             o->has_zero |= known[j].value == &n->zero;
         } else if (!strcmp(name, "--activations")) {
             for (j = 0; j < MEMO_PARALLEL_N_ACTIVATIONS; j++)
@@ -227,7 +271,6 @@ static int parse_options(int argc, char** argv, options* o, FILE* err) {
                 return refuse(err, "--explain is five degrees, as 1,1,2,4,1, not", value);
         }
     }
-    if (n->zero > 3) return refuse(err, "--zero is 0, 1, 2 or 3", NULL);
     return 0;
 }
 
@@ -244,6 +287,7 @@ static memo_parallel_desc make_desc(const options* o) {
     desc.model.vocabulary = (int64_t)n->vocabulary;
     desc.cluster.n_gpus = (int32_t)n->gpus;
     desc.cluster.gpus_per_node = (int32_t)n->per_node;
+    desc.cluster.is_shared_bus = (int32_t)n->shared_bus;
     desc.cluster.device_bytes = (int64_t)(n->memory * GIB < 9e18 ? n->memory * GIB : 9e18);
     desc.cluster.peak_flops_per_s = n->flops * 1e12;
     desc.cluster.gemm_efficiency = n->gemm;
@@ -265,6 +309,30 @@ static memo_parallel_desc make_desc(const options* o) {
     return desc;
 }
 
+/* Names options where the planner names fields. */
+static void print_reason(FILE* out, const char* message) {
+    static const char* const names[][2] = {{"model.n_kv_heads", "--kv-heads"},
+                                           {"model.head_size", "--head-size"},
+                                           {"kv_heads_must_divide", "--kv-heads-must-divide"}};
+    enum { N_NAMES = sizeof names / sizeof *names };
+    while (*message) {
+        int k = 0;
+        while (k < N_NAMES && strncmp(message, names[k][0], strlen(names[k][0]))) k++;
+        if (k < N_NAMES)
+            fputs(names[k][1], out);
+        else
+            fputc(*message, out);
+        message += k < N_NAMES ? strlen(names[k][0]) : 1;
+    }
+}
+
+static int refuse_desc(FILE* err, const memo_error* error) {
+    fprintf(err, "layout_plan: ");
+    print_reason(err, error->message);
+    fprintf(err, "; --help lists the options\n");
+    return 2;
+}
+
 /* ---- one layout -------------------------------------------------------------------------------------- */
 
 static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
@@ -278,10 +346,12 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
         o->activations >= 0 ? (memo_parallel_activations)o->activations : MEMO_PARALLEL_KEEP;
     status = memo_parallel_predict(desc, &l, &p, &error);
     if (status == MEMO_STATUS_INFEASIBLE) {
-        fprintf(out, "illegal: %s\n", error.message);
+        fprintf(out, "illegal: ");
+        print_reason(out, error.message);
+        fprintf(out, "\n");
         return 1;
     }
-    if (status) return refuse(err, error.message, NULL);
+    if (status) return refuse_desc(err, &error);
     fprintf(out,
             "legal: data %d, pipeline %d, tensor %d, ulysses %d, ring %d, ZeRO %d, activations %s",
             (int)l.data, (int)l.pipeline, (int)l.tensor, (int)l.ulysses, (int)l.ring,
@@ -334,7 +404,7 @@ static int print_list(const memo_parallel_desc* desc, const options* o, FILE* ou
     memo_error error;
     int64_t i, n;
     int status;
-    if (memo_plan_layouts(desc, &list, &error)) return refuse(err, error.message, NULL);
+    if (memo_plan_layouts(desc, &list, &error)) return refuse_desc(err, &error);
     n = o->n.top > 0 && (double)list->n_legal > o->n.top ? (int64_t)o->n.top : list->n_legal;
     fprintf(out, "data pipe tensor ulysses ring ZeRO activations    GiB host GiB  GB inside  "
                  "between    step "
@@ -363,4 +433,12 @@ static int layout_plan(int argc, char** argv, FILE* out, FILE* err) {
     return o.is_explained ? explain(&desc, &o, out, err) : print_list(&desc, &o, out, err);
 }
 
-int main(int argc, char** argv) { return layout_plan(argc, argv, stdout, stderr); }
+int main(int argc, char** argv) {
+    memo_error error;
+    int code;
+    tool_keep_standard_streams();
+    code = layout_plan(argc, argv, stdout, stderr);
+    if (!tool_flush(&error)) return code;
+    fprintf(stderr, "layout_plan: %s\n", error.message);
+    return 2;
+}

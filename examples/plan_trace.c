@@ -12,7 +12,7 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "caching_model.h"
-#include "same_file.h"
+#include "tool_files.h"
 
 #include <time.h>
 
@@ -75,21 +75,27 @@ static void print_help(void) {
          "                      device of --capacity bytes where that is given\n"
          "  --quiet             no progress on standard error\n"
          "\n"
-         "exit: 0 solved, 1 the capacity is not met, 2 bad input");
+         "exit: 0 solved, 1 the capacity is not met, 2 bad input, or output that cannot be "
+         "written");
 }
 
-/* Two outputs into one file leave only the last; one into FILE takes it from its owner. */
-static int check_outputs(const options* o) {
-    int i, j;
-    for (i = CSV; i < N_OPTIONS; i++) {
-        const char* output = o->outputs[i];
-        if (!output) continue;
-        if (is_same_file(output, o->file)) return refuse("an output would replace FILE:", output);
-        for (j = CSV; j < i; j++)
-            if (o->outputs[j] && is_same_file(output, o->outputs[j]))
-                return refuse("two outputs go to", output);
+static const char* const option_names[N_OPTIONS] = {
+    "--engine", "--capacity", "--align", "--time-limit", "--seed",  "--threads",
+    "--csv",    "--plan",     "--svg",   "--json",       "--pickle"};
+
+static int check_files(const options* o) {
+    tool_file files[N_OPTIONS + 1];
+    memo_error error;
+    int k;
+    memset(files, 0, sizeof files);
+    for (k = CSV; k < N_OPTIONS; k++) {
+        files[k].option = option_names[k];
+        files[k].path = o->outputs[k];
+        files[k].is_output = 1;
     }
-    return 0;
+    files[N_OPTIONS].option = "FILE";
+    files[N_OPTIONS].path = o->file;
+    return tool_check_files(files, N_OPTIONS + 1, &error) ? refuse(error.message, NULL) : 0;
 }
 
 static int parse_count(const char* text, int64_t* value) {
@@ -103,11 +109,8 @@ static int parse_count(const char* text, int64_t* value) {
 
 /* Which of those that take a value; N_OPTIONS: none. */
 static int find_option(const char* name) {
-    static const char* const names[N_OPTIONS] = {
-        "--engine", "--capacity", "--align", "--time-limit", "--seed",  "--threads",
-        "--csv",    "--plan",     "--svg",   "--json",       "--pickle"};
     int k = 0;
-    while (k < N_OPTIONS && strcmp(name, names[k]) != 0) k++;
+    while (k < N_OPTIONS && strcmp(name, option_names[k]) != 0) k++;
     return k;
 }
 
@@ -137,7 +140,7 @@ static int parse_options(int argc, char** argv, options* o) {
         }
         which = find_option(name);
         if (which == N_OPTIONS) return refuse("unknown option", name);
-        if (!value) return refuse("no value behind", name);
+        if (!value || !strncmp(value, "--", 2)) return refuse("no value behind", name);
         i++;
         if (which == ENGINE) {
             if (!strcmp(value, "auto"))
@@ -176,7 +179,7 @@ static int parse_options(int argc, char** argv, options* o) {
             o->outputs[which] = value;
         }
     }
-    return o->file ? check_outputs(o) : refuse("no FILE", NULL);
+    return o->file ? check_files(o) : refuse("no FILE", NULL);
 }
 
 /* ---- input ------------------------------------------------------------------------------------------- */
@@ -198,34 +201,8 @@ static void close_input(input* in) {
 }
 
 static memo_status read_text(const char* path, input* in, memo_error* error) {
-    FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    int64_t capacity = 1 << 16;
-    size_t n = 1;
-    if (!file)
-        return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
-                              strerror(errno));
-    in->text = (char*)malloc((size_t)capacity);
-    while (in->text && n > 0) {
-        if (in->n_bytes + 1 >= capacity) {
-            char* larger = (char*)realloc(in->text, (size_t)(capacity *= 2));
-            if (!larger) free(in->text);
-            in->text = larger;
-            if (!larger) break;
-        }
-        n = fread(in->text + in->n_bytes, 1, (size_t)(capacity - in->n_bytes - 1), file);
-        in->n_bytes += (int64_t)n;
-    }
-    if (ferror(file)) {
-        memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
-        if (file != stdin) fclose(file);
-        free(in->text);
-        in->text = NULL;
-        return MEMO_STATUS_IO;
-    }
-    if (file != stdin) fclose(file);
-    if (!in->text)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s: too large", path);
-    in->text[in->n_bytes] = 0;
+    memo_status status = tool_append_file(path, &in->text, &in->n_bytes, error);
+    if (status) return status;
     if (memchr(in->text, 0, (size_t)in->n_bytes)) {
         int64_t line = 1, i;
         for (i = 0; in->text[i]; i++) line += in->text[i] == '\n';
@@ -706,10 +683,14 @@ int main(int argc, char** argv) {
     struct timespec begin, end;
     double seconds;
     memo_status status, capacity_status;
-    int result = parse_options(argc, argv, &o);
+    int result;
+    tool_keep_standard_streams();
+    result = parse_options(argc, argv, &o);
     if (result < 0) {
         print_help();
-        return 0;
+        if (!tool_flush(&error)) return 0;
+        fprintf(stderr, "plan_trace: %s\n", error.message);
+        return 2;
     }
     if (result) return result;
     memset(&in, 0, sizeof in);
@@ -752,8 +733,7 @@ int main(int argc, char** argv) {
         printf("solve_seconds: %.6f\n", seconds);
     }
     if (!status && o.compare_caching) status = compare_caching(&in, o.solve.capacity_bytes, &error);
-    if (!status && (fflush(stdout) || ferror(stdout)))
-        status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
+    if (!status) status = tool_flush(&error);
     if (!status && o.outputs[CSV]) status = write_csv(&in, o.outputs[CSV], &error);
     if (!status && o.outputs[PLAN]) status = memo_plan_write(in.plan, o.outputs[PLAN], &error);
     if (!status && o.outputs[SVG])

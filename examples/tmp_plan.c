@@ -21,13 +21,14 @@
  *
  * Exit status: 0, 1 where no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
- * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm
- *         with -DMEMO_LP_SOLVE and -llpsolve55 the integer program is solved by lp_solve */
+ * Build:  cc -std=c99 -O2 -I. examples/tmp_plan.c -o tmp_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_sp.h"
+
+#include "tool_files.h"
 
 #define MAX_BLOCKS 4096
 #define N_PARTS    2
@@ -35,7 +36,7 @@
 static const char help[] =
     "usage: tmp_plan --forward F,... --recompute R,... --backward B,... --comm C,... [--timeline "
     "OUT.json]\n"
-    "       tmp_plan --degrees-profile FILE [--engine auto|mip|labels] [--output FILE]\n"
+    "       tmp_plan --degrees-profile FILE [--output FILE]\n"
     "\n"
     "Schedules of two sub-batches over blocks (attention, MLP, attention, MLP, ...), from the time "
     "of one sub-batch\n"
@@ -57,12 +58,10 @@ static const char help[] =
     "A tensor-parallel degree for each block:\n"
     "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h: "
     "memo_degrees_problem_read)\n"
-    "  --engine ENGINE         the dynamic program (labels), the integer program bounded by it "
-    "(mip); default (auto): labels,\n"
-    "                          and mip where they cannot finish in time\n"
     "  --output FILE           a file for the trainer's --degrees\n"
-    "prints the degrees in runs, the step's time in seconds, bytes of memory, and seconds to "
-    "solve.\n"
+    "prints the degrees in runs, the step's time in seconds, a lower bound of it over all plans "
+    "that fit, bytes of\n"
+    "memory, whether the plan is optimal, and seconds to solve.\n"
     "\n"
     "Exit status: 0; 1 where no plan exists or a file cannot be written; 2 for a mistake in the "
     "command line or a file.\n";
@@ -71,8 +70,6 @@ typedef struct options {
     memo_block_times times[MAX_BLOCKS * N_PARTS];
     int n_blocks[4]; /* forward, recompute, backward, comm; 0: not given */
     const char *timeline, *profile, *output;
-    memo_degrees_engine engine;
-    int has_engine;
 } options;
 
 static const char* const list_names[] = {"--forward", "--recompute", "--backward", "--comm"};
@@ -119,18 +116,6 @@ static int parse_list(options* o, int list, const char* text) {
     }
 }
 
-static int parse_engine(options* o, const char* text) {
-    static const char* const names[] = {"auto", "mip", "labels"};
-    int k;
-    for (k = 0; k < 3; k++)
-        if (!strcmp(text, names[k])) {
-            o->engine = (memo_degrees_engine)k;
-            o->has_engine = 1;
-            return 0;
-        }
-    return mistake("--engine: `%.40s` is not auto, mip or labels", text);
-}
-
 static int parse_options(options* o, int argc, char** argv) {
     int i, k, code;
     for (i = 1; i < argc; i += 2) {
@@ -141,18 +126,24 @@ static int parse_options(options* o, int argc, char** argv) {
                                                                     : NULL;
         for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) {
         }
-        if (k == 4 && !path && strcmp(argv[i], "--engine"))
-            return mistake("there is no option `%.60s`", argv[i]);
-        if (!value || !*value) return mistake("%s needs a value", argv[i]);
+        if (k == 4 && !path) return mistake("there is no option `%.60s`", argv[i]);
+        if (!value || !*value || !strncmp(value, "--", 2))
+            return mistake("%s needs a value", argv[i]);
         if (path && *path) return mistake("%s is given twice", argv[i]);
-        code = 0;
         if (path)
             *path = value;
-        else
-            code = k < 4 ? parse_list(o, k, value) : parse_engine(o, value);
-        if (code) return code;
+        else if ((code = parse_list(o, k, value)) != 0)
+            return code;
     }
     return 0;
+}
+
+static int check_files(const options* o) {
+    const tool_file files[] = {{"--degrees-profile", o->profile, 0},
+                               {"--output", o->output, 1},
+                               {"--timeline", o->timeline, 1}};
+    memo_error error;
+    return tool_check_files(files, 3, &error) ? mistake("%s", error.message) : 0;
 }
 
 /* Do the options fit together? */
@@ -161,7 +152,6 @@ static int check_options(const options* o) {
     for (k = 0; k < 4; k++) has_lists |= o->n_blocks[k] > 0;
     if (!has_lists && !o->profile) return mistake("four lists or a --degrees-profile are needed");
     if (!o->profile && o->output) return mistake("--output needs --degrees-profile");
-    if (!o->profile && o->has_engine) return mistake("--engine needs --degrees-profile");
     if (!has_lists && o->timeline) return mistake("--timeline needs the four lists");
     for (k = 0; k < 4 && has_lists; k++) {
         if (!o->n_blocks[k]) return mistake("%s is missing", list_names[k]);
@@ -171,7 +161,7 @@ static int check_options(const options* o) {
     }
     if (has_lists && o->n_blocks[0] % 2)
         return mistake("%d blocks; a layer has two, attention and MLP", o->n_blocks[0]);
-    return 0;
+    return check_files(o);
 }
 
 /* The shortest decimal that reads back as the same number, without an exponent.  value >= 0. */
@@ -259,23 +249,20 @@ static void print_degrees(const memo_degrees_plan* plan) {
         printf("block_%d: %d\n", (int)begin, (int)plan->degrees[begin]);
 }
 
-static memo_status plan_degrees(const options* o, memo_error* error) {
-    memo_degrees_problem* problem;
+static memo_status plan_degrees(const memo_degrees_problem* problem, const options* o,
+                                memo_error* error) {
     memo_degrees_plan* plan = NULL;
-    memo_status status = memo_degrees_problem_read(o->profile, &problem, error);
-    if (status) return status;
-    status = memo_degrees_solve(problem, o->engine, 0, &plan, error);
+    memo_status status = memo_degrees_solve(problem, 0, &plan, error);
     if (!status) {
         print_degrees(plan);
         print_number("step_s", plan->step_s);
+        print_number("lower_bound_s", plan->lower_bound_s);
         printf("memory_bytes: %lld\n", (long long)plan->memory_bytes);
-        printf("engine: %s\n", plan->engine);
         printf("optimal: %d\n", plan->proof == MEMO_PROOF_OPTIMAL);
         printf("solve_s: %.6f\n", plan->solve_s);
         if (o->output) status = memo_degrees_write(plan->degrees, plan->n_blocks, o->output, error);
     }
     memo_degrees_plan_destroy(plan);
-    memo_degrees_problem_destroy(problem);
     return status;
 }
 
@@ -290,28 +277,27 @@ static int exit_code(memo_status status, int is_reading) {
 
 int main(int argc, char** argv) {
     static options o;
+    memo_degrees_problem* problem = NULL;
     memo_error error;
     memo_status status = MEMO_STATUS_OK;
-    int i, code, is_reading = 0;
-    for (i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-            fputs(help, stdout);
-            return 0;
-        }
-    code = parse_options(&o, argc, argv);
-    if (!code) code = check_options(&o);
+    int i, code, is_reading = 0, is_help = 0;
+    tool_keep_standard_streams();
+    for (i = 1; i < argc; i++) is_help |= !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+    code = is_help ? 0 : parse_options(&o, argc, argv);
+    if (!code && !is_help) code = check_options(&o);
     if (code) return code;
+    if (is_help) fputs(help, stdout);
     if (o.n_blocks[0]) status = print_makespans(&o, &error);
     if (!status && o.timeline) status = write_timeline(&o, &error);
     if (!status && o.profile) {
-        is_reading = access(o.profile, R_OK) != 0;
-        status = plan_degrees(&o, &error);
+        status = memo_degrees_problem_read(o.profile, &problem, &error);
+        is_reading = status != MEMO_STATUS_OK;
+        if (!status) status = plan_degrees(problem, &o, &error);
+        memo_degrees_problem_destroy(problem);
     }
     if (status) fprintf(stderr, "tmp_plan: %s\n", error.message);
     code = exit_code(status, is_reading);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "tmp_plan: standard output cannot be written\n");
-        return 1;
-    }
-    return code;
+    if (!tool_flush(&error)) return code;
+    fprintf(stderr, "tmp_plan: %s\n", error.message);
+    return 1;
 }

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "gpt_model.h"
+#include "tool_files.h"
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_ranks.h"
@@ -48,7 +49,6 @@ typedef struct job {
     double* losses;           /* of the n_done steps done, nats per byte */
     int64_t n_done, n_losses; /* there is room for n_losses */
     FILE* loss_log;
-    size_t n_old_path; /* of --output: what follows was made, and goes where nothing was written */
 } job;
 
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
@@ -303,51 +303,116 @@ static void print_profile(const memo_profile* profile) {
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
-/* Removes the directories that make_directory made, where they are empty: path[0, *n_old) was there
- * before. */
-static void unmake_directory(const char* path, size_t n_old) {
-    char part[1024];
-    size_t n = strlen(path);
-    memcpy(part, path, n + 1);
-    for (; n > n_old; n--) {
-        if (part[n] == '/') part[n] = 0;
-        if (part[n] == 0) rmdir(part);
-    }
+static memo_status bad_directory(const char* path, const char* fault, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be %s: %s", path, fault,
+                          strerror(errno));
 }
 
 /* With its parents. */
-static memo_status make_directory(const char* path, size_t* n_old, memo_error* error) {
+static memo_status make_directory(const char* path, memo_error* error) {
     char part[1024];
-    struct stat info;
     size_t i, n = strlen(path);
-    *n_old = n;
+    struct stat info;
     for (i = 1; i <= n; i++) {
         if (path[i] != '/' && path[i] != 0) continue;
         memcpy(part, path, i);
         part[i] = 0;
-        if (stat(part, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        if (mkdir(part, 0777) == 0) {
-            if (*n_old == n) *n_old = i - 1;
-            continue;
-        }
-        memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be made: %s", path,
-                       strerror(errno));
-        unmake_directory(path, *n_old);
-        return MEMO_STATUS_IO;
+        if (mkdir(part, 0777) == 0 || (stat(part, &info) == 0 && S_ISDIR(info.st_mode))) continue;
+        return bad_directory(path, "made", error);
     }
     return MEMO_STATUS_OK;
 }
 
-/* Last before training, so that no mistake found earlier leaves anything behind. */
+/* Can it be made, and written to?  Another run may be about to make the same one, so that it is
+ * tried under another name, where the first part is missing. */
+static memo_status check_directory(const char* path, memo_error* error) {
+    char part[1024 + 32];
+    size_t i, n = strlen(path), n_parent = 0;
+    struct stat info;
+    for (i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != 0) continue;
+        memcpy(part, path, i);
+        part[i] = 0;
+        if (stat(part, &info)) break;
+        n_parent = i;
+    }
+    if (i > n) {
+        errno = ENOTDIR;
+        if (S_ISDIR(info.st_mode) && access(path, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
+        return bad_directory(path, "written", error);
+    }
+    if (errno != ENOENT) return bad_directory(path, "made", error);
+    memcpy(part, path, n_parent);
+    snprintf(part + n_parent, 32, "%s.memo-%ld", n_parent ? "/" : "", (long)getpid());
+    if (mkdir(part, 0777)) return bad_directory(path, "made", error);
+    rmdir(part);
+    return MEMO_STATUS_OK;
+}
+
+/* What --output is for: files there, and what they show. */
+#define N_OUTPUTS 6
+static const char* const output_files[N_OUTPUTS][2] = {
+    {"loss.svg", "loss over steps, beside the entropies of the text"},
+    {"plan.svg", "address over time of every buffer of a micro-batch"},
+    {"timeline.svg", "what each stream did in one step"},
+    {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
+    {"step.trace", "the memory requests of a micro-batch"},
+    {"step.plan", "their addresses"}};
+
+static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
+    snprintf(path, n_path, "%s/%s", j->options.output, name);
+    return path;
+}
+
+/* No file that is written is read too, or written twice. */
+static memo_status check_files(const job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    char paths[N_OUTPUTS][1024], sources[96];
+    int n = 0, n_texts, i;
+    memo_status status;
+    tool_file* files;
+    glob_t found;
+    train_text_find_sources(&found, sources);
+    n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
+    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 2, sizeof(tool_file));
+    if (!files) {
+        globfree(&found);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the names of files");
+    }
+    for (; n < n_texts; n++) {
+        files[n].option = o->n_text_files ? "--text" : "the text";
+        files[n].path = o->n_text_files ? o->text_files[n] : found.gl_pathv[n];
+    }
+    files[n].option = "--degrees";
+    files[n++].path = o->degrees;
+    files[n].option = "--loss-log";
+    files[n].path = o->loss_log;
+    files[n++].is_output = 1;
+    for (i = 0; i < N_OUTPUTS && o->output; i++, n++) {
+        files[n].option = "--output";
+        files[n].path = output_path(j, output_files[i][0], paths[i], sizeof paths[i]);
+        files[n].is_output = 1;
+    }
+    status = tool_check_files(files, n, error);
+    free(files);
+    globfree(&found);
+    return status;
+}
+
+/* Last before training, so that no mistake found earlier leaves anything behind.  --output is made
+ * when it is written, or for a loss log in it. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    size_t n_output = o->output ? strlen(o->output) : 0;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first()) return status;
-    if (o->output) status = make_directory(o->output, &j->n_old_path, error);
-    if (!status && o->output && access(o->output, W_OK | X_OK))
-        status = memo_error_set(error, MEMO_STATUS_IO, "--output %.300s: cannot be written: %s",
-                                o->output, strerror(errno));
+    if (o->output) status = check_directory(o->output, error);
+    if (!status) status = check_files(j, error);
     if (status || !o->loss_log) return status;
+    if (o->output && !strncmp(o->loss_log, o->output, n_output) && o->loss_log[n_output] == '/')
+        status = make_directory(o->output, error);
+    if (status) return status;
     j->loss_log = fopen(o->loss_log, "wb");
     if (j->loss_log) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s",
@@ -539,11 +604,6 @@ static memo_status train_and_sample(run* r, const job* j, void* result, memo_err
 
 /* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
 
-static const char* output_path(const job* j, const char* name, char* path, size_t n_path) {
-    snprintf(path, n_path, "%s/%s", j->options.output, name);
-    return path;
-}
-
 static memo_status check_schedule(const memo_schedule* schedule, memo_error* error) {
     memo_check* check = NULL;
     char why[480];
@@ -566,6 +626,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     memo_status status = memo_schedule_measured(schedule, &times, error);
     snprintf(title, sizeof title, "One training step, policy %s, measured",
              policy_names[j->plan.policy]);
+    if (!status) status = make_directory(j->options.output, error);
     if (!status)
         status = memo_schedule_write_chrome(
             schedule, times, output_path(j, "timeline.json", path, sizeof path), error);
@@ -814,17 +875,10 @@ static memo_status write_outputs(const job* j, memo_error* error) {
 }
 
 static void print_outputs(const job* j) {
-    static const char* const files[][2] = {
-        {"loss.svg", "loss over steps, beside the entropies of the text"},
-        {"plan.svg", "address over time of every buffer of a micro-batch"},
-        {"timeline.svg", "what each stream did in one step"},
-        {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
-        {"step.trace", "the memory requests of a micro-batch"},
-        {"step.plan", "their addresses"}};
-    size_t i;
+    int i;
     printf("\n");
-    for (i = 0; i < sizeof files / sizeof files[0]; i++)
-        printf("%s/%-14s %s\n", j->options.output, files[i][0], files[i][1]);
+    for (i = 0; i < N_OUTPUTS; i++)
+        printf("%s/%-14s %s\n", j->options.output, output_files[i][0], output_files[i][1]);
 }
 
 /* ---- the program ---------------------------------------------------------------------------- */
@@ -880,7 +934,6 @@ static void job_destroy(job* j) {
     free(j->losses);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
-    if (j->n_old_path) unmake_directory(j->options.output, j->n_old_path);
 }
 
 int main(int argc, char** argv) {
@@ -889,6 +942,7 @@ int main(int argc, char** argv) {
     memo_status status;
     struct sigaction action;
     int is_training = 0, code;
+    tool_keep_standard_streams();
     memset(&j, 0, sizeof j);
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
@@ -901,6 +955,7 @@ int main(int argc, char** argv) {
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
+    if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
     if (!status && j.options.is_help) {
         train_print_help();
     } else if (!status && j.options.is_dry_run) {
@@ -911,8 +966,7 @@ int main(int argc, char** argv) {
         is_training = !status;
         if (!status && !interrupted) status = work(&j, &error);
     }
-    if ((fflush(stdout) || ferror(stdout)) && !status)
-        status = memo_error_set(&error, MEMO_STATUS_IO, "standard output cannot be written");
+    if (!status) status = tool_flush(&error);
     code = exit_code_of(status, is_training);
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);

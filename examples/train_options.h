@@ -122,7 +122,7 @@ static const option option_table[] = {
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
      "plan every policy, allocate nothing, do not train; exit 2 where the run does not fit"},
     {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "", "what `make run` does; see below"},
-    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, "", "this text"},
+    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, "", "this text; also -h"},
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
@@ -272,9 +272,12 @@ static memo_status option_bad_value(const option* o, const char* value, memo_err
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
                               o->name, value);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s %.80s: not %s from %g to %.15g",
-                          o->name, value, o->kind == OPTION_COUNT ? "a whole number" : "a number",
-                          o->low, o->high);
+    if (o->kind == OPTION_COUNT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s %.80s: not a whole number from %.0f to %.0f", o->name, value,
+                              o->low, o->high);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "%s %.80s: not a number from %g to %g", o->name, value, o->low, o->high);
 }
 
 static memo_status option_set(train_options* options, const option* o, char* value,
@@ -388,6 +391,7 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
     char* name = argv[(*next)++];
     char* equals = name[0] == '-' ? strchr(name, '=') : NULL;
     const option* o = option_find(name, equals ? (size_t)(equals - name) : strlen(name));
+    if (!strcmp(name, "-h")) o = option_find("--help", 6);
     if (!o) return option_unknown(name, error);
     if (o->kind == OPTION_FLAG) {
         if (equals)
@@ -461,6 +465,34 @@ static memo_status train_check_model(train_options* o, memo_error* error) {
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "this model needs more than 10^18 bytes; try fewer --layers, a smaller "
             "--hidden, --batch or --seq");
+    return MEMO_STATUS_OK;
+}
+
+/* Does each option that is given change something?  After train_check_ranks. */
+static memo_status train_check_effects(const train_options* o, memo_error* error) {
+    const memo_status no = MEMO_STATUS_INVALID_ARGUMENT;
+    const char* unused = o->output     ? "--output"
+                         : o->loss_log ? "--loss-log"
+                         : o->compare  ? "--compare"
+                         : o->sample   ? "--sample"
+                                       : NULL;
+    if (o->is_dry_run && unused && !o->is_demo)
+        return memo_error_set(error, no, "%s has no say in --dry-run, which does not train",
+                              unused);
+    if (o->spill && !o->host_memory)
+        return memo_error_set(error, no,
+                              "--spill %.300s: without --host-memory SIZE all rows stay in memory",
+                              o->spill);
+    if (o->schedule && o->tensor == 1 && o->sub_batches == 1)
+        return memo_error_set(error, no,
+                              "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
+                              "would give it something",
+                              memo_blocks_order_name((memo_blocks_order)o->schedule));
+    if (o->zero && o->data * o->ring * o->ulysses == 1)
+        return memo_error_set(error, no,
+                              "--zero %lld has no ranks to split over; --data, --ring or "
+                              "--ulysses 2 would give it some",
+                              (long long)o->zero);
     return MEMO_STATUS_OK;
 }
 

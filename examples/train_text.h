@@ -5,7 +5,6 @@
 #ifndef TRAIN_TEXT_H
 #define TRAIN_TEXT_H
 
-#include <errno.h>
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include <string.h>
 
 #include "memo.h"
+#include "tool_files.h"
 
 typedef struct train_text {
     uint8_t* bytes;
@@ -27,36 +27,16 @@ static void train_text_free(train_text* text) {
 }
 
 static memo_status train_text_append(train_text* text, const char* path, memo_error* error) {
-    FILE* file = fopen(path, "rb");
     int64_t n_before = text->n_bytes;
-    memo_status status = MEMO_STATUS_OK;
-    if (!file)
-        return memo_error_set(error, MEMO_STATUS_IO, "--text %.200s: cannot be read: %s", path,
-                              strerror(errno));
-    for (;;) {
-        const size_t step = 1 << 20;
-        uint8_t* larger = (uint8_t*)realloc(text->bytes, (size_t)text->n_bytes + step);
-        size_t n;
-        if (!larger) {
-            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                    "no host memory for --text %.200s", path);
-            break;
-        }
-        text->bytes = larger;
-        n = fread(larger + text->n_bytes, 1, step, file);
-        text->n_bytes += (int64_t)n;
-        if (n < step) break;
-    }
-    if (!status && ferror(file))
-        status = memo_error_set(error, MEMO_STATUS_IO, "--text %.200s: cannot be read: %s", path,
-                                strerror(errno));
-    if (!status && text->n_bytes == n_before)
-        status =
-            memo_error_set(error, MEMO_STATUS_IO,
-                           "--text %.200s: the file is empty; leave it out or give another", path);
+    char* bytes = (char*)text->bytes;
+    memo_error fault;
+    memo_status status = tool_append_file(path, &bytes, &text->n_bytes, &fault);
+    text->bytes = (uint8_t*)bytes;
     text->n_files++;
-    fclose(file);
-    return status;
+    if (status) return memo_error_set(error, status, "--text %s", fault.message);
+    if (text->n_bytes > n_before) return status;
+    return memo_error_set(error, MEMO_STATUS_IO,
+                          "--text %.200s: the file is empty; leave it out or give another", path);
 }
 
 static memo_status train_text_append_all(train_text* text, char** paths, int64_t n_paths,
@@ -67,19 +47,25 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
     return status;
 }
 
-/* The project's own sources, as far as they are found from the current directory. */
-static memo_status train_text_append_sources(train_text* text, memo_error* error) {
+/* The project's own sources, as far as they are found from the current directory, and the patterns
+ * that found them. */
+static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
     static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.h",
                                            "examples/*.c"};
+    size_t i;
+    memset(found, 0, sizeof *found);
+    *sources = 0;
+    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
+        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, found)) continue;
+        strcat(sources, " ");
+        strcat(sources, patterns[i]);
+    }
+}
+
+static memo_status train_text_append_sources(train_text* text, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     glob_t found;
-    size_t i;
-    memset(&found, 0, sizeof found);
-    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &found)) continue;
-        strcat(text->sources, " ");
-        strcat(text->sources, patterns[i]);
-    }
+    train_text_find_sources(&found, text->sources);
     if (found.gl_pathc == 0)
         status =
             memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,

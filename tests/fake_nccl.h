@@ -251,9 +251,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 /* --- NCCL --- */
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    const char* folder = getenv("TMPDIR");
     int file, is_made;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "/tmp/fake_nccl.XXXXXX");
+    snprintf(id->internal, sizeof id->internal, "%.100s/fake_nccl.XXXXXX",
+             folder && *folder ? folder : "/tmp");
     file = mkstemp(id->internal);
     if (file < 0) return ncclSystemError;
     is_made = ftruncate(file, (off_t)sizeof(fake_world)) == 0;

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct {
     const char* filter;
@@ -82,6 +83,21 @@ static inline double memo_test_nan(void) {
     } while (0)
 
 #define TEST(function) memo_test_run(#function, function)
+
+/* Where temporary files go: TMPDIR, or /tmp.  Ends the program if that is no folder to write to. */
+static inline const char* memo_test_folder(void) {
+    const char* folder = getenv("TMPDIR");
+    if (!folder || !*folder) folder = "/tmp";
+    if (access(folder, W_OK | X_OK) == 0 && strlen(folder) <= 160) return folder;
+    printf("Bail out! no file can be made in %s; set TMPDIR to another folder\n", folder);
+    exit(1);
+}
+
+/* A name there that no other process has; path has room for 250 bytes. */
+static inline const char* memo_test_path(char* path, const char* name) {
+    snprintf(path, 250, "%s/memo_test_%ld_%s", memo_test_folder(), (long)getpid(), name);
+    return path;
+}
 
 static inline void memo_test_begin(int argc, char** argv) {
     int i;

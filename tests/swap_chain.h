@@ -7,6 +7,7 @@
 #define SWAP_CHAIN_H
 
 #include "memo.h"
+#include "memo_test.h"
 
 #include <stdlib.h>
 
@@ -35,10 +36,7 @@ typedef struct chain_op {
 } chain_op;
 
 /* Where spilled layers go. */
-static MEMO_UNUSED const char* chain_folder(void) {
-    const char* folder = getenv("TMPDIR");
-    return folder && *folder ? folder : "/tmp";
-}
+static MEMO_UNUSED const char* chain_folder(void) { return memo_test_folder(); }
 
 static unsigned char chain_byte(uint64_t key, int64_t row, int64_t column) {
     uint64_t hash = (key ^ (uint64_t)row) * 0x9e3779b97f4a7c15u;

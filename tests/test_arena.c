@@ -772,8 +772,8 @@ static void an_abandoned_recording_starts_again(void) {
     memo_arena* arena;
     memo_arena_desc desc = memo_arena_desc_default();
     void *w, *v, *a;
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/memo_test_arena_%ld", (long)getpid());
+    char path[250];
+    memo_test_path(path, "arena");
     CHECK_OK(memo_trace_create(&trace, &error));
     desc.trace = trace;
     desc.device = fresh_device(1 << 20);

@@ -720,13 +720,12 @@ static memo_status profile_rank(thread_rank* rank, memo_error* e) {
 }
 
 static void measured_profile(void) {
-    char path[] = "/tmp/test_blocks.XXXXXX";
-    int descriptor = mkstemp(path), i, k;
+    char path[250];
+    int i, k;
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
     double message_s = PROFILE_COUNT * sizeof(float) / measured_bytes_per_s;
-    CHECK(descriptor >= 0);
-    if (descriptor >= 0) close(descriptor);
+    memo_test_path(path, "blocks");
     measured_start(profile_rank, path);
     CHECK_OK(memo_degrees_problem_read(path, &problem, &error));
     CHECK(problem->gather_s[0][1] >= 0.9 * message_s);
@@ -740,7 +739,7 @@ static void measured_profile(void) {
                     : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
         }
     /* As fast each, so that what moves decides: 131 kB of gradients or 524 kB in every collective. */
-    CHECK_OK(memo_degrees_solve(problem, MEMO_DEGREES_ENGINE_AUTO, 0, &plan, &error));
+    CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
     CHECK(plan->degrees[0] == 1 && plan->degrees[1] == 1);
     memo_degrees_plan_destroy(plan);
     memo_degrees_problem_destroy(problem);

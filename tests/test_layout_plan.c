@@ -328,7 +328,15 @@ static void descs_are_checked(void) {
     CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");
     CHECK_FIELD(sequence, 0, "sequence");
     CHECK_FIELD(global_batch, -1, "global_batch");
-    CHECK_FIELD(element_bytes, -2, "element_bytes");
+    CHECK_FIELD(element_bytes, -2,
+                "element_bytes: out of range (-2); 1e-9 to 1000 or 0 would work");
+    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 would work");
+    CHECK_FIELD(cluster.attention_forward_efficiency, 1e-300, "(1e-300)");
+    CHECK_FIELD(cluster.attention_backward_efficiency, 1e-300, "(1e-300)");
+    CHECK_FIELD(cluster.device_memory_bytes_per_s, 1e-300, "(1e-300)");
+    CHECK_FIELD(cluster.host_bytes_per_s, 1e-300, "(1e-300)");
+    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 would work");
+    CHECK_FIELD(cluster.n_gpus, 2000000, "cluster.n_gpus: out of range (2000000); 1 to 1048576");
     CHECK(memo_parallel_longest(&good, &l, 0, &longest, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     {
         memo_parallel_desc many = good;
@@ -827,6 +835,48 @@ static void extreme_cases_stay_finite(void) {
     memo_parallel_list_destroy(list);
 }
 
+/* Whatever the desc allows: no term is infinite, none is no number. */
+static void any_case_stays_finite(void) {
+    int n, n_predicted = 0;
+    for (n = 0; n < 3000; n++) {
+        memo_parallel_desc d;
+        memo_parallel_layout l;
+        memo_parallel_prediction p;
+        memo_error error;
+        double* extreme[14];
+        int k;
+        if (!random_legal(&d, &l)) continue;
+        extreme[0] = &d.cluster.gemm_efficiency;
+        extreme[1] = &d.cluster.attention_forward_efficiency;
+        extreme[2] = &d.cluster.attention_backward_efficiency;
+        extreme[3] = &d.cluster.peak_flops_per_s;
+        extreme[4] = &d.cluster.link_bytes_per_s;
+        extreme[5] = &d.cluster.nic_bytes_per_s;
+        extreme[6] = &d.cluster.device_memory_bytes_per_s;
+        extreme[7] = &d.cluster.collective_s;
+        extreme[8] = &d.cluster.block_s;
+        extreme[9] = &d.cluster.host_bytes_per_s;
+        extreme[10] = &d.element_bytes;
+        extreme[11] = &d.optimizer_bytes;
+        extreme[12] = &d.cluster.merge_bytes;
+        extreme[13] = &d.kv_gradient_bytes;
+        for (k = 0; k < 14; k++)
+            if (memo_test_int(0, 5) == 0)
+                *extreme[k] = pow(10, (double)(memo_test_int(0, 1) ? memo_test_int(-330, 30)
+                                                                   : memo_test_int(-9, 0)));
+        if (memo_parallel_predict(&d, &l, &p, &error)) {
+            CHECK_CASE(error.status == MEMO_STATUS_INVALID_ARGUMENT, "%s", error.message);
+            continue;
+        }
+        n_predicted++;
+        CHECK(p.time.step_s > 0 && p.time.step_s < 1e300 && p.mfu >= 0 && p.mfu <= 1);
+        CHECK(p.memory.device_bytes >= 0 && p.memory.device_bytes < 1e300);
+        CHECK(p.alpha >= 0 && p.alpha <= 1 && p.flops < 1e300);
+        CHECK(p.time.bubble_s >= 0 && p.time.host_s >= 0 && p.time.ring_s >= 0);
+    }
+    CHECK(n_predicted > 100);
+}
+
 /* ---- the seven tips of the paper, one test each ---------------------------------------------------------------- */
 
 /* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and 80K the best
@@ -1048,11 +1098,48 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
 }
 
+/* Each preset is what its figures are, given one by one; any figure can be overridden, before it or behind. */
+static void tool_takes_clusters(void) {
+    static const char* const figures[][2] = {
+        {"a800", "--per-node 8 --memory 80 --flops 312 --link 150 --nic 20 --memory-bandwidth 1500 "
+                 "--host-link 10 --shared-bus 0"},
+        {"a100", "--per-node 8 --memory 80 --flops 312 --link 225 --nic 20 --memory-bandwidth 1500 "
+                 "--host-link 12 --shared-bus 0"},
+        {"h100", "--per-node 8 --memory 80 --flops 989 --link 337 --nic 40 --memory-bandwidth 2500 "
+                 "--host-link 48 --shared-bus 0"},
+        {"h200", "--per-node 8 --memory 139 --flops 989 --link 337 --nic 40 --memory-bandwidth "
+                 "3600 --host-link 48 --shared-bus 0"},
+        {"b200", "--per-node 8 --memory 180 --flops 2250 --link 675 --nic 40 --memory-bandwidth "
+                 "6000 --host-link 48 --shared-bus 0"},
+        {"3090-pcie", "--per-node 4 --memory 24 --flops 71 --link 4 --nic 3 --memory-bandwidth 700 "
+                      "--host-link 12 --shared-bus 1"}};
+    static const char rest[] = "--gpus 16 --host-memory 1000 --top 0";
+    static char expected[sizeof tool_out], other[sizeof tool_out];
+    char line[512];
+    size_t k;
+    *other = 0;
+    for (k = 0; k < sizeof figures / sizeof *figures; k++) {
+        snprintf(line, sizeof line, "%s %s", rest, figures[k][1]);
+        CHECK(tool(line) < 2);
+        strcpy(expected, tool_out);
+        snprintf(line, sizeof line, "%s --cluster %s", rest, figures[k][0]);
+        CHECK(tool(line) < 2);
+        CHECK_CASE(!strcmp(tool_out, expected) && strcmp(tool_out, other), "%s", figures[k][0]);
+        strcpy(other, expected);
+        snprintf(line, sizeof line, "--flops 100 %s --cluster %s --memory 50", rest, figures[k][0]);
+        CHECK(tool(line) < 2);
+        strcpy(expected, tool_out);
+        snprintf(line, sizeof line, "%s %s --flops 100 --memory 50", rest, figures[k][1]);
+        CHECK(tool(line) < 2 && !strcmp(tool_out, expected));
+    }
+}
+
 static void tool_explains(void) {
     CHECK(tool("--gpus 16 --explain 1,1,16,1,1") == 1);
     CHECK(strstr(tool_out, "illegal: tensor degree 16 is above the 8 key/value heads"));
     CHECK(tool("--gpus 16 --explain 1,1,1,16,1 --kv-heads-must-divide") == 1);
     CHECK(strstr(tool_out, "does not divide the 8 key/value heads"));
+    CHECK(strstr(tool_out, "which --kv-heads-must-divide forbids"));
     CHECK(tool("--gpus 16 --explain 1,1,1,8,2") == 0);
     CHECK(strstr(tool_out, "legal: data 1, pipeline 1, tensor 1, ulysses 8, ring 2, ZeRO 1"));
     CHECK(strstr(tool_out, "70.42 of 80.00: fits"));
@@ -1070,19 +1157,26 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--foo", "unknown option --foo");
     tool_refuses("16", "unknown option 16");
     tool_refuses("--gpus", "its value is missing: --gpus");
-    tool_refuses("--gpus x", "--gpus is a whole number from 0, not x");
-    tool_refuses("--gpus 1.5", "--gpus is a whole number from 0, not 1.5");
+    tool_refuses("--gpus x", "--gpus is a whole number from 1 to 1048576, not x");
+    tool_refuses("--gpus 1.5", "--gpus is a whole number from 1 to 1048576, not 1.5");
     tool_refuses("--gpus -8", "not -8");
-    tool_refuses("--memory nan", "--memory is a number from 0, not nan");
+    tool_refuses("--memory nan", "--memory is a number from 0.001 to 100000000, not nan");
     tool_refuses("--link 1e99", "not 1e99");
-    tool_refuses("--gpus 5000000000", "too large: 5000000000");
-    tool_refuses("--gpus 0", "cluster.n_gpus is 0");
-    tool_refuses("--gpus 0 --explain 1,1,1,1,1", "cluster.n_gpus is 0");
-    tool_refuses("--gemm 2", "gemm_efficiency is 2");
-    tool_refuses("--kv-heads 3", "3 does not divide the 32 query heads");
+    tool_refuses("--gpus 5000000000", "to 1048576, not 5000000000");
+    tool_refuses("--gpus 0", "--gpus is a whole number from 1 to 1048576, not 0");
+    tool_refuses("--gemm 2", "--gemm is a number from 0.001 to 1, not 2");
+    tool_refuses("--gemm 1e-320", "--gemm is a number from 0.001 to 1, not 1e-320");
+    tool_refuses("--nic 0 --gpus 16", "--nic is a number from 0.001 to 1000000000, not 0");
+    tool_refuses("--kv-heads 3", "--kv-heads: 3 does not divide the 32 query heads");
+    tool_refuses("--hidden 4097", "--head-size is not given");
+    tool_refuses("--kv-heads 3 --explain 1,1,1,1,8", "--kv-heads: 3 does not divide");
+    tool_refuses("--gpus --top 3", "its value is missing: --gpus");
     tool_refuses("--model gpt-8b", "no such preset: gpt-8b");
     tool_refuses("--model", "its value is missing: --model");
-    tool_refuses("--zero 4", "--zero is 0, 1, 2 or 3");
+    tool_refuses("--cluster --gpus 3", "its value is missing: --cluster");
+    tool_refuses("--cluster v100", "--cluster: no such preset: v100");
+    tool_refuses("--shared-bus 2", "--shared-bus is a whole number from 0 to 1, not 2");
+    tool_refuses("--zero 4", "--zero is a whole number from 0 to 3, not 4");
     tool_refuses("--activations all", "--activations is keep, recompute or swap, not all");
     tool_refuses("--explain 1,2,3", "--explain is five degrees");
     tool_refuses("--explain 1,2,3,4,x", "--explain is five degrees");
@@ -1115,6 +1209,7 @@ int main(int argc, char** argv) {
     TEST(groups_that_straddle_nodes_use_the_nic);
     TEST(hops_hide_behind_blocks);
     TEST(extreme_cases_stay_finite);
+    TEST(any_case_stays_finite);
     TEST(tip_1_the_best_of_both_is_a_mixture);
     TEST(tip_2_data_before_sequence);
     TEST(tip_3_zero_spans_sequence_and_data);
@@ -1123,6 +1218,7 @@ int main(int argc, char** argv) {
     TEST(tip_6_rings_grow_where_heads_end);
     TEST(tip_7_inner_groups_stay_in_a_node);
     TEST(tool_prints_the_list);
+    TEST(tool_takes_clusters);
     TEST(tool_explains);
     TEST(tool_refuses_in_words);
     return memo_test_end();

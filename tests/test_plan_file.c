@@ -19,10 +19,9 @@ static void* test_malloc(size_t n_bytes) {
     return malloc(n_bytes);
 }
 
-static char path_of_test[64];
 static const char* temporary_path(void) {
-    snprintf(path_of_test, sizeof path_of_test, "/tmp/memo_test_plan_%ld", (long)getpid());
-    return path_of_test;
+    static char path[250];
+    return memo_test_path(path, "plan");
 }
 
 static char* file_text(const char* path) {

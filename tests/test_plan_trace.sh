@@ -171,6 +171,11 @@ outputs_do_not_replace_each_other() {
     run 2 "$folder/own.trace" --csv "$folder/own.trace" && run 2 "$folder/own.trace" --svg "$folder/own.link" || return 1
     cmp examples/layer.trace "$folder/own.trace" || return 1
     run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/new" && [ ! -e "$folder/new" ] || return 1
+    run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/../plan_trace/new" && [ ! -e "$folder/new" ] || return 1
+    ln -s new "$folder/promise"
+    run 2 "$folder/own.trace" --csv "$folder/new" --json "$folder/promise" && [ ! -e "$folder/new" ] || return 1
+    "$tool" - --csv "$folder/own.trace" <"$folder/own.trace" && return 1
+    cmp examples/layer.trace "$folder/own.trace" || return 1
     run 0 "$folder/own.trace" --csv /dev/null --json /dev/null
 }
 
@@ -179,6 +184,10 @@ standard_input() {
     printf 'malloc 1 100\nmalloc 2 50\nfree 1 100\nmalloc 3 100\nfree 2 50\nfree 3 100\n' |
         "$tool" - >"$folder/out" || return 1
     [ "$(value peak_bytes "$folder/out")" = 150 ]
+}
+
+endless_file() {
+    run 2 /dev/zero && grep -q '^plan_trace: /dev/zero: makes more than 1024 MiB, the most that is read$' "$folder/err"
 }
 
 capacity_not_met() {
@@ -193,7 +202,8 @@ refuses() { # TEXT PATTERN
 refuses_arguments() {
     run 2 && run 2 "$folder/no_such_file" && run 2 examples/layer.trace --align 3 &&
         run 2 examples/layer.trace --engine none && run 2 examples/layer.trace --seed &&
-        run 2 examples/layer.trace --time-limit 0 && run 2 examples/layer.trace --csv "$folder/no/where.csv"
+        run 2 examples/layer.trace --time-limit 0 && run 2 examples/layer.trace --svg --csv "$folder/x.csv" &&
+        grep -q 'no value behind --svg' "$folder/err" && [ ! -e ./--csv ] && run 2 examples/layer.trace --csv "$folder/no/where.csv"
 }
 
 shared_traces() {
@@ -238,6 +248,7 @@ test_is writes_through_links writes_through_links
 test_is outputs_do_not_replace_each_other outputs_do_not_replace_each_other
 test_is standard_input standard_input
 test_is capacity_not_met capacity_not_met
+test_is endless_file_is_refused endless_file
 test_is empty_file_is_refused refuses '' 'bad'
 test_is backward_lifetime_is_refused refuses 'id,lower,upper,size\nx,5,5,4\n' 'bad:2: '
 test_is large_size_is_refused refuses 'id,lower,upper,size\nx,1,5,9223372036854775807\n' 'bad:2: size'

@@ -855,10 +855,10 @@ static int count_of(const char* text, const char* word) {
 
 static char* written(memo_schedule* schedule, const memo_simulation* times, const char* title,
                      int is_svg) {
-    char path[64];
+    char path[250];
     char* data = NULL;
     int64_t n_bytes;
-    snprintf(path, sizeof path, "/tmp/memo_test_schedule.%ld", (long)getpid());
+    memo_test_path(path, "schedule");
     if (is_svg)
         CHECK_OK(memo_schedule_write_svg(schedule, times, title, path, &error));
     else

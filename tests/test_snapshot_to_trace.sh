@@ -160,6 +160,11 @@ output_file() {
     mkdir -p "$folder/a_folder" || return 1
     refuses 'a_folder: Is a directory' "$folder/plain.pickle" -o "$folder/a_folder" || return 1
     run 0 "$folder/plain.pickle" -o /dev/null && [ -c /dev/null ] || return 1
+    cp "$folder/plain.pickle" "$folder/own.pickle" && ln -s own.pickle "$folder/link.pickle" || return 1
+    for name in own.pickle link.pickle; do
+        refuses "$name: is also the snapshot" "$folder/own.pickle" -o "$folder/$name" || return 1
+    done
+    cmp "$folder/plain.pickle" "$folder/own.pickle" || return 1
     [ -z "$(find "$folder" -name 'step.trace.*' -o -name 'a_folder.*')" ]
 }
 

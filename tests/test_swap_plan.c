@@ -1242,9 +1242,9 @@ static void random_profile(memo_profile* p) {
 static int is_near(double a, double b) { return fabs(a - b) <= 1.1e-15 + 1e-12 * fabs(a); }
 
 static void profiles_come_back_from_their_file(void) {
-    char path[64];
+    char path[250];
     int round, i;
-    snprintf(path, sizeof path, "/tmp/memo_test_profile_%ld", (long)getpid());
+    memo_test_path(path, "profile");
     for (round = 0; round < 20; round++) {
         memo_profile p, q;
         char *text = NULL, *damaged;

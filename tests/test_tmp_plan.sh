@@ -91,9 +91,9 @@ refusals() {
         refuses "no option" --speed 3 &&
         refuses "needs the four lists" --timeline x --degrees-profile y &&
         refuses "needs --degrees-profile" $lists --comm 1,1,1,1 --output x &&
-        refuses "needs --degrees-profile" $lists --comm 1,1,1,1 --engine mip &&
-        refuses "is not auto" --degrees-profile x --engine fast &&
-        refuses "cannot be read" --degrees-profile /nonexistent/profile
+        refuses "--output needs a value" --degrees-profile x --output --timeline y &&
+        refuses "/nonexistent/profile: cannot be read" --degrees-profile /nonexistent/profile &&
+        refuses "tests: cannot be read: Is a directory" --degrees-profile tests
 }
 
 # Attention and MLP of two layers; degree 4 holds half and communicates more.
@@ -119,12 +119,13 @@ degrees() {
         grep -q '^optimal: 1$' "$folder/out" && grep -q '^solve_s: ' "$folder/out" &&
         [ "$(sed -n 1p "$folder/degrees")" = "memo degrees 1" ] && grep -q '^block 3 2$' "$folder/degrees"
 }
-engines_agree() {
+within_memory() {
     profile 4200 >"$folder/profile"
-    run --degrees-profile "$folder/profile" && grep '^step_s' "$folder/out" >"$folder/auto" || return 1
-    run --degrees-profile "$folder/profile" --engine labels && grep '^step_s' "$folder/out" >"$folder/labels" || return 1
-    cat "$folder/auto" "$folder/labels"
-    grep -q '^block_[0-3]: 4$' "$folder/out" && cmp -s "$folder/auto" "$folder/labels"
+    run --degrees-profile "$folder/profile" || return 1
+    cat "$folder/out"
+    step_s=$(sed -n 's/^step_s: //p' "$folder/out")
+    grep -q '^block_[0-3]: 4$' "$folder/out" && grep -q '^optimal: 1$' "$folder/out" &&
+        [ -n "$step_s" ] && grep -qx "lower_bound_s: $step_s" "$folder/out"
 }
 too_small() {
     profile 100 >"$folder/profile"
@@ -134,6 +135,25 @@ too_small() {
 bad_profile() {
     { profile 100; echo "block 0 3"; } >"$folder/profile"
     refuses "profile:14: 3 is none of the degrees" --degrees-profile "$folder/profile"
+}
+
+output_unwritable() {
+    profile 0 >"$folder/profile"
+    run --degrees-profile "$folder/profile" --output "$folder/no/degrees"
+    [ $? -eq 1 ] && grep -q "no/degrees: cannot be written" "$folder/err"
+}
+
+# By any name.
+outputs_replace_nothing() {
+    profile 0 >"$folder/own"
+    ln -sf own "$folder/link"
+    ln -f "$folder/own" "$folder/twin"
+    for name in own link twin ../tmp_plan/own; do
+        refuses "is also the file of --degrees-profile" --degrees-profile "$folder/own" --output "$folder/$name" || return 1
+    done
+    profile 0 | cmp - "$folder/own" || return 1
+    refuses "is also the file of --output" --degrees-profile "$folder/own" --output "$folder/new" $lists --comm 1,1,1,1 \
+        --timeline "$folder/../tmp_plan/new" && [ ! -e "$folder/new" ]
 }
 
 test_is published_vector_c_2 published_2
@@ -147,7 +167,9 @@ test_is timeline_unwritable timeline_unwritable
 test_is help help_text
 test_is refusals refusals
 test_is degrees degrees
-test_is engines_agree engines_agree
+test_is within_memory within_memory
 test_is memory_too_small too_small
 test_is damaged_profile bad_profile
+test_is output_unwritable output_unwritable
+test_is outputs_replace_nothing outputs_replace_nothing
 tap_end

@@ -3,6 +3,7 @@
 static void* test_malloc(size_t n_bytes);
 #define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
 #define MEMO_FREE(address)   free(address)
+#define MEMO_FILE_BYTES_MAX  ((int64_t)2 << 20)
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
@@ -42,10 +43,9 @@ static char* file_text(const char* path) {
     return text;
 }
 
-static char path_of_test[64];
 static const char* temporary_path(void) {
-    snprintf(path_of_test, sizeof path_of_test, "/tmp/memo_test_trace_%ld", (long)getpid());
-    return path_of_test;
+    static char path[250];
+    return memo_test_path(path, "trace");
 }
 
 /* Request by request the same, but for the names of ids. */
@@ -280,6 +280,19 @@ static void unreadable_files_are_named(void) {
     CHECK_OK(memo_trace_create(&trace, &error));
     CHECK(memo_trace_write(trace, "/nowhere/x.trace", &error) == MEMO_STATUS_IO);
     memo_trace_destroy(trace);
+}
+
+static void files_that_never_end_are_refused(void) {
+    memo_trace* trace;
+    FILE* file = fopen(temporary_path(), "wb");
+    CHECK(file && ftruncate(fileno(file), MEMO_FILE_BYTES_MAX) == 0 && fclose(file) == 0);
+    CHECK(memo_trace_read(temporary_path(), &trace, &error) == MEMO_STATUS_FORMAT);
+    CHECK(truncate(temporary_path(), MEMO_FILE_BYTES_MAX + 1) == 0);
+    CHECK(memo_trace_read(temporary_path(), &trace, &error) == MEMO_STATUS_IO);
+    CHECK_CASE(strstr(error.message, ": larger than 2.0 MiB; ") != NULL, "%s", error.message);
+    unlink(temporary_path());
+    CHECK(memo_trace_read("/dev/zero", &trace, &error) == MEMO_STATUS_IO);
+    CHECK_CASE(!strncmp(error.message, "/dev/zero: larger than ", 23), "%s", error.message);
 }
 
 /* No damage passes, and none is a crash. */
@@ -690,6 +703,7 @@ int main(int argc, char** argv) {
     TEST(bad_lines_are_named);
     TEST(files_make_the_round_trip);
     TEST(unreadable_files_are_named);
+    TEST(files_that_never_end_are_refused);
     TEST(damaged_files_are_refused);
     TEST(random_text_is_no_crash);
     TEST(marks_are_understood);

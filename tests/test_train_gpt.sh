@@ -106,6 +106,10 @@ help_lists_every_option() {
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
+    mv out help
+    run -h
+    expect_code 0
+    expect_same help out
 }
 
 unknown_options_are_refused() {
@@ -114,6 +118,7 @@ unknown_options_are_refused() {
     refused 'no such option; --help lists them' $tiny --zzzzzzzz
     refused 'not an option; files to learn from follow --text' lonely
     refused '--steps needs a value' $tiny --steps
+    refused '--seed needs a value' $tiny --seed --steps 3
     refused '--text needs a value' --text --steps 3
     refused '--dry-run takes no value' $tiny --dry-run=yes
 }
@@ -124,6 +129,26 @@ bad_values_are_refused() {
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
     refused '^train_gpt: --policy best: no such policy; keep, recompute, swap, alpha and memo are' $tiny --policy best
     refused '^train_gpt: --dropout 1: not a number' $tiny --dropout 1
+    refused '^train_gpt: --seed -1: not a whole number from 0 to 9000000000000000$' $tiny --seed -1
+    refused '^train_gpt: --steps 0: not a whole number from 1 to 1000000000$' $tiny --steps 0
+}
+
+options_without_effect_are_refused() {
+    for option in '--output d' '--loss-log l' '--compare 2' '--sample 5'; do
+        run $tiny --dry-run $option
+        expect_code 2
+        expect_one_line
+        expect_err "^train_gpt: ${option% *} has no say in --dry-run"
+    done
+    run --demo --text text --dry-run
+    expect_code 0
+    refused '--spill spilled.dir: without --host-memory SIZE' $tiny --spill spilled.dir
+    refused '--schedule fine has nothing to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
+    refused '--schedule cross has nothing to order' $tiny --schedule cross --data 2
+    refused '--zero 1 has no ranks to split over' $tiny --zero 1
+    refused '--zero 2 has no ranks to split over' $tiny --zero 2 --tensor 2
+    run $tiny --schedule fine --sub-batches 2 --zero 0
+    expect_code 0
 }
 
 models_that_cannot_be_are_refused() {
@@ -155,6 +180,7 @@ texts_that_cannot_be_are_refused() {
     refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
     refused 'the text has 5 bytes' $tiny --text short --seq 5
     refused 'cannot be read: Is a directory' $tiny --text .
+    refused '--text /dev/zero: makes more than 1024 MiB, the most that is read' $tiny --text text /dev/zero
     refused "no text: the project's own sources are not in this directory" --layers 2
 }
 
@@ -173,6 +199,47 @@ outputs_that_cannot_be_are_refused() {
     expect_code 2
     expect_err '--loss-log no/such/directory/log: cannot be written'
     [ ! -e made ] || fail 'made is left behind'
+    run $tiny --output plain
+    expect_code 2
+    expect_err '--output plain: cannot be written: Not a directory'
+    run $tiny --output "$(printf '%0300d' 0)"
+    expect_code 2
+    expect_err 'cannot be made: File name too long'
+}
+
+inputs_are_not_overwritten() {
+    cp text own
+    ln -sf own link
+    block_degrees 2 2 2 2 2 2 2 2
+    cp degrees degrees.before
+    for name in own link "$PWD/own"; do
+        run $tiny --text own --loss-log "$name"
+        expect_code 2
+        expect_err "--loss-log $name: is also the file of --text"
+        expect_one_line
+    done
+    run $tiny --degrees degrees --policy keep --loss-log degrees
+    expect_code 2
+    expect_err '--loss-log degrees: is also the file of --degrees'
+    for name in twice/plan.svg twice//plan.svg ./twice/./plan.svg "$PWD/twice/plan.svg"; do
+        run $tiny --output twice --loss-log "$name"
+        expect_code 2
+        expect_err 'is also the file of --'
+        [ ! -e twice ] || fail 'twice is left behind'
+    done
+    mkdir out.dir && cp text out.dir/step.trace
+    run $tiny --text out.dir/step.trace --output out.dir
+    expect_code 2
+    expect_err '--output out.dir/step.trace: is also the file of --text'
+    expect_same text out.dir/step.trace
+    expect_same text own
+    expect_same degrees degrees.before
+    cp text README.md
+    run --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
+    expect_code 2
+    expect_err 'is also the file of the text'
+    expect_same text README.md
+    rm README.md
 }
 
 # ---- budgets ---------------------------------------------------------------------------------------
@@ -514,6 +581,40 @@ interrupt_ends_all_ranks() {
     expect_one_line
 }
 
+# No signal leaves an empty directory, whatever its name.
+signals_leave_no_directory() {
+    for signal in INT TERM HUP; do
+        rm -f signal.log
+        "$program" $tiny --steps 1000000 --loss-log signal.log --output d >out 2>err &
+        child=$!
+        wait_for signal.log
+        kill -$signal $child
+        wait $child
+        [ ! -e d ] || fail "$signal leaves a directory behind"
+        [ -z "$(ls -A | grep memo-)" ] || fail "$signal leaves something behind"
+    done
+    run $tiny --output d --loss-log d/log
+    expect_code 0
+    [ "$(ls d | wc -l)" -eq 7 ] || fail "unexpected files: $(ls d)"
+}
+
+# Ctrl-C of one leaves the other's files alone.
+two_runs_share_a_new_directory() {
+    rm -f first.log second.log
+    "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
+    first=$!
+    wait_for first.log
+    "$program" $tiny --steps 3000 --loss-log second.log --output shared/new >out 2>err &
+    second=$!
+    wait_for second.log
+    kill -INT $first
+    wait $first
+    wait $second
+    code=$?
+    expect_code 0
+    [ "$(ls shared/new | wc -l)" -eq 6 ] || fail "unexpected files: $(ls shared/new)"
+}
+
 # One line that is written anew, and an end to it, also where Ctrl-C comes.
 progress_on_a_terminal() {
     if ! script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
@@ -536,11 +637,13 @@ progress_on_a_terminal() {
 for name in help_lists_every_option \
     unknown_options_are_refused \
     bad_values_are_refused \
+    options_without_effect_are_refused \
     models_that_cannot_be_are_refused \
     ranks_that_cannot_be_are_refused \
     texts_that_cannot_be_are_refused \
     shortest_text \
     outputs_that_cannot_be_are_refused \
+    inputs_are_not_overwritten \
     budgets_that_cannot_be_met_are_refused \
     suggested_budget_is_exact \
     dry_run \
@@ -563,6 +666,8 @@ for name in help_lists_every_option \
     default_text \
     interrupt_keeps_the_log \
     interrupt_ends_all_ranks \
+    signals_leave_no_directory \
+    two_runs_share_a_new_directory \
     progress_on_a_terminal; do
     run_test $name
 done

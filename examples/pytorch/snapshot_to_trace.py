@@ -166,6 +166,13 @@ def convert(snapshot, options):
     return data + b"end %d %016x\n" % (len(lines), checksum)
 
 
+def check_files(source, path):
+    """The output must not take the snapshot from its user."""
+    target = os.path.realpath(path)
+    if path != "-" and os.path.isfile(target) and os.path.samefile(source, target):
+        raise Refused("is also the snapshot; another name for the output would work")
+
+
 def write(data, path):
     """At once or not at all, but for standard output, pipes and devices."""
     target = 1 if path == "-" else os.path.realpath(path)
@@ -183,9 +190,19 @@ def write(data, path):
             raise
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse itself says nothing where help cannot be written."""
+
+    def print_help(self, file=None):
+        try:
+            write(self.format_help().encode(), "-")
+        except OSError as error:
+            self.exit(2, f"snapshot_to_trace: standard output: {error.strerror}\n")
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="snapshot_to_trace", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="snapshot_to_trace", description=__doc__, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = lambda message: parser.exit(2, f"snapshot_to_trace: {message}; --help lists the options\n")
     add = parser.add_argument
     add("snapshot", help="the pickle")
@@ -201,7 +218,11 @@ def main():
     options = parser.parse_args()
     place = options.snapshot
     try:
-        data = convert(load(place), options)
+        snapshot = load(place)
+        place = options.output
+        check_files(options.snapshot, place)
+        place = options.snapshot
+        data = convert(snapshot, options)
         place = options.output
         write(data, place)
         return 0

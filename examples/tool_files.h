@@ -1,0 +1,147 @@
+/* tool_files.h - the files of a tool: no output takes the place of an input, of another output, or
+ * of a standard stream.
+ *
+ * Single translation unit: everything is static. */
+#ifndef TOOL_FILES_H
+#define TOOL_FILES_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "memo.h"
+
+typedef struct tool_file {
+    const char* option; /* what names it, for messages */
+    const char* path;   /* NULL: not given; "-": a standard stream */
+    int is_output;
+} tool_file;
+
+/* A closed standard stream stays one that fails: the next file to be opened would take its
+ * descriptor, and get the lines that are printed. */
+static MEMO_UNUSED void tool_keep_standard_streams(void) {
+    int k;
+    for (k = 0; k < 3; k++)
+        if (fcntl(k, F_GETFD) < 0) (void)!open("/dev/null", k ? O_RDONLY : O_WRONLY);
+}
+
+/* Has all that was printed been written? */
+static MEMO_UNUSED memo_status tool_flush(memo_error* error) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "standard output cannot be written");
+}
+
+/* Appends a file ("-": standard input) to *bytes, which is freed with free, on failure too.  A zero
+ * byte follows.  Files that never end end here. */
+static MEMO_UNUSED memo_status tool_append_file(const char* path, char** bytes, int64_t* n_bytes,
+                                                memo_error* error) {
+    const int64_t most = MEMO_FILE_BYTES_MAX, step = 1 << 20;
+    FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    memo_status status = MEMO_STATUS_OK;
+    size_t n = 1;
+    if (!file)
+        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
+                              strerror(errno));
+    while (n > 0 && !status) {
+        char* larger = (char*)realloc(*bytes, (size_t)(*n_bytes + step + 1));
+        if (!larger) {
+            status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                    "%.300s: no host memory for its bytes", path);
+            break;
+        }
+        *bytes = larger;
+        n = fread(larger + *n_bytes, 1, (size_t)step, file);
+        *n_bytes += (int64_t)n;
+        larger[*n_bytes] = 0;
+        if (ferror(file))
+            status = memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path,
+                                    strerror(errno));
+        else if (*n_bytes > most)
+            status = memo_error_set(error, MEMO_STATUS_IO,
+                                    "%.300s: makes more than %lld MiB, the most that is read", path,
+                                    (long long)(most >> 20));
+    }
+    if (file != stdin) fclose(file);
+    return status;
+}
+
+#define TOOL_PATH_BYTES 4096
+
+/* Of a file its numbers, and no name; of a file to be made those of the nearest folder there is, and
+ * its name below that. */
+static MEMO_UNUSED void tool_find_place(const char* path, struct stat* place,
+                                        char* name /* TOOL_PATH_BYTES */) {
+    char at[TOOL_PATH_BYTES], link[TOOL_PATH_BYTES];
+    int n_links = 0;
+    *name = 0;
+    snprintf(at, sizeof at, "%s", path);
+    while (stat(at, place)) {
+        char* slash = strrchr(at, '/');
+        const char* base = slash ? slash + 1 : at;
+        size_t n_base = strlen(base);
+        ssize_t n = n_links++ < 40 ? readlink(at, link, sizeof link - 1) : -1;
+
+        /* A link to a file to be made. */
+        if (n >= 0) {
+            link[n] = 0;
+            if (*link == '/' || !slash) slash = at - 1;
+            snprintf(slash + 1, sizeof at - (size_t)(slash + 1 - at), "%s", link);
+            continue;
+        }
+
+        /* What is missing. */
+        if (*base && strcmp(base, ".") && strlen(name) + n_base + 2 < TOOL_PATH_BYTES) {
+            memmove(name + n_base + 1, name, strlen(name) + 1);
+            memcpy(name, base, n_base);
+            name[n_base] = '/';
+        }
+        snprintf(link, sizeof link, "%s", slash == at ? "/" : ".");
+        if (slash && slash != at)
+            *slash = 0;
+        else if (!strcmp(at, link))
+            break;
+        else
+            snprintf(at, sizeof at, "%s", link);
+    }
+}
+
+/* One file, whatever its names.  A device or a pipe can be several. */
+static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
+    struct stat x, y;
+    char x_name[TOOL_PATH_BYTES], y_name[TOOL_PATH_BYTES];
+    memset(&x, 0, sizeof x);
+    memset(&y, 0, sizeof y);
+    tool_find_place(a, &x, x_name);
+    tool_find_place(b, &y, y_name);
+    return x.st_dev == y.st_dev && x.st_ino == y.st_ino && !strcmp(x_name, y_name) &&
+           (*x_name || S_ISREG(x.st_mode));
+}
+
+/* An output that is an input would take it from its user; of two outputs in one file, the first
+ * would be lost. */
+static MEMO_UNUSED memo_status tool_check_files(const tool_file* files, int n_files,
+                                                memo_error* error) {
+    int i, j;
+    for (i = 0; i < n_files; i++) {
+        if (!files[i].is_output || !files[i].path || !strcmp(files[i].path, "-")) continue;
+        for (j = 0; j < n_files; j++) {
+            const char* other = files[j].path;
+            if (j == i || !other || (files[j].is_output && j > i)) continue;
+            if (!strcmp(other, "-")) {
+                if (files[j].is_output) continue;
+                other = "/dev/stdin";
+            }
+            if (tool_is_same_file(files[i].path, other))
+                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                      "%s %.300s: is also the file of %s; another name would work",
+                                      files[i].option, files[i].path, files[j].option);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+#endif

@@ -1,0 +1,295 @@
+/* Text on its way into a file: what is replaced and what stays, whatever limits, signals and descriptors there are. */
+#define _DEFAULT_SOURCE 1
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The lowest descriptor that memo writes to, under a limit on file sizes. */
+static int lowest;
+#define lseek(descriptor, offset, whence)                                                          \
+    (lowest = descriptor < lowest ? descriptor : lowest, lseek(descriptor, offset, whence))
+#define umask(mask) umask_is_of_the_whole_process(mask)
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+#undef umask
+#undef lseek
+#include "memo_test.h"
+
+static memo_error error;
+static char folder[250], path[600];
+
+/* In the folder. */
+static const char* name_of(const char* name) {
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static int count_files(void) {
+    DIR* directory = opendir(folder);
+    int n = -2; /* . and .. */
+    while (directory && readdir(directory)) n++;
+    if (directory) closedir(directory);
+    return n;
+}
+
+/* n bytes of `letter`. */
+static memo_status write_letters(const char* to, char letter, int n) {
+    memo_text text;
+    int i;
+    memset(&text, 0, sizeof text);
+    for (i = 0; i < n; i += 100) memo_text_put(&text, "%0*d", n - i < 100 ? n - i : 100, 0);
+    for (i = 0; i < n; i++) text.data[i] = letter;
+    return memo_text_write(&text, to, &error);
+}
+
+/* Does the file hold n bytes of letter, and nothing else? */
+static int holds(const char* from, char letter, int n) {
+    FILE* file = fopen(from, "rb");
+    int c, n_read = 0, is_good = file != NULL;
+    while (file && (c = getc(file)) != EOF) {
+        n_read++;
+        is_good &= c == letter;
+    }
+    if (file) fclose(file);
+    return is_good && n_read == n;
+}
+
+static int mode_of(const char* of) {
+    struct stat info;
+    return stat(of, &info) ? -1 : (int)(info.st_mode & 07777);
+}
+
+static void begin(void) {
+    memo_test_path(folder, "text");
+    CHECK(mkdir(folder, 0700) == 0);
+}
+
+static void end(void) {
+    DIR* directory = opendir(folder);
+    struct dirent* entry;
+    while (directory && (entry = readdir(directory)))
+        if (entry->d_name[0] != '.' || strlen(entry->d_name) > 2) remove(name_of(entry->d_name));
+    if (directory) closedir(directory);
+    CHECK(rmdir(folder) == 0);
+}
+
+static void new_files_have_the_mode_of_the_umask(void) {
+    mode_t before = umask((mode_t)027);
+    begin();
+    CHECK_OK(write_letters(name_of("new"), 'a', 1000));
+    CHECK(mode_of(path) == 0640 && holds(path, 'a', 1000) && count_files() == 1);
+    umask(before);
+    end();
+}
+
+static void old_files_keep_their_mode(void) {
+    static const mode_t modes[] = {0600, 0644, 0660, 0755};
+    size_t i;
+    begin();
+    for (i = 0; i < sizeof modes / sizeof *modes; i++) {
+        CHECK_OK(write_letters(name_of("old"), 'a', 10));
+        CHECK(chmod(path, modes[i]) == 0);
+        CHECK_OK(write_letters(path, 'b', 20));
+        CHECK_CASE(mode_of(path) == (int)modes[i], "%o became %o", (unsigned)modes[i],
+                   (unsigned)mode_of(path));
+        CHECK(holds(path, 'b', 20) && count_files() == 1);
+    }
+    end();
+}
+
+/* Whatever function checks, in a process of its own, so that it may change limits and users. */
+static void in_a_child(int (*function)(void)) {
+    int status = -1;
+    pid_t child;
+    fflush(stdout);
+    child = fork();
+    if (child == 0) _exit(function());
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_CASE(status == 0, "the child's status is %d", status);
+}
+
+/* Nobody may write it: it stays.  Root may write anything, so this is another user. */
+static int write_read_only(void) {
+    int status;
+    if (geteuid() == 0 && (chmod(folder, 0777) || setuid(65534))) return 2;
+    status = write_letters(name_of("old"), 'b', 20);
+    return !(status == MEMO_STATUS_IO && strstr(error.message, "Permission denied") &&
+             holds(path, 'a', 10) && count_files() == 1);
+}
+static void read_only_files_stay(void) {
+    begin();
+    CHECK_OK(write_letters(name_of("old"), 'a', 10));
+    CHECK(chmod(path, 0444) == 0);
+    in_a_child(write_read_only);
+    CHECK(mode_of(path) == 0444);
+    end();
+}
+
+static void the_longest_names_work(void) {
+    char name[256];
+    int n;
+    begin();
+    for (n = 240; n <= 255; n += 5) {
+        memset(name, 'n', sizeof name);
+        name[n] = 0;
+        CHECK_OK(write_letters(name_of(name), 'a', 10));
+        CHECK_OK(write_letters(path, 'b', 20));
+        CHECK(holds(path, 'b', 20));
+    }
+    CHECK(count_files() == 4);
+    end();
+}
+
+/* On a file system that gives every file a name. */
+static void named_files_work(void) {
+    char name[300];
+    struct stat info;
+    begin();
+    CHECK(memoi_replace_file(name_of("file"), NULL, "aaa", 3, name, 0) == 0 && holds(path, 'a', 3));
+    CHECK(chmod(path, 0600) == 0 && stat(path, &info) == 0);
+    CHECK(memoi_replace_file(path, &info, "bbbb", 4, name, 0) == 0 && holds(path, 'b', 4));
+    CHECK(mode_of(path) == 0600 && count_files() == 1);
+    CHECK(memoi_replace_file(name_of("none/file"), NULL, "a", 1, name, 0) == ENOENT);
+    end();
+}
+
+static void links_stay(void) {
+    struct stat info;
+    char linked[300];
+    begin();
+    CHECK_OK(write_letters(name_of("file"), 'a', 10));
+    CHECK(chmod(path, 0600) == 0);
+    CHECK(symlink("file", name_of("link")) == 0);
+    CHECK_OK(write_letters(name_of("link"), 'b', 20));
+    CHECK(lstat(path, &info) == 0 && S_ISLNK(info.st_mode));
+    CHECK(holds(name_of("file"), 'b', 20) && mode_of(path) == 0600);
+    /* To nothing yet. */
+    CHECK(symlink("later", name_of("promise")) == 0);
+    snprintf(linked, sizeof linked, "%s", name_of("promise"));
+    CHECK_OK(write_letters(linked, 'c', 30));
+    CHECK(lstat(linked, &info) == 0 && S_ISLNK(info.st_mode) && holds(name_of("later"), 'c', 30));
+    CHECK(count_files() == 4);
+    end();
+}
+
+/* ---- limits ---- */
+
+static int write_beyond_the_limit(void) {
+    struct rlimit limit;
+    int old, fresh;
+    limit.rlim_cur = limit.rlim_max = 100;
+    if (setrlimit(RLIMIT_FSIZE, &limit)) return 2;
+    old = write_letters(name_of("old"), 'b', 101);
+    if (old != MEMO_STATUS_IO || !strstr(error.message, "File too large")) return 3;
+    if (!holds(path, 'a', 10)) return 4;
+    fresh = write_letters(name_of("new"), 'b', 5000);
+    if (fresh != MEMO_STATUS_IO || count_files() != 1) return 5;
+    /* Standard output is written from where it is. */
+    if (!freopen(name_of("out"), "wb", stdout)) return 6;
+    printf("%060d", 0);
+    if (write_letters("-", 'b', 41) != MEMO_STATUS_IO) return 7;
+    if (write_letters("-", '0', 40) || !holds(path, '0', 100)) return 8;
+    remove(path);
+    if (write_letters(name_of("old"), 'b', 100) || !holds(path, 'b', 100)) return 9;
+    return count_files() != 1;
+}
+static void a_limit_on_file_sizes_is_an_error(void) {
+    begin();
+    CHECK_OK(write_letters(name_of("old"), 'a', 10));
+    in_a_child(write_beyond_the_limit);
+    end();
+}
+
+static void no_folder_and_no_room_are_errors(void) {
+    begin();
+    CHECK(write_letters(name_of("none/file"), 'a', 10) == MEMO_STATUS_IO);
+    CHECK(strstr(error.message, "none/file: cannot be written: ") != NULL);
+    CHECK(write_letters(folder, 'a', 10) == MEMO_STATUS_IO);
+    if (access("/dev/full", W_OK) == 0)
+        CHECK(write_letters("/dev/full", 'a', 10) == MEMO_STATUS_IO);
+    CHECK(count_files() == 0);
+    end();
+}
+
+static void lack_of_memory_names_the_file(void) {
+    memo_text text;
+    memset(&text, 0, sizeof text);
+    text.failed = 1;
+    CHECK(memo_text_write(&text, "a/name", &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_CASE(strstr(error.message, "a/name: no host memory") != NULL, "%s", error.message);
+}
+
+/* ---- signals and descriptors ---- */
+
+#ifdef MEMO_TEST_VALGRIND
+#define N_KILLED 10
+#else
+#define N_KILLED 300
+#endif
+
+/* A process that replaces a file over and over ends by a signal: the file is whole, and alone. */
+static void signals_leave_one_whole_file(void) {
+    int n, status;
+    begin();
+    CHECK_OK(write_letters(name_of("file"), 'a', 100000));
+    for (n = 0; n < N_KILLED; n++) {
+        static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+        struct timespec pause = {0, 0};
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) write_letters(path, n % 2 ? 'a' : 'b', 100000);
+        pause.tv_nsec = (long)memo_test_int(500000, 3000000);
+        nanosleep(&pause, NULL);
+        kill(child, signals[n % 3]);
+        CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+        CHECK(holds(path, 'a', 100000) || holds(path, 'b', 100000));
+        CHECK_CASE(count_files() == 1, "%d files", count_files());
+    }
+    end();
+}
+
+static int write_without_standard_descriptors(void) {
+    struct rlimit limit;
+    int pipes[2], k;
+    limit.rlim_cur = limit.rlim_max = 1000;
+    if (setrlimit(RLIMIT_FSIZE, &limit)) return 1;
+    for (k = 0; k < 3; k++) close(k);
+    lowest = INT_MAX;
+    if (write_letters(name_of("new"), 'a', 10) || lowest < 3 || lowest == INT_MAX) return 2;
+    if (write_letters(name_of("new"), 'b', 10) || lowest < 3 || lowest == INT_MAX) return 3;
+    if (symlink("later", name_of("promise"))) return 4;
+    if (write_letters(name_of("promise"), 'c', 10) || lowest < 3 || lowest == INT_MAX) return 5;
+    if (write_letters("-", 'a', 10) != MEMO_STATUS_IO) return 6;
+    if (memoi_spill_open(folder) < 3) return 8;
+    if (pipe(pipes) || pipes[0] != 0) return 7; /* they are all closed again */
+    return 0;
+}
+static void standard_descriptors_are_left_alone(void) {
+    begin();
+    in_a_child(write_without_standard_descriptors);
+    end();
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(new_files_have_the_mode_of_the_umask);
+    TEST(old_files_keep_their_mode);
+    TEST(read_only_files_stay);
+    TEST(the_longest_names_work);
+    TEST(named_files_work);
+    TEST(links_stay);
+    TEST(a_limit_on_file_sizes_is_an_error);
+    TEST(no_folder_and_no_room_are_errors);
+    TEST(lack_of_memory_names_the_file);
+    TEST(signals_leave_one_whole_file);
+    TEST(standard_descriptors_are_left_alone);
+    return memo_test_end();
+}

@@ -1,0 +1,91 @@
+#!/bin/sh
+# test_tools.sh - what all tools have in common: standard streams that are full, closed, or not there.  Output: TAP.
+set -u
+
+. tests/tap.sh
+
+folder=build/tests/tools
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+
+# For each tool a command that prints much, and one that prints little.
+commands() {
+    for tool in plan_trace tmp_plan layout_plan train_gpt; do
+        echo "build/examples/$tool --help"
+    done
+    command -v python3 >/dev/null 2>&1 && echo "python3 examples/pytorch/snapshot_to_trace.py --help"
+    echo "build/examples/layout_plan --top 0"
+    echo "build/examples/plan_trace examples/layer.trace"
+    echo "build/examples/tmp_plan --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1"
+    echo "build/examples/train_gpt --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --dry-run"
+}
+
+# each FUNCTION: with every command, which must fail.
+each() {
+    commands >"$folder/commands"
+    while read -r line; do
+        if "$1" $line 2>"$folder/err" </dev/null; then
+            echo "exit 0: $line"
+            return 1
+        fi
+    done <"$folder/commands"
+}
+
+full() { "$@" >/dev/full; }
+closed() { "$@" >&-; }
+# Nobody reads any more: the reader has gone when the writer begins.
+piped() {
+    rm -f "$folder/go" "$folder/code"
+    mkfifo "$folder/go"
+    {
+        cat "$folder/go" >/dev/null
+        code=0
+        "$@" || code=$?
+        echo $code >"$folder/code"
+    } | {
+        exec <&-
+        echo >"$folder/go"
+    }
+    return "$(cat "$folder/code")"
+}
+
+output_that_works() {
+    commands >"$folder/commands"
+    while read -r line; do
+        $line >"$folder/out" 2>"$folder/err" </dev/null || { echo "$line"; cat "$folder/err"; return 1; }
+    done <"$folder/commands"
+}
+
+# The log and the file of spilled rows get nothing that is printed, and the log is whole.
+closed_output_stays_out_of_files() {
+    printf '%0500d' 0 >"$folder/text"
+    set -- build/examples/train_gpt --text "$folder/text" --layers 6 --hidden 8 --heads 1 --seq 32 --batch 1 --tile 8 --steps 30
+    "$@" --policy keep --loss-log "$folder/open.log" >"$folder/out" || return 1
+    set -- "$@" --policy swap --host-memory 24KiB --spill "$folder" --loss-log "$folder/closed.log"
+    "$@" >"$folder/out" && grep 'through a file of' "$folder/out" || return 1
+    for log in messages no_messages; do
+        rm "$folder/closed.log"
+        if [ $log = messages ]; then "$@" >&- 2>"$folder/err"; else "$@" >&- 2>&- <&-; fi
+        cat "$folder/err"
+        cmp "$folder/open.log" "$folder/closed.log" || return 1
+    done
+}
+
+# An output gets what it is for.
+closed_output_stays_out_of_a_csv() {
+    build/examples/plan_trace examples/layer.trace --csv "$folder/open.csv" >"$folder/out" || return 1
+    build/examples/plan_trace examples/layer.trace --csv "$folder/closed.csv" >&- 2>"$folder/err" && return 1
+    [ ! -e "$folder/closed.csv" ] || cmp "$folder/open.csv" "$folder/closed.csv"
+}
+
+test_is output_that_works output_that_works
+if [ -c /dev/full ]; then
+    test_is full_output_is_a_failure each full
+else
+    skip full_output_is_a_failure "/dev/full is not there"
+fi
+test_is closed_output_is_a_failure each closed
+test_is output_that_nobody_reads_is_a_failure each piped
+test_is closed_output_stays_out_of_files closed_output_stays_out_of_files
+test_is closed_output_stays_out_of_a_csv closed_output_stays_out_of_a_csv
+tap_end
