@@ -505,9 +505,9 @@ MEMO_API memo_mask memo_mask_default(void);
  * n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
-/* How many pairs (query, key) the mask lets through.  O(queries). */
-MEMO_API int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                                 const memo_run* k_runs, int32_t n_k_runs);
+/* How many pairs (query, key) the mask lets through; exact up to 2^53.  O(queries). */
+MEMO_API double memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                                const memo_run* k_runs, int32_t n_k_runs);
 
 /* Rows are the positions of q_runs and k_runs in their order.  Heads of a row lie side by side:
  * element e of head h of row i of batch b of q is at b * q_batch_stride + i * q_row_stride + h *
@@ -799,7 +799,7 @@ MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
  * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a, W1a (weights) of block 1, part a;
  * cF1a and so on are the collectives behind them, G1a a gather; end-a is where the trainer takes
  * over. Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; a time
- * that is negative or no number; more than 1000 parts), OUT_OF_HOST_MEMORY (the schedule then holds
+ * that is negative or no number; more than 1000 parts, or 2^20 of all blocks), OUT_OF_HOST_MEMORY (the schedule then holds
  * a part of the pass). */
 MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
                                                   memo_schedule* schedule, memo_error* error);
@@ -3515,6 +3515,9 @@ memo_layout_desc memo_layout_desc_default(void) {
     return desc;
 }
 
+/* So that a rank's runs are counted in 31 bits, and those of all ranks in 63. */
+#define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
+
 /* Do they ascend from 0 to n_tokens? */
 MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_t n_tokens) {
     int64_t i;
@@ -3545,7 +3548,7 @@ memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, 
                               "takes them with any layout",
                               memo_layout_name(desc->kind));
     if (desc->kind == MEMO_LAYOUT_DOCUMENTS &&
-        (desc->n_documents > INT32_MAX / 4 ||
+        (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "layout: the %lld documents must ascend from 0 to the %lld tokens",
@@ -4269,9 +4272,10 @@ MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, in
     if (*end < *begin) *end = *begin;
 }
 
-int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                        const memo_run* k_runs, int32_t n_k_runs) {
-    int64_t n = 0, i;
+double memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                       const memo_run* k_runs, int32_t n_k_runs) {
+    double n = 0;
+    int64_t i;
     int32_t q, k;
     for (q = 0; q < n_q_runs; q++)
         for (i = 0; i < q_runs[q].count; i++) {
@@ -4279,7 +4283,7 @@ int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n
             memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
             for (k = 0; k < n_k_runs; k++) {
                 memoi_run_interval(&k_runs[k], low, high, &begin, &end);
-                n += end - begin;
+                n += (double)(end - begin);
             }
         }
     return n;
@@ -5192,8 +5196,8 @@ MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention
         op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
                                            : ring->costs->forward_s_per_score) *
                         (double)(nb * shape->heads.n_q) *
-                        (double)memo_mask_count(&block->mask, block->q_runs, block->n_q_runs,
-                                                block->k_runs, block->n_k_runs);
+                        memo_mask_count(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
+                                        block->n_k_runs);
     status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
     if (!ring->queue->device) return status;
     for (i = 0; i < n_parts && !status; i++) {
@@ -5394,19 +5398,29 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp attention: type %s; it takes f32, bf16 and f16",
                               memo_type_name(desc->type));
-    /* So that no product below overflows. */
-    if ((double)layout->ring_tokens * (desc->n_batch ? desc->n_batch : 1) * desc->n_q_heads *
-            desc->head_size * layout->ulysses >
+    if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
+        layout->n_documents > MEMOI_DOCUMENTS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp attention: max_documents is %lld, the layout has %lld; both must "
+                              "lie in [0, %d]",
+                              (long long)desc->max_documents, (long long)layout->n_documents,
+                              MEMOI_DOCUMENTS_MAX);
+    /* So that no product below overflows: every rank's bytes, sent to every rank, once a hop. */
+    if ((double)layout->ring_tokens * layout->ring * (desc->n_batch ? desc->n_batch : 1) *
+            desc->n_q_heads * desc->head_size * layout->ulysses >
         (double)(MEMOI_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: tensors of more than 2^52 elements");
+                              "sp attention: %lld tokens x %d query heads of %d x batch %d are too "
+                              "many; tokens x heads x head size x batch x ulysses must be below "
+                              "2^52",
+                              (long long)layout->n_tokens, (int)desc->n_q_heads,
+                              (int)desc->head_size, desc->n_batch ? (int)desc->n_batch : 1);
     return MEMO_STATUS_OK;
 }
 
 /* Runs of all ring ranks together, at most. */
 MEMOI int64_t memoi_sp_max_runs(const memo_layout* layout, int64_t max_documents) {
-    return layout->document_begins ? layout->ring * (2 * max_documents + 1)
-                                   : (int64_t)layout->ring * MEMO_RUNS_MAX;
+    return layout->ring * (layout->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
 
 MEMOI void memoi_sp_take_runs(const memo_layout* layout, memo_run* runs, int64_t* first_run) {
@@ -6098,6 +6112,7 @@ memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void) {
 }
 
 #define MEMOI_BLOCKS_PARTS 1000
+#define MEMOI_BLOCKS_MAX   (1 << 20) /* parts of all blocks: some 10 operations each */
 
 typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_NONE = 0, /* a record or a wait */
@@ -6165,6 +6180,10 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%d blocks are not whole layers of %d", (int)desc->n_blocks,
                               (int)desc->blocks_per_layer);
+    if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%d blocks of %d parts are too many; n_blocks x n_parts may be %d",
+                              (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
     n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0;
     for (i = 0; i < n; i++) {
         const memo_block_times* t = &desc->times[i];
@@ -6706,11 +6725,11 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     memo_status status = MEMO_STATUS_OK;
     for (k = 0; k < n; k++) largest = counts[k] > largest && counts[k] > 0 ? counts[k] : largest;
     for (k = 0; k < n; k++) largest = counts[k] < 1 ? 0 : largest;
-    if (largest < 1 || largest > (int64_t)1 << 40 || !memo_type_bytes(type) ||
+    if (largest < 1 || largest > MEMOI_BYTES_MAX / 8 / comm->size || !memo_type_bytes(type) ||
         (int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "an all-reduce, all-gather or reduce-scatter of 1 to 2^40 elements "
-                              "can be measured");
+                              "an all-reduce, all-gather or reduce-scatter of 1 to 2^59 / size "
+                              "elements can be measured");
     largest *= memo_type_bytes(type) * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size);
     status = memo_device_alloc(d, largest, &x, error);
     if (!status) status = memo_fill(d, stream, x, 0, largest, error);
@@ -7128,7 +7147,7 @@ MEMOI memo_status memoi_blocks_layer_run(const memo_blocks* blocks, int is_backw
 
 memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
     memo_status status;
-    if (layer != 0 && (layer != blocks->next_forward || layer >= blocks->n_layers))
+    if (layer < 0 || layer >= blocks->n_layers || (layer && layer != blocks->next_forward))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "forward of layer %d out of order; there are layers 0 to %d",
                               (int)layer, (int)blocks->n_layers - 1);

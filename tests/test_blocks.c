@@ -813,6 +813,8 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     buffers[1].gradient = g[1];
 
     CHECK_OK(memo_blocks_create(&desc, &blocks, &error));
+    CHECK(memo_blocks_forward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(memo_blocks_backward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_blocks_backward(blocks, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "without a forward") != NULL);
     CHECK(memo_blocks_forward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);

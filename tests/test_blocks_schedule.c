@@ -524,6 +524,10 @@ static void refusals(void) {
     CHECK(strstr(error.message, "3 blocks are not whole layers of 2") != NULL);
     desc.n_blocks = 0;
     CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_blocks = INT32_MAX - 1; /* their names alone would not fit into memory */
+    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "2147483646"), "%s", error.message);
+    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_blocks = 4;
     desc.n_parts = -1;
     CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);

@@ -112,7 +112,7 @@ static void count_pairs(const memo_layout* layout, int64_t* n_pairs) {
     for (r = 0; r < layout->ring; r++) {
         int32_t n = memo_layout_ring_runs(layout, r, runs);
         CHECK(n <= 2 * layout->n_documents + 1 && n == memo_layout_ring_runs(layout, r, NULL));
-        n_pairs[r] = memo_mask_count(&mask, runs, n, &whole, 1);
+        n_pairs[r] = (int64_t)memo_mask_count(&mask, runs, n, &whole, 1);
     }
 }
 

@@ -469,6 +469,18 @@ static void masks_are_intervals(void) {
     }
 }
 
+/* 16 queries and 2^60 keys that each sees: 2^64 pairs. */
+static void pairs_beyond_64_bits_are_counted(void) {
+    memo_mask mask = memo_mask_default();
+    memo_run queries, keys;
+    mask.kind = MEMO_MASK_FULL;
+    mask.n_tokens = keys.count = (int64_t)1 << 60;
+    queries.start = keys.start = 0;
+    queries.stride = keys.stride = 1;
+    queries.count = 16;
+    CHECK((double)memo_mask_count(&mask, &queries, 1, &keys, 1) == ldexp(1, 64));
+}
+
 /* Scores computed by each rank, forward and backward. */
 static void count_scores(memo_layout_kind layout, int32_t ring, int64_t n_tokens,
                          int64_t n_scores[16]) {
@@ -1287,6 +1299,37 @@ static void a_failing_rank_is_seen_by_all(void) {
     whole_destroy(&w);
 }
 
+/* Refused, or as the formulas say; reckoned in floating point. */
+static void sizes_that_overflow_are_refused(void) {
+    int i, n_refused = 0;
+    memo_error error;
+    for (i = 0; i < 2000; i++) {
+        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_sizes sizes;
+        double n, ring;
+        memo_status status;
+        layout_desc.kind = (memo_layout_kind)memo_test_int(0, 2);
+        layout_desc.ring = (int32_t)1 << memo_test_int(0, 20);
+        layout_desc.n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
+        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        desc.n_batch = (int32_t)1 << memo_test_int(0, 4);
+        desc.n_q_heads = desc.n_kv_heads = (int32_t)1 << memo_test_int(0, 4);
+        desc.head_size = (int32_t)1 << memo_test_int(0, 4);
+        status = memo_sp_attention_get_sizes(&desc, &sizes, &error);
+        n_refused += status != MEMO_STATUS_OK;
+        CHECK(!status || status == MEMO_STATUS_INVALID_ARGUMENT);
+        if (status) continue;
+        ring = layout_desc.ring;
+        n = (double)desc.layout.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
+        CHECK_CASE(fabs((double)sizes.ring_forward_bytes - 8 * n * (ring - 1)) <= 1e-9 * n * ring &&
+                       (double)sizes.device_bytes >= (ring > 1 ? 16 * n : 0),
+                   "%lld tokens, ring %g: %lld bytes", (long long)layout_desc.n_tokens, ring,
+                   (long long)sizes.ring_forward_bytes);
+    }
+    CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
+}
+
 static void what_cannot_be_meant_is_refused(void) {
     memo_layout_desc layout_desc = memo_layout_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
@@ -1319,6 +1362,9 @@ static void what_cannot_be_meant_is_refused(void) {
     desc = good;
     desc.ring_rank = 1;
     CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
+    desc.max_documents = -1;
+    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_sp_attention_create(&good, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     state.device = device;
@@ -1329,6 +1375,17 @@ static void what_cannot_be_meant_is_refused(void) {
     desc = good;
     layout_desc.ring = 2;
     CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    layout_desc.kind = MEMO_LAYOUT_DOCUMENTS; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
+    layout_desc.ring = 2;
+    layout_desc.document_begins = right;
+    layout_desc.n_documents = 2;
+    desc = good;
+    CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+    desc.max_documents = (int64_t)1 << 62;
+    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "max_documents"), "%s", error.message);
+    desc.max_documents = INT64_MAX;
     CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memset(&tensors, 0, sizeof tensors);
@@ -1365,6 +1422,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(merging_is_exact_and_never_overflows);
     TEST(masks_are_intervals);
+    TEST(pairs_beyond_64_bits_are_counted);
     TEST(one_rank_is_exact);
     TEST(every_pair_of_degrees_is_exact);
     TEST(every_mask_in_every_layout_is_exact);
@@ -1397,6 +1455,7 @@ int main(int argc, char** argv) {
     TEST(the_ring_really_overlaps);
     TEST(layers_share_the_scratch);
     TEST(a_failing_rank_is_seen_by_all);
+    TEST(sizes_that_overflow_are_refused);
     TEST(what_cannot_be_meant_is_refused);
     return memo_test_end();
 }
