@@ -101,6 +101,12 @@ typedef struct memo_comm {
     /* By this rank so far, counted when enqueued; a rank's bytes to itself are not sent.  A
      * collective counts memo_comm_bytes, whatever the back end really does. */
     int64_t sent_bytes;
+    /* Set by the caller before a call, NULL again after it: the step that the call is part of, as
+     * "ring backward", 3.  A back end that compares calls (threads; MPI in debug mode) fails on all
+     * ranks with MEMO_STATUS_COMM if two ranks give different ones for the same message or
+     * collective; NULL matches any.  The text outlives the communicator. */
+    const char* label;
+    int64_t label_number;
 
     /* All ranks call it, each from a thread of its own, and wait for each other.  Ranks of equal
      * color (>= 0) form a new communicator, ordered by key, then by rank; color < 0: none (*part =
@@ -235,8 +241,8 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
  * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their
  * peers there: a receive copies from the sender's buffer, the sender's operation ends with it.  Two
  * ranks are ordered, in the eyes of a race detector, by what flows between them, those of a
- * collective by it.  That kind, count, type, reduction and root are the same on all ranks is always
- * checked; the error names two ranks and what they call.
+ * collective by it.  That kind, count, type, reduction, root and label are the same on all ranks is
+ * always checked; the error names two ranks and what they call.
  *
  * A failed device, a destroyed communicator and an abort are noticed by those who wait within some
  * 20 ms, a rank that does not come after timeout_s.  All communicators split from one world fail
@@ -1147,6 +1153,26 @@ MEMOI memo_status memoi_comm_check_reduction(const memo_comm* comm, const char* 
                           "%s on '%s': %d is no memo_reduction", what, comm->name, (int)reduction);
 }
 
+/* --- labels --- */
+
+MEMOI void memoi_comm_label(memo_comm* comm, const char* label, int64_t number) {
+    comm->label = label;
+    comm->label_number = number;
+}
+
+/* May both belong to one call?  The texts may lie at different addresses. */
+MEMOI int memoi_labels_match(const char* a, int64_t a_number, const char* b, int64_t b_number) {
+    if (!a || !b) return 1;
+    return a_number == b_number && (a == b || !strcmp(a, b));
+}
+
+/* " for ring backward 3", or nothing, into text, which it returns. */
+MEMOI const char* memoi_label_text(char text[64], const char* label, int64_t number) {
+    text[0] = 0;
+    if (label) snprintf(text, 64, " for %.32s %lld", label, (long long)number);
+    return text;
+}
+
 /* --- all to all, on any table --- */
 
 MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const char* from,
@@ -1379,6 +1405,8 @@ typedef struct memoi_message {
     memo_type type;
     int32_t peer;
     int32_t is_send;
+    const char* label;
+    int64_t label_number;
     int32_t is_first;           /* of its way, in its group */
     struct memoi_message* next; /* of the same way, in the same group */
     /* The stream's: of a first message, the first of its chain that is not done; NULL: all are. */
@@ -1413,6 +1441,8 @@ typedef struct memoi_collective_op {
     int64_t count;
     const void* from;
     void* to;
+    const char* label;
+    int64_t label_number;
 } memoi_collective_op;
 
 /* What a rank shows to the others of its group. */
@@ -1745,16 +1775,23 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
         way->current = way->chain;
     }
     sent = way->current;
-    is_same = sent->count == receive->count && sent->type == receive->type;
+    is_same =
+        sent->count == receive->count && sent->type == receive->type &&
+        memoi_labels_match(sent->label, sent->label_number, receive->label, receive->label_number);
     n_bytes = sent->count * memo_type_bytes(sent->type);
-    if (!is_same)
+    if (!is_same) {
+        char sent_for[64], received_for[64];
         memoi_threads_fail(group->world,
-                           "rank %d sends %lld %s to rank %d, which receives %lld %s (message %u "
-                           "on this way of '%s')",
+                           "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message "
+                           "%u on this way of '%s')",
                            (int)receive->peer, (long long)sent->count, memo_type_name(sent->type),
+                           memoi_label_text(sent_for, sent->label, sent->label_number),
                            (int)me->table.rank, (long long)receive->count,
-                           memo_type_name(receive->type), way->n_messages, group->name);
-    else if (n_bytes && sent->address != receive->address)
+                           memo_type_name(receive->type),
+                           memoi_label_text(received_for, receive->label, receive->label_number),
+                           way->n_messages, group->name);
+    }
+    if (is_same && n_bytes && sent->address != receive->address)
         memcpy(receive->address, sent->address, (size_t)n_bytes);
     way->current = sent->next;
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
@@ -1883,20 +1920,20 @@ typedef struct memoi_threads_collective_args {
     memoi_collective_op op;
 } memoi_threads_collective_args;
 
-/* "all_reduce(1024 f32 sum)" into text of 96 bytes, which it returns. */
+/* "all_reduce(1024 f32 sum) for blocks forward 3" into text of 160 bytes, which it returns. */
 MEMOI const char* memoi_threads_describe(char* text, const memoi_collective_op* op) {
     const char* name = memoi_collective_name(op->kind);
-    long long count = (long long)op->count;
+    char detail[32] = "", label[64];
+    if (op->kind == MEMO_COLLECTIVE_BROADCAST)
+        snprintf(detail, sizeof detail, " from rank %d", (int)op->root);
+    else if (op->kind == MEMO_COLLECTIVE_ALL_REDUCE || op->kind == MEMO_COLLECTIVE_REDUCE_SCATTER)
+        snprintf(detail, sizeof detail, " %s", op->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
+    memoi_label_text(label, op->label, op->label_number);
     if (op->kind == MEMO_COLLECTIVE_BARRIER)
-        snprintf(text, 96, "%s", name);
-    else if (op->kind == MEMO_COLLECTIVE_ALL_GATHER)
-        snprintf(text, 96, "%s(%lld %s)", name, count, memo_type_name(op->type));
-    else if (op->kind == MEMO_COLLECTIVE_BROADCAST)
-        snprintf(text, 96, "%s(%lld %s from rank %d)", name, count, memo_type_name(op->type),
-                 (int)op->root);
+        snprintf(text, 160, "%s%s", name, label);
     else
-        snprintf(text, 96, "%s(%lld %s %s)", name, count, memo_type_name(op->type),
-                 op->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
+        snprintf(text, 160, "%s(%lld %s%s)%s", name, (long long)op->count, memo_type_name(op->type),
+                 detail, label);
     return text;
 }
 
@@ -1907,9 +1944,10 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     int32_t r;
     for (r = 1; r < group->n_ranks; r++) {
         const memoi_collective_op* op = &group->seats[r].op[turn];
-        char first_text[96], text[96];
+        char first_text[160], text[160];
         if (op->kind == first->kind && op->type == first->type && op->count == first->count &&
-            op->reduction == first->reduction && op->root == first->root)
+            op->reduction == first->reduction && op->root == first->root &&
+            memoi_labels_match(op->label, op->label_number, first->label, first->label_number))
             continue;
         memoi_threads_fail(group->world,
                            "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
@@ -2161,6 +2199,8 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
     message->type = type;
     message->peer = peer;
     message->is_send = is_send;
+    message->label = comm->label;
+    message->label_number = comm->label_number;
     message->is_first = !*last;
     if (*last) (*last)->next = message;
     *last = message;
@@ -2211,6 +2251,8 @@ MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
     args.op.count = count;
     args.op.from = from;
     args.op.to = to;
+    args.op.label = comm->label;
+    args.op.label_number = comm->label_number;
     status =
         memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args, error);
     if (!status)
@@ -4774,6 +4816,7 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
                                         memoi_to_heads_bytes(shape, x), error);
     if (status || !u->queue->device) return status;
+    memoi_comm_label(u->comm, x->name, 0);
     status = memo_group_begin(u->comm, error);
     packed = u->staging;
     for (step = 1; !status && step < ud; step++) {
@@ -4789,7 +4832,9 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
                 from_rank, x->type, error);
         if (peer.n != n_heads) packed += peer.n * unit * n_rows;
     }
-    return status ? status : memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+    if (!status) status = memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+    memoi_comm_label(u->comm, NULL, 0);
+    return status;
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
@@ -4814,6 +4859,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1, memoi_to_rows_bytes(shape, x),
                                     error);
     if (!status && u->queue->device) {
+        memoi_comm_label(u->comm, x->name, 0);
         status = memo_group_begin(u->comm, error);
         for (step = 1; !status && step < ud; step++) {
             int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
@@ -4827,6 +4873,7 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
             packed += peer.n * unit * n_rows;
         }
         if (!status) status = memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+        memoi_comm_label(u->comm, NULL, 0);
     }
     if (!status && sums) status = memoi_sp_fill(u->queue, sums, n_rows * n_heads * unit, error);
     for (b = 0; !status && b < shape->n_batch; b++) {
@@ -5025,12 +5072,15 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
                                             ring->costs->ring_latency_s, op.link_bytes);
     status = memoi_sp_announce(ring->queue, MEMOI_SP_RING, &op, error);
     if (status || !ring->queue->device) return status;
+    memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
     for (i = 0; i < list.n && !status; i++)
         status =
             memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i], n, list.to_ranks[i],
                                 (char*)list.to[i], n, list.from_ranks[i], list.types[i], error);
-    return status ? status : memo_group_end(ring->comm, stream, error);
+    if (!status) status = memo_group_end(ring->comm, stream, error);
+    memoi_comm_label(ring->comm, NULL, 0);
+    return status;
 }
 
 MEMOI memo_status memoi_ring_exchange_end(memoi_ring* ring, int32_t s, memo_error* error) {
@@ -7129,9 +7179,13 @@ MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backwa
         return memo_event_wait(d, blocks->events[op->event], stream, error);
     status = memoi_blocks_announce(blocks, pass->schedule, index, stream, error);
     if (status) return status;
-    return memoi_blocks_is_comm(step->kind)
-               ? memoi_blocks_communicate(blocks, step, error)
-               : memoi_blocks_compute(blocks, step, is_backward, error);
+    if (!memoi_blocks_is_comm(step->kind))
+        return memoi_blocks_compute(blocks, step, is_backward, error);
+    /* Collectives of both passes have the same counts: the label tells them apart. */
+    memoi_comm_label(blocks->desc.comm, is_backward ? "blocks backward" : "blocks forward", index);
+    status = memoi_blocks_communicate(blocks, step, error);
+    memoi_comm_label(blocks->desc.comm, NULL, 0);
+    return status;
 }
 
 /* The k-th layer of a pass. */

@@ -41,12 +41,19 @@ typedef struct comm_mpi_world { /* what all parts of a world share */
     memo_error failure;
 } comm_mpi_world;
 
+/* memo_comm.label, as it travels; empty matches any. */
+typedef struct comm_mpi_label {
+    char text[32];
+    int64_t number;
+} comm_mpi_label;
+
 typedef struct comm_mpi_message {
     char* address;
     int64_t n_bytes;
     int32_t peer, is_send, tag;
     memo_type type;
     int64_t number; /* of this rank's sends and receives */
+    comm_mpi_label label;
 } comm_mpi_message;
 
 /* Between group_begin and group_end; freed by the stream that has run it. */
@@ -55,18 +62,20 @@ typedef struct comm_mpi_group {
     comm_mpi_message* messages;
 } comm_mpi_group;
 
-/* A collective; compared in debug mode, but for comm, from and to. */
+/* A collective; compared in debug mode up to its label, and that too. */
 typedef struct comm_mpi_call {
     memo_collective kind;
     memo_type type;
     memo_reduction reduction;
     int32_t root;
     int64_t count, number;
+    comm_mpi_label label;
     struct comm_mpi* comm;
     const char* from;
     char* to;
 } comm_mpi_call;
-#define COMM_MPI_COMPARED offsetof(comm_mpi_call, comm)
+#define COMM_MPI_SHOWN    offsetof(comm_mpi_call, comm)
+#define COMM_MPI_COMPARED offsetof(comm_mpi_call, label)
 
 typedef struct comm_mpi {
     memo_comm table;
@@ -140,20 +149,37 @@ static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
     return 0;
 }
 
+/* Debug mode: the step that a call belongs to. */
+static comm_mpi_label comm_mpi_label_of(const memo_comm* comm) {
+    comm_mpi_label label;
+    memset(&label, 0, sizeof label);
+    if (comm->label) snprintf(label.text, sizeof label.text, "%.31s", comm->label);
+    label.number = comm->label_number;
+    return label;
+}
+
+static int comm_mpi_labels_match(const comm_mpi_label* a, const comm_mpi_label* b) {
+    return !a->text[0] || !b->text[0] || (a->number == b->number && !strcmp(a->text, b->text));
+}
+
 /* Debug mode: what two ranks call for the same message, but for the peers. */
 static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
                             const comm_mpi_message* theirs, char* text, size_t text_bytes) {
     const comm_mpi_message* sent = own->is_send ? own : theirs;
     const comm_mpi_message* received = own->is_send ? theirs : own;
-    if (sent->n_bytes == received->n_bytes && sent->type == received->type) return 0;
+    if (sent->n_bytes == received->n_bytes && sent->type == received->type &&
+        comm_mpi_labels_match(&sent->label, &received->label))
+        return 0;
     snprintf(
         text, text_bytes,
         "on '%s' rank %d sends %lld %s to rank %d, which receives %lld %s (message %lld of the "
-        "one, %lld of the other)",
+        "one, for '%s' %lld, %lld of the other, for '%s' %lld)",
         me->name, (int)received->peer, (long long)(sent->n_bytes / memo_type_bytes(sent->type)),
         memo_type_name(sent->type), (int)sent->peer,
         (long long)(received->n_bytes / memo_type_bytes(received->type)),
-        memo_type_name(received->type), (long long)sent->number, (long long)received->number);
+        memo_type_name(received->type), (long long)sent->number, sent->label.text,
+        (long long)sent->label.number, (long long)received->number, received->label.text,
+        (long long)received->label.number);
     return 1;
 }
 
@@ -282,7 +308,7 @@ static memo_status comm_mpi_reduce(const comm_mpi_call* call, char* to, int64_t 
 
 static memo_status comm_mpi_check(const comm_mpi_call* call, memo_error* error) {
     comm_mpi* me = call->comm;
-    size_t size = COMM_MPI_COMPARED, rank = (size_t)me->table.rank;
+    size_t size = COMM_MPI_SHOWN, rank = (size_t)me->table.rank;
     char *all = (char*)malloc((size_t)me->table.size * size), message[300];
     comm_mpi_call a, b;
     memo_status status;
@@ -293,14 +319,16 @@ static memo_status comm_mpi_check(const comm_mpi_call* call, memo_error* error) 
     for (r = 1; r < me->table.size && !status; r++) {
         memcpy(&a, all, size);
         memcpy(&b, all + (size_t)r * size, size);
-        if (!memcmp(&a, &b, size)) continue;
+        if (!memcmp(&a, &b, COMM_MPI_COMPARED) && comm_mpi_labels_match(&a.label, &b.label))
+            continue;
         snprintf(message, sizeof message,
                  "as collective %lld of '%s' rank 0 calls kind %d of %lld %s, rank %d kind %d of "
-                 "%lld %s (reductions %d, %d; roots %d, %d)",
+                 "%lld %s (reductions %d, %d; roots %d, %d; for '%s' %lld, '%s' %lld)",
                  (long long)a.number, me->name, (int)a.kind, (long long)a.count,
                  memo_type_name(a.type), (int)r, (int)b.kind, (long long)b.count,
                  memo_type_name(b.type), (int)a.reduction, (int)b.reduction, (int)a.root,
-                 (int)b.root);
+                 (int)b.root, a.label.text, (long long)a.label.number, b.label.text,
+                 (long long)b.label.number);
         status = comm_mpi_fail(me->world, 1, message, error);
     }
     free(all);
@@ -496,6 +524,7 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     m->tag = COMM_MPI_TAG_MESSAGE;
     m->type = type;
     m->number = ++me->n_messages;
+    if (me->world->is_debug) m->label = comm_mpi_label_of(comm);
     me->group_stream = stream;
     return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
 }
@@ -534,6 +563,7 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream, memo
     call.root = root;
     call.count = count;
     call.number = ++me->n_collectives;
+    if (me->world->is_debug) call.label = comm_mpi_label_of(comm);
     call.comm = me;
     call.from = (const char*)from;
     call.to = (char*)to;
@@ -639,8 +669,8 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
-/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective, send and receive
- * is compared with those of the other ranks first; what differs fails on all and names both ranks. */
+/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective, send and receive,
+ * with its label, is compared with those of the other ranks first; what differs fails on all and names both ranks. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {
     comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);

@@ -842,6 +842,45 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
 
 static void refusals(void) { CHECK_OK(thread_ranks_run(1, run_refusals, NULL, &error)); }
 
+/* Rank 1 goes forward again, the others backward: the same counts and types. */
+static memo_status run_stray(thread_rank* rank, memo_error* e) {
+    static float y[3][2][8], g[3][2][8];
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks* blocks = NULL;
+    memo_block_buffers buffers[2];
+    memo_status status, late;
+    int s, me = rank->comm->rank;
+    memset(buffers, 0, sizeof buffers);
+    for (s = 0; s < 2; s++) {
+        buffers[s].output = y[me][s];
+        buffers[s].gradient = g[me][s];
+        buffers[s].count = 8;
+    }
+    desc.device = rank->device;
+    desc.compute_stream = rank->stream;
+    desc.comm = rank->comm;
+    desc.schedule.n_blocks = 4;
+    desc.schedule.order = MEMO_BLOCKS_FINE;
+    desc.buffers = buffers;
+    desc.functions.forward = desc.functions.recompute = desc.functions.backward = nothing;
+    status = memo_blocks_create(&desc, &blocks, e);
+    if (!status) status = memo_blocks_forward(blocks, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    CHECK_CASE(!status, "%s", e->message);
+    if (!status) status = (me == 1 ? memo_blocks_forward : memo_blocks_backward)(blocks, e);
+    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : e);
+    if (!status) status = late;
+    CHECK_CASE(status == MEMO_STATUS_COMM && strstr(e->message, "blocks forward") &&
+                   strstr(e->message, "blocks backward"),
+               "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
+    memo_blocks_destroy(blocks);
+    return MEMO_STATUS_OK;
+}
+
+static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
+    CHECK_OK(thread_ranks_run(3, run_stray, NULL, &error));
+}
+
 static void shares(void) {
     int size, rank, n;
     for (n = 0; n < 30; n++)
@@ -861,6 +900,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(shares);
     TEST(refusals);
+    TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
     TEST(gradients_are_right);
     TEST(calls);
     TEST(orders_agree);

@@ -814,11 +814,23 @@ static void expect_mismatch(int what, const char* words, const char* more_words)
             CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
                                               MEMO_REDUCTION_SUM, &error)));
             break;
+        case 5: /* the step of a collective; rank 1 gives none, which matches any */
+            comm->label = r == 1 ? NULL : "step";
+            comm->label_number = differs ? 8 : 7;
+            CHECK(may_be_late(memo_barrier(comm, s, &error)));
+            break;
+        case 6: /* the step of a message */
+            comm->label = differs ? "backward" : "forward";
+            comm->label_number = 3;
+            if (r == 0) CHECK(may_be_late(memo_send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error)));
+            if (r == 3)
+                CHECK(may_be_late(memo_receive(comm, s, x[3], 64, MEMO_TYPE_F32, 0, &error)));
+            break;
         default: /* a message's size and type */
             if (r == 0) CHECK(may_be_late(memo_send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error)));
             if (r == 3)
-                CHECK(may_be_late(memo_receive(comm, s, x[3], what == 5 ? 32 : 64,
-                                               what == 5 ? MEMO_TYPE_F32 : MEMO_TYPE_I32, 0,
+                CHECK(may_be_late(memo_receive(comm, s, x[3], what == 7 ? 32 : 64,
+                                               what == 7 ? MEMO_TYPE_F32 : MEMO_TYPE_I32, 0,
                                                &error)));
         }
     }
@@ -834,8 +846,40 @@ static void ranks_that_differ_are_both_named(void) {
     expect_mismatch(3, "rank 0 calls broadcast(2 f32 from rank 2)",
                     "rank 3 calls broadcast(2 f32 from rank 1)");
     expect_mismatch(4, "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls barrier");
-    expect_mismatch(5, "rank 0 sends 64 f32 to rank 3", "which receives 32 f32");
-    expect_mismatch(6, "rank 0 sends 64 f32 to rank 3", "which receives 64 i32");
+    expect_mismatch(5, "rank 0 calls barrier for step 7 as collective 2",
+                    "rank 3 calls barrier for step 8");
+    expect_mismatch(6, "rank 0 sends 64 f32 for forward 3 to rank 3",
+                    "which receives 64 f32 for backward 3");
+    expect_mismatch(7, "rank 0 sends 64 f32 to rank 3", "which receives 32 f32");
+    expect_mismatch(8, "rank 0 sends 64 f32 to rank 3", "which receives 64 i32");
+}
+
+/* Equal labels at different addresses, and none on one side. */
+static void labels_that_match_harm_nobody(void) {
+    static const char texts[3][8] = {"step", "step", "other"};
+    rig g;
+    memo_error error;
+    float x[3] = {1, 2, 4}, y[3];
+    int32_t r;
+    if (!rig_begin(&g, 3, NULL)) return;
+    for (r = 0; r < 3; r++) {
+        memo_comm* comm = g.comms[r];
+        memo_stream s = g.cases[r].streams[0];
+        comm->label = r == 2 ? NULL : texts[r];
+        comm->label_number = r == 2 ? 9 : 1;
+        CHECK_OK(
+            memo_all_reduce(comm, s, &x[r], &y[r], 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+        CHECK_OK(memo_group_begin(comm, &error));
+        CHECK_OK(memo_send(comm, s, &y[r], 1, MEMO_TYPE_F32, (r + 1) % 3, &error));
+        CHECK_OK(memo_receive(comm, s, &x[r], 1, MEMO_TYPE_F32, (r + 2) % 3, &error));
+        CHECK_OK(memo_group_end(comm, s, &error));
+    }
+    rig_synchronize(&g);
+    for (r = 0; r < 3; r++) {
+        CHECK_OK(memo_comm_status(g.comms[r], &error));
+        CHECK(x[r] == 7);
+    }
+    rig_end(&g);
 }
 
 /* --- links --- */
@@ -1075,6 +1119,7 @@ int main(int argc, char** argv) {
     TEST(a_split_times_out);
     TEST(failures_at_random_moments_touch_nothing_freed);
     TEST(ranks_that_differ_are_both_named);
+    TEST(labels_that_match_harm_nobody);
     TEST(links_take_their_time_and_no_processor);
     TEST(descs_that_cannot_be_are_refused);
     TEST(memory_that_ends_is_reported);

@@ -198,6 +198,27 @@ static void messages_that_differ_name_both_ranks(void) {
                      "rank 0 sends 64 f32 to rank 1, which receives 64 i32");
 }
 
+/* The same count and type, in another step. */
+static void steps_that_differ_name_both_ranks(void) {
+    memo_error error;
+    double start_s = MPI_Wtime();
+    int is_collective;
+    for (is_collective = 0; is_collective < 2; is_collective++) {
+        if (!world_begin(60, 1)) return;
+        rank.comm->label = rank.comm->rank == 1 ? "backward" : "forward";
+        rank.comm->label_number = 3;
+        if (rank.comm->size == 1)
+            memo_comm_abort(rank.comm);
+        else if (is_collective)
+            CHECK_OK(memo_barrier(rank.comm, rank.streams[0], &error));
+        else if (rank.comm->rank == 0)
+            CHECK_OK(memo_send(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 1, &error));
+        else if (rank.comm->rank == 1)
+            CHECK_OK(memo_receive(rank.comm, rank.streams[0], word, 1, MEMO_TYPE_F32, 0, &error));
+        expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "'forward' 3, ");
+    }
+}
+
 /* Two messages in one group, received in the other order. */
 static void messages_in_another_order_name_both_ranks(void) {
     static float from[64], to[64];
@@ -264,6 +285,7 @@ int main(int argc, char** argv) {
     TEST(abort_reaches_all);
     TEST(ranks_that_differ_are_both_named);
     TEST(messages_that_differ_name_both_ranks);
+    TEST(steps_that_differ_name_both_ranks);
     TEST(messages_in_another_order_name_both_ranks);
     TEST(a_message_against_a_collective_names_both_ranks);
     result = memo_test_end();

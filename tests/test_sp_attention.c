@@ -33,6 +33,7 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #include "memo_sp.h"
 #include "memo_test.h"
 #include "sp_attention_cases.h"
+#include "thread_ranks.h"
 
 static void* counted_malloc(size_t n_bytes) {
     __atomic_fetch_add(&malloc_count, 1, __ATOMIC_RELAXED);
@@ -1299,6 +1300,83 @@ static void a_failing_rank_is_seen_by_all(void) {
     whole_destroy(&w);
 }
 
+/* ---- a rank that is in another pass than the others ---- */
+
+typedef struct pass_test {
+    int32_t ring, ulysses, stray_rank; /* the rank that calls backward instead of forward */
+} pass_test;
+
+enum { PASS_TOKENS = 24, PASS_HEADS = 4, PASS_SIZE = 4 };
+
+static memo_status stray_pass(thread_rank* rank, memo_error* error) {
+    const pass_test* p = (const pass_test*)rank->user;
+    static float tensors[16][8][PASS_TOKENS * PASS_HEADS * PASS_SIZE];
+    static float lse[16][PASS_TOKENS * PASS_HEADS];
+    static float saved[16][4 * PASS_TOKENS * PASS_HEADS * PASS_SIZE];
+    float(*t)[PASS_TOKENS * PASS_HEADS * PASS_SIZE] = tensors[rank->comm->rank];
+    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_tensors own;
+    memo_sp_attention* attention = NULL;
+    memo_mask causal = memo_mask_default();
+    memo_host_attention state;
+    memo_status status, late;
+    state.device = rank->device;
+    state.n_scores = 0;
+    layout.ring = p->ring;
+    layout.ulysses = p->ulysses;
+    layout.n_tokens = PASS_TOKENS;
+    status = memo_layout_make(&layout, &desc.layout, error);
+    desc.device = rank->device;
+    desc.stream = rank->stream;
+    desc.ring = p->ring > 1 ? rank->comm : NULL;
+    desc.ulysses = p->ulysses > 1 ? rank->comm : NULL;
+    desc.n_q_heads = desc.n_kv_heads = PASS_HEADS;
+    desc.head_size = PASS_SIZE;
+    desc.attention = memo_host_attention_functions(&state);
+    memset(&own, 0, sizeof own);
+    own.q = t[Q];
+    own.k = t[K];
+    own.v = t[V];
+    own.out = t[OUT];
+    own.d_out = t[D_OUT];
+    own.d_q = t[D_Q];
+    own.d_k = t[D_K];
+    own.d_v = t[D_V];
+    own.lse = lse[rank->comm->rank];
+    own.saved = saved[rank->comm->rank];
+    if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    if (!status) status = memo_sp_attention_forward(attention, &own, &causal, error);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
+    CHECK_CASE(!status, "%s", error->message);
+    if (!status)
+        status = (rank->comm->rank == p->stray_rank
+                      ? memo_sp_attention_backward
+                      : memo_sp_attention_forward)(attention, &own, &causal, error);
+    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : error);
+    if (!status) status = late;
+    CHECK_CASE(status == MEMO_STATUS_COMM && (strstr(error->message, "ring forward 0") ||
+                                              strstr(error->message, "q to heads")),
+               "ring %d, ulysses %d, rank %d: status %d, %s", (int)p->ring, (int)p->ulysses,
+               (int)rank->comm->rank, (int)status, status ? error->message : "");
+    CHECK_CASE(strstr(error->message, "ring backward 0") ||
+                   strstr(error->message, "d_out to heads"),
+               "ring %d, ulysses %d: %s", (int)p->ring, (int)p->ulysses, error->message);
+    memo_sp_attention_destroy(attention);
+    return MEMO_STATUS_OK;
+}
+
+/* In fp32 the messages of both passes have the same lengths and types. */
+static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
+    static const pass_test cases[] = {{3, 1, 1}, {4, 1, 0}, {2, 1, 1}, {1, 2, 0}, {1, 4, 3}};
+    memo_error error;
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pass_test one = cases[i];
+        CHECK_OK(thread_ranks_run(one.ring * one.ulysses, stray_pass, &one, &error));
+    }
+}
+
 /* Refused, or as the formulas say; reckoned in floating point. */
 static void sizes_that_overflow_are_refused(void) {
     int i, n_refused = 0;
@@ -1455,6 +1533,7 @@ int main(int argc, char** argv) {
     TEST(the_ring_really_overlaps);
     TEST(layers_share_the_scratch);
     TEST(a_failing_rank_is_seen_by_all);
+    TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
     TEST(sizes_that_overflow_are_refused);
     TEST(what_cannot_be_meant_is_refused);
     return memo_test_end();
