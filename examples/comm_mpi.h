@@ -689,6 +689,8 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
     MPI_Comm_dup(mpi, &copies[0]);
     MPI_Comm_dup(mpi, &copies[1]);
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
+    /* MPICH reports what MPI_Testall finds, over requests of any communicators, to this one. */
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     world->mpi = copies[0];
     world->device = device;
     world->timeout_s = timeout_s > 0 ? timeout_s : 30;
