@@ -374,9 +374,13 @@ MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char*
  *              equal work where attention ends at the borders of documents
  *
  * A length that does not divide is padded at its end, by less than 2 ring * ulysses tokens.
- * Padding is masked, has output and gradient 0, and no label.  Documents packed into one sequence
- * need no divisibility at all: what attends to what is a matter of the mask (chapter 4), and the
- * chunks of the layout "documents" may differ by one token.  How many tokens of a document a rank
+ * Padding is masked, has output and gradient 0, LSE -inf, and no label.  In the layout "documents"
+ * it is not a document: it follows the last document's rows of each ring rank that has fewer tokens
+ * than rows.  A sequence shorter than the number of ranks leaves ranks that hold padding alone.
+ *
+ * Documents packed into one sequence need no divisibility at all: what attends to what is a matter
+ * of the mask (chapter 4), and the chunks of the layout "documents" may differ by one token.  A
+ * document may be empty.  How many tokens of a document a rank
  * holds is counted by dealing out those of the whole sequence, one by one, to ranks 0 .. rd - 1 in
  * turn, and those of each rank in turn to its first and second chunk: so ranks differ by one token
  * at most, over all documents together, and in the scores of a causal mask by less than two rows of
@@ -594,8 +598,9 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
  * while those of step s + 1 arrive on a stream of the engine's own.  Each step is one call of the
  * local attention with the runs that see something of each other under the mask; what sees nothing
- * is not asked for (but where documents of the striped layout are shorter than the ring), and keys
- * travel no further than the last rank that needs them (causal and full masks: rd - 1 hops).
+ * is not asked for (but where documents of the striped layout are shorter than the ring).  Every
+ * rank makes every hop up to the last that some rank needs (causal and full masks: rd - 1 hops).  In
+ * a plain ring under a causal mask half of the keys sent are read by nobody; in zigzag all are.
  *
  *   forward    outputs and LSEs of the steps are merged in fp32
  *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
@@ -641,6 +646,8 @@ typedef struct memo_sp_attention_desc {
     int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
     memo_layout layout;
     int32_t n_batch; /* 0: 1 */
+    /* Any head_size that the local attention takes; the host's takes up to
+     * MEMO_HOST_ATTENTION_HEAD_SIZE, and forward returns UNSUPPORTED beyond. */
     int32_t n_q_heads, n_kv_heads, head_size;
     memo_type type; /* of all tensors but lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
@@ -654,7 +661,7 @@ typedef struct memo_sp_attention_desc {
     int64_t max_documents;
 } memo_sp_attention_desc;
 
-/* What a desc needs and does; exact, before anything is allocated. */
+/* What a desc needs and does, before anything is allocated. */
 typedef struct memo_sp_attention_sizes {
     int64_t device_bytes; /* scratch, shared by all layers */
     int64_t saved_bytes;  /* of tensors.saved, kept from forward to backward */
@@ -667,7 +674,8 @@ typedef struct memo_sp_attention_sizes {
      *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
      *   ring forward       2 Hkv n (rd - 1), in type
      *   ring backward      the same, and 2 Hkv n rd in fp32
-     * A sliding window may need fewer hops than that. */
+     * The ring's are upper bounds: a sliding window, documents, or ranks that hold padding alone may
+     * need fewer hops. */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
@@ -678,8 +686,10 @@ typedef struct memo_sp_attention_sizes {
 typedef struct memo_sp_attention_tensors {
     const void *q, *k, *v; /* with tensors.saved, backward does not read them */
     void* out;             /* set by forward, read by backward */
-    float* lse;  /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward */
-    void* saved; /* may be NULL where saved_bytes is 0 */
+    /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
+     * see nothing, such as padding */
+    float* lse;
+    void* saved;           /* may be NULL where saved_bytes is 0 */
     const void* d_out;     /* the rest: backward only */
     void *d_q, *d_k, *d_v; /* set */
 } memo_sp_attention_tensors;

@@ -1493,6 +1493,12 @@ static void what_cannot_be_meant_is_refused(void) {
           MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
+    desc = good;
+    desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
+    mask.window = 0;
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) == MEMO_STATUS_UNSUPPORTED);
+    memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
 
