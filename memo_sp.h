@@ -93,6 +93,33 @@ MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
 
 typedef enum memo_reduction { MEMO_REDUCTION_SUM = 0, MEMO_REDUCTION_MAX } memo_reduction;
 
+typedef enum memo_collective {
+    MEMO_COLLECTIVE_ALL_REDUCE = 0,
+    MEMO_COLLECTIVE_ALL_GATHER,
+    MEMO_COLLECTIVE_REDUCE_SCATTER,
+    MEMO_COLLECTIVE_BROADCAST,
+    MEMO_COLLECTIVE_BARRIER
+} memo_collective;
+
+/* The step that a call is part of, as "ring backward", 3.  A back end that compares calls (threads;
+ * MPI in debug mode) fails on all ranks with MEMO_STATUS_COMM if two ranks give different ones for
+ * the same message or collective; NULL matches any.  The text outlives the communicator. */
+typedef struct memo_label {
+    const char* text;
+    int64_t number;
+} memo_label;
+
+/* The arguments of memo_all_reduce and the others below; what a kind does not take is 0. */
+typedef struct memo_collective_call {
+    memo_collective kind;
+    memo_type type;
+    memo_reduction reduction;
+    int32_t root;
+    int64_t count;
+    const void* from;
+    void* to;
+} memo_collective_call;
+
 typedef struct memo_comm {
     int64_t struct_bytes; /* sizeof(memo_comm) of the code that filled the table */
     const char* name;     /* of the back end and the group: "threads world", "nccl ring" */
@@ -101,12 +128,8 @@ typedef struct memo_comm {
     /* By this rank so far, counted when enqueued; a rank's bytes to itself are not sent.  A
      * collective counts memo_comm_bytes, whatever the back end really does. */
     int64_t sent_bytes;
-    /* Set by the caller before a call, NULL again after it: the step that the call is part of, as
-     * "ring backward", 3.  A back end that compares calls (threads; MPI in debug mode) fails on all
-     * ranks with MEMO_STATUS_COMM if two ranks give different ones for the same message or
-     * collective; NULL matches any.  The text outlives the communicator. */
-    const char* label;
-    int64_t label_number;
+    /* Set by the caller before a call, NULL again after it. */
+    memo_label label;
 
     /* All ranks call it, each from a thread of its own, and wait for each other.  Ranks of equal
      * color (>= 0) form a new communicator, ordered by key, then by rank; color < 0: none (*part =
@@ -124,25 +147,9 @@ typedef struct memo_comm {
     memo_status (*receive)(struct memo_comm* comm, memo_stream stream, void* to, int64_t count,
                            memo_type type, int32_t from_rank, memo_error* error);
 
-    /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the
-     * 16-bit types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.
-     * The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
-     * less). */
-    memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from,
-                              void* to, int64_t count, memo_type type, memo_reduction reduction,
-                              memo_error* error);
-    /* to holds size * count elements, those of rank r at r * count.  In place: from is that part of
-     * to. */
-    memo_status (*all_gather)(struct memo_comm* comm, memo_stream stream, const void* from,
-                              void* to, int64_t count, memo_type type, memo_error* error);
-    /* from holds size * count elements; rank r gets the reduction of those at r * count.  In place:
-     * to is that part of from, whose other parts keep their values. */
-    memo_status (*reduce_scatter)(struct memo_comm* comm, memo_stream stream, const void* from,
-                                  void* to, int64_t count, memo_type type, memo_reduction reduction,
-                                  memo_error* error);
-    memo_status (*broadcast)(struct memo_comm* comm, memo_stream stream, void* buffer,
-                             int64_t count, memo_type type, int32_t root, memo_error* error);
-    memo_status (*barrier)(struct memo_comm* comm, memo_stream stream, memo_error* error);
+    /* All ranks, with the same kind, count, type, reduction and root. */
+    memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
+                              const memo_collective_call* call, memo_error* error);
 
     /* Makes every operation under way and to come fail, on all ranks; from any thread. */
     void (*abort)(struct memo_comm* comm);
@@ -170,29 +177,6 @@ static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void
                                        memo_type type, int32_t from_rank, memo_error* error) {
     return comm->receive(comm, stream, to, count, type, from_rank, error);
 }
-static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                          void* to, int64_t count, memo_type type,
-                                          memo_reduction reduction, memo_error* error) {
-    return comm->all_reduce(comm, stream, from, to, count, type, reduction, error);
-}
-static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                          void* to, int64_t count, memo_type type,
-                                          memo_error* error) {
-    return comm->all_gather(comm, stream, from, to, count, type, error);
-}
-static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
-                                              void* to, int64_t count, memo_type type,
-                                              memo_reduction reduction, memo_error* error) {
-    return comm->reduce_scatter(comm, stream, from, to, count, type, reduction, error);
-}
-static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                         int64_t count, memo_type type, int32_t root,
-                                         memo_error* error) {
-    return comm->broadcast(comm, stream, buffer, count, type, root, error);
-}
-static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return comm->barrier(comm, stream, error);
-}
 static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
@@ -202,33 +186,63 @@ static inline void memo_comm_destroy(memo_comm* comm) {
 }
 static inline void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
 
-/* Rank r's count elements at from + p * count go to rank p, which finds them at to + r * count.  A
- * group of sends and receives; from and to do not overlap. */
-MEMO_API memo_status memo_all_to_all(memo_comm* comm, memo_stream stream, const void* from,
-                                     void* to, int64_t count, memo_type type, memo_error* error);
-/* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at
- * send_offsets[p] go to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].
- * Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
-MEMO_API memo_status memo_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
-                                       const int64_t* send_counts, const int64_t* send_offsets,
-                                       void* to, const int64_t* receive_counts,
-                                       const int64_t* receive_offsets, memo_type type,
-                                       memo_error* error);
+/* The collectives, all by the table's one entry. */
+static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
+                                           memo_collective kind, const void* from, void* to,
+                                           int64_t count, memo_type type, memo_reduction reduction,
+                                           int32_t root, memo_error* error) {
+    memo_collective_call call;
+    call.kind = kind;
+    call.type = type;
+    call.reduction = reduction;
+    call.root = root;
+    call.count = count;
+    call.from = from;
+    call.to = to;
+    return comm->collective(comm, stream, &call, error);
+}
+/* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the 16-bit
+ * types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.  The result
+ * is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise less). */
+static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_reduction reduction, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
+                            reduction, 0, error);
+}
+/* to holds size * count elements, those of rank r at r * count.  In place: from is that part of
+ * to. */
+static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
+                            MEMO_REDUCTION_SUM, 0, error);
+}
+/* from holds size * count elements; rank r gets the reduction of those at r * count.  In place: to
+ * is that part of from, whose other parts keep their values. */
+static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+                                              void* to, int64_t count, memo_type type,
+                                              memo_reduction reduction, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
+                            reduction, 0, error);
+}
+static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                         int64_t count, memo_type type, int32_t root,
+                                         memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
+                            MEMO_REDUCTION_SUM, root, error);
+}
+static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
+                            MEMO_REDUCTION_SUM, 0, error);
+}
 
 /* Bytes a rank sends in a collective over n ranks by the ring algorithm, which no other undercuts
  * on average; count as in the table.  For those who write a memo_comm.  With b = count * bytes of
  * the type:
  *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
  *   broadcast b, and 0 for rank root-1 (mod n), the end of the chain */
-typedef enum memo_collective {
-    MEMO_COLLECTIVE_ALL_REDUCE = 0,
-    MEMO_COLLECTIVE_ALL_GATHER,
-    MEMO_COLLECTIVE_REDUCE_SCATTER,
-    MEMO_COLLECTIVE_BROADCAST,
-    MEMO_COLLECTIVE_BARRIER
-} memo_collective;
-MEMO_API int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
-                                 memo_type type, int32_t root);
+MEMO_API int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank);
 
 /* to = from[0] + from[1] + ... (or their maximum), count elements each, in that order, on the host
  * and at once: with the bits that the table promises.  to may be one of from.  For those who write
@@ -1103,16 +1117,15 @@ const char* memo_type_name(memo_type type) {
     return "no type";
 }
 
-int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
-                        memo_type type, int32_t root) {
-    int64_t n_bytes = count * memo_type_bytes(type);
-    switch (kind) {
+int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank) {
+    int64_t n_bytes = call->count * memo_type_bytes(call->type);
+    switch (call->kind) {
     /* Divided first, so that no product overflows. */
     case MEMO_COLLECTIVE_ALL_REDUCE:
         return n_bytes / size * 2 * (size - 1) + n_bytes % size * 2 * (size - 1) / size;
     case MEMO_COLLECTIVE_ALL_GATHER:
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return n_bytes * (size - 1);
-    case MEMO_COLLECTIVE_BROADCAST: return rank == (root + size - 1) % size ? 0 : n_bytes;
+    case MEMO_COLLECTIVE_BROADCAST: return rank == (call->root + size - 1) % size ? 0 : n_bytes;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
     return 0;
@@ -1156,35 +1169,85 @@ MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what,
                           (int)rank, (int)comm->size);
 }
 
-MEMOI memo_status memoi_comm_check_reduction(const memo_comm* comm, const char* what,
-                                             memo_reduction reduction, memo_error* error) {
-    if (reduction == MEMO_REDUCTION_SUM || reduction == MEMO_REDUCTION_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s on '%s': %d is no memo_reduction", what, comm->name, (int)reduction);
+/* group_depth: of the group that is open. */
+MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
+                                              const memo_collective_call* call, int32_t group_depth,
+                                              memo_error* error) {
+    const char* what = memoi_collective_name(call->kind);
+    memo_status status;
+    if (group_depth)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "%s inside a group on '%s': only sends and receives are grouped",
+                              what, comm->name);
+    if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s on '%s': %d is no memo_reduction", what, comm->name,
+                              (int)call->reduction);
+    status =
+        memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
+    if (!status)
+        status = memoi_comm_check_buffer(comm, what, call->to, call->count, 1, call->type, error);
+    return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
+}
+
+/* A send or receive: is_single where no group is open, has_other_stream where the group's messages
+ * are on another one. */
+MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_send,
+                                           const void* address, int64_t count, memo_type type,
+                                           int32_t peer, int is_single, int has_other_stream,
+                                           memo_error* error) {
+    const char* what = is_send ? "send" : "receive";
+    memo_status status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
+    if (status) return status;
+    if (is_single && peer == comm->rank)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "a %s of rank %d to itself on '%s' would wait for ever; put send and "
+                              "receive into a group",
+                              what, (int)peer, comm->name);
+    if (has_other_stream)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s on '%s' names another stream than the group's first", what,
+                              comm->name);
+    return MEMO_STATUS_OK;
+}
+
+/* The outermost group_end. */
+MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
+                                             int has_other_stream, memo_error* error) {
+    if (!group_depth)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "group_end on '%s' without a group_begin, or after a refused call",
+                              comm->name);
+    if (has_other_stream)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "group_end on '%s' names another stream than the group's sends and "
+                              "receives",
+                              comm->name);
+    return MEMO_STATUS_OK;
 }
 
 /* --- labels --- */
 
-MEMOI void memoi_comm_label(memo_comm* comm, const char* label, int64_t number) {
-    comm->label = label;
-    comm->label_number = number;
+MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
+    comm->label.text = text;
+    comm->label.number = number;
 }
 
 /* May both belong to one call?  The texts may lie at different addresses. */
-MEMOI int memoi_labels_match(const char* a, int64_t a_number, const char* b, int64_t b_number) {
-    if (!a || !b) return 1;
-    return a_number == b_number && (a == b || !strcmp(a, b));
+MEMOI int memoi_labels_match(const memo_label* a, const memo_label* b) {
+    if (!a->text || !b->text) return 1;
+    return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
 }
 
 /* " for ring backward 3", or nothing, into text, which it returns. */
-MEMOI const char* memoi_label_text(char text[64], const char* label, int64_t number) {
+MEMOI const char* memoi_label_text(char text[64], const memo_label* label) {
     text[0] = 0;
-    if (label) snprintf(text, 64, " for %.32s %lld", label, (long long)number);
+    if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
     return text;
 }
 
-/* --- all to all, on any table --- */
-
+/* One message there and one back; none where a count is 0. */
 MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const char* from,
                                       int64_t n_send, int32_t to_rank, char* to, int64_t n_receive,
                                       int32_t from_rank, memo_type type, memo_error* error) {
@@ -1193,96 +1256,6 @@ MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const
     if (!status && n_receive)
         status = memo_receive(comm, stream, to, n_receive, type, from_rank, error);
     return status;
-}
-
-/* Where count elements begin at an offset; no elements may have no buffer. */
-MEMOI char* memoi_comm_at(void* buffer, int64_t offset_bytes, int64_t count) {
-    return count ? (char*)buffer + offset_bytes : NULL;
-}
-
-memo_status memo_all_to_all(memo_comm* comm, memo_stream stream, const void* from, void* to,
-                            int64_t count, memo_type type, memo_error* error) {
-    int64_t part_bytes = count * memo_type_bytes(type);
-    void* source = (void*)(uintptr_t)from; /* only read */
-    int32_t k;
-    memo_status status =
-        memoi_comm_check_buffer(comm, "all_to_all", from, count, comm->size, type, error);
-    if (!status) status = memoi_comm_check_buffer(comm, "all_to_all", to, count, 1, type, error);
-    if (!status) status = memo_group_begin(comm, error);
-    /* Each rank begins with another peer, so that nobody is everybody's first. */
-    for (k = 0; k < comm->size && !status; k++) {
-        int32_t to_rank = (comm->rank + k) % comm->size;
-        int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
-        status = memoi_comm_exchange(
-            comm, stream, memoi_comm_at(source, to_rank * part_bytes, count), count, to_rank,
-            memoi_comm_at(to, from_rank * part_bytes, count), count, from_rank, type, error);
-    }
-    return status ? status : memo_group_end(comm, stream, error);
-}
-
-memo_status memo_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
-                              const int64_t* send_counts, const int64_t* send_offsets, void* to,
-                              const int64_t* receive_counts, const int64_t* receive_offsets,
-                              memo_type type, memo_error* error) {
-    int64_t bytes = memo_type_bytes(type);
-    void* source = (void*)(uintptr_t)from; /* only read */
-    int32_t k;
-    memo_status status = memo_group_begin(comm, error);
-    for (k = 0; k < comm->size && !status; k++) {
-        int32_t to_rank = (comm->rank + k) % comm->size;
-        int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
-        int64_t n_send = send_counts[to_rank], n_receive = receive_counts[from_rank];
-        status = memoi_comm_exchange(
-            comm, stream, memoi_comm_at(source, send_offsets[to_rank] * bytes, n_send), n_send,
-            to_rank, memoi_comm_at(to, receive_offsets[from_rank] * bytes, n_receive), n_receive,
-            from_rank, type, error);
-    }
-    return status ? status : memo_group_end(comm, stream, error);
-}
-
-/* --- 16-bit numbers --- */
-
-MEMOI float memoi_float_of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-MEMOI uint32_t memoi_bits_of_float(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-MEMOI float memoi_float_of_bf16(uint16_t bits) { return memoi_float_of_bits((uint32_t)bits << 16); }
-
-/* To the nearest, ties to even; a NaN stays one. */
-MEMOI uint16_t memoi_bf16_of_float(float value) {
-    uint32_t bits = memoi_bits_of_float(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-MEMOI float memoi_float_of_f16(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = half & 0x7fffu;
-    if (rest >= 0x7c00u) return memoi_float_of_bits(sign | 0x7f800000u | rest << 13);
-    if (rest < 0x400u) { /* subnormal: rest * 2^-24, exactly */
-        float value = (float)rest * (1.0f / 16777216.0f);
-        return sign ? -value : value;
-    }
-    return memoi_float_of_bits(sign | ((rest << 13) + (112u << 23)));
-}
-
-MEMOI uint16_t memoi_f16_of_float(float value) {
-    uint32_t bits = memoi_bits_of_float(value), sign = bits >> 16 & 0x8000u;
-    bits &= 0x7fffffffu;
-    if (bits > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
-    if (bits >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds beyond 65504 */
-    if (bits < 0x38800000u) { /* subnormal: adding 0.5 leaves multiples of 2^-24, rounded to even */
-        float sum = memoi_float_of_bits(bits) + 0.5f;
-        return (uint16_t)(sign | (memoi_bits_of_float(sum) - 0x3f000000u));
-    }
-    bits -= 112u << 23;
-    return (uint16_t)(sign | ((bits + 0xfffu + (bits >> 13 & 1u)) >> 13));
 }
 
 /* --- reductions in the order of ranks --- */
@@ -1315,17 +1288,17 @@ MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
 MEMOI void memoi_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
     int64_t i;
     if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memoi_float_of_bf16(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(from[i]);
     } else {
-        for (i = 0; i < n; i++) to[i] = memoi_float_of_f16(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(from[i]);
     }
 }
 MEMOI void memoi_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
     int64_t i;
     if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memoi_bf16_of_float(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_bf16_from_f32(from[i]);
     } else {
-        for (i = 0; i < n; i++) to[i] = memoi_f16_of_float(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_f16_from_f32(from[i]);
     }
 }
 
@@ -1415,8 +1388,7 @@ typedef struct memoi_message {
     memo_type type;
     int32_t peer;
     int32_t is_send;
-    const char* label;
-    int64_t label_number;
+    memo_label label;
     int32_t is_first;           /* of its way, in its group */
     struct memoi_message* next; /* of the same way, in the same group */
     /* The stream's: of a first message, the first of its chain that is not done; NULL: all are. */
@@ -1443,17 +1415,10 @@ typedef struct memoi_meeting {
 /* A rank works on a stream, and for splits in the thread that calls: the two must not share. */
 enum { MEMOI_LANE_STREAM = 0, MEMOI_LANE_CALLER, MEMOI_N_LANES };
 
-typedef struct memoi_collective_op {
-    memo_collective kind;
-    memo_type type;
-    memo_reduction reduction;
-    int32_t root;
-    int64_t count;
-    const void* from;
-    void* to;
-    const char* label;
-    int64_t label_number;
-} memoi_collective_op;
+typedef struct memoi_threads_op {
+    memo_collective_call call;
+    memo_label label;
+} memoi_threads_op;
 
 /* What a rank shows to the others of its group. */
 typedef struct memoi_threads_seat {
@@ -1465,7 +1430,7 @@ typedef struct memoi_threads_seat {
     int32_t is_gone;                 /* destroyed by its rank */
     /* Collectives take turns with two: who is in the next one leaves this one's to those still in
      * it, and nobody is further ahead, as every collective begins with a meeting. */
-    memoi_collective_op op[2];
+    memoi_threads_op op[2];
     int64_t few[2][MEMOI_THREADS_FEW];
     /* Of a split under way. */
     int32_t color, key;
@@ -1785,9 +1750,8 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
         way->current = way->chain;
     }
     sent = way->current;
-    is_same =
-        sent->count == receive->count && sent->type == receive->type &&
-        memoi_labels_match(sent->label, sent->label_number, receive->label, receive->label_number);
+    is_same = sent->count == receive->count && sent->type == receive->type &&
+              memoi_labels_match(&sent->label, &receive->label);
     n_bytes = sent->count * memo_type_bytes(sent->type);
     if (!is_same) {
         char sent_for[64], received_for[64];
@@ -1795,11 +1759,10 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
                            "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message "
                            "%u on this way of '%s')",
                            (int)receive->peer, (long long)sent->count, memo_type_name(sent->type),
-                           memoi_label_text(sent_for, sent->label, sent->label_number),
-                           (int)me->table.rank, (long long)receive->count,
-                           memo_type_name(receive->type),
-                           memoi_label_text(received_for, receive->label, receive->label_number),
-                           way->n_messages, group->name);
+                           memoi_label_text(sent_for, &sent->label), (int)me->table.rank,
+                           (long long)receive->count, memo_type_name(receive->type),
+                           memoi_label_text(received_for, &receive->label), way->n_messages,
+                           group->name);
     }
     if (is_same && n_bytes && sent->address != receive->address)
         memcpy(receive->address, sent->address, (size_t)n_bytes);
@@ -1927,38 +1890,44 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
 
 typedef struct memoi_threads_collective_args {
     memoi_threads_rank* me;
-    memoi_collective_op op;
+    memoi_threads_op op;
 } memoi_threads_collective_args;
 
 /* "all_reduce(1024 f32 sum) for blocks forward 3" into text of 160 bytes, which it returns. */
-MEMOI const char* memoi_threads_describe(char* text, const memoi_collective_op* op) {
-    const char* name = memoi_collective_name(op->kind);
+MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
+    const memo_collective_call* call = &op->call;
+    const char* name = memoi_collective_name(call->kind);
     char detail[32] = "", label[64];
-    if (op->kind == MEMO_COLLECTIVE_BROADCAST)
-        snprintf(detail, sizeof detail, " from rank %d", (int)op->root);
-    else if (op->kind == MEMO_COLLECTIVE_ALL_REDUCE || op->kind == MEMO_COLLECTIVE_REDUCE_SCATTER)
-        snprintf(detail, sizeof detail, " %s", op->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
-    memoi_label_text(label, op->label, op->label_number);
-    if (op->kind == MEMO_COLLECTIVE_BARRIER)
+    memoi_label_text(label, &op->label);
+    if (call->kind == MEMO_COLLECTIVE_BARRIER) {
         snprintf(text, 160, "%s%s", name, label);
-    else
-        snprintf(text, 160, "%s(%lld %s%s)%s", name, (long long)op->count, memo_type_name(op->type),
-                 detail, label);
+        return text;
+    }
+    if (call->kind == MEMO_COLLECTIVE_BROADCAST)
+        snprintf(detail, sizeof detail, " from rank %d", (int)call->root);
+    else if (call->kind != MEMO_COLLECTIVE_ALL_GATHER)
+        snprintf(detail, sizeof detail, " %s",
+                 call->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
+    snprintf(text, 160, "%s(%lld %s%s)%s", name, (long long)call->count, memo_type_name(call->type),
+             detail, label);
     return text;
+}
+
+MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op* b) {
+    return a->call.kind == b->call.kind && a->call.type == b->call.type &&
+           a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
+           a->call.root == b->call.root && memoi_labels_match(&a->label, &b->label);
 }
 
 /* All are compared with rank 0, so that all find the same. */
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     memoi_threads_group* group = me->group;
-    const memoi_collective_op* first = &group->seats[0].op[turn];
+    const memoi_threads_op* first = &group->seats[0].op[turn];
     int32_t r;
     for (r = 1; r < group->n_ranks; r++) {
-        const memoi_collective_op* op = &group->seats[r].op[turn];
+        const memoi_threads_op* op = &group->seats[r].op[turn];
         char first_text[160], text[160];
-        if (op->kind == first->kind && op->type == first->type && op->count == first->count &&
-            op->reduction == first->reduction && op->root == first->root &&
-            memoi_labels_match(op->label, op->label_number, first->label, first->label_number))
-            continue;
+        if (memoi_threads_agree(first, op)) continue;
         memoi_threads_fail(group->world,
                            "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
                            memoi_threads_describe(first_text, first), me->seat->n_collectives,
@@ -1980,88 +1949,93 @@ MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
 
 /* An all_reduce of little is done from copies in the seats: nobody waits for the others to have
  * read. */
-MEMOI int memoi_threads_is_few(const memoi_collective_op* op) {
-    return op->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
-           op->count * memo_type_bytes(op->type) <= MEMOI_THREADS_FEW * 8;
+MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
+    return call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
+           call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
 }
 
 /* What a rank does once all have come, and after the first part of a large all_reduce once all have
  * done that. */
-MEMOI void memoi_threads_work(memoi_threads_rank* me, const memoi_collective_op* op, int turn,
+MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
     memoi_threads_seat* seats = me->group->seats;
-    int64_t element_bytes = memo_type_bytes(op->type), part_bytes = op->count * element_bytes;
+    int64_t element_bytes = memo_type_bytes(call->type), part_bytes = call->count * element_bytes;
     int32_t n = me->group->n_ranks, rank = me->table.rank, r;
-    int is_few = memoi_threads_is_few(op);
+    int is_few = memoi_threads_is_few(call);
     if (!part_bytes) return;
     for (r = 0; r < n; r++)
-        me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].from;
-    switch (op->kind) {
+        me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].call.from;
+    switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         if (is_few) {
-            memoi_reduce((char*)op->to, me->sources, n, 0, op->count, op->type, op->reduction);
+            memoi_reduce((char*)call->to, me->sources, n, 0, call->count, call->type,
+                         call->reduction);
         } else if (stage == 0) {
-            int64_t begin = memoi_threads_part_begin(op->count, n, rank);
-            memoi_reduce((char*)op->to + begin * element_bytes, me->sources, n, begin,
-                         memoi_threads_part_begin(op->count, n, rank + 1), op->type, op->reduction);
+            int64_t begin = memoi_threads_part_begin(call->count, n, rank);
+            memoi_reduce((char*)call->to + begin * element_bytes, me->sources, n, begin,
+                         memoi_threads_part_begin(call->count, n, rank + 1), call->type,
+                         call->reduction);
         } else {
             for (r = 0; r < n; r++) {
-                int64_t begin = memoi_threads_part_begin(op->count, n, r) * element_bytes;
-                int64_t end = memoi_threads_part_begin(op->count, n, r + 1) * element_bytes;
-                memoi_threads_copy((char*)op->to + begin, (const char*)seats[r].op[turn].to + begin,
-                                   end - begin);
+                int64_t begin = memoi_threads_part_begin(call->count, n, r) * element_bytes;
+                int64_t end = memoi_threads_part_begin(call->count, n, r + 1) * element_bytes;
+                memoi_threads_copy((char*)call->to + begin,
+                                   (const char*)seats[r].op[turn].call.to + begin, end - begin);
             }
         }
         break;
     case MEMO_COLLECTIVE_ALL_GATHER:
         for (r = 0; r < n; r++)
-            memoi_threads_copy((char*)op->to + r * part_bytes, me->sources[r], part_bytes);
+            memoi_threads_copy((char*)call->to + r * part_bytes, me->sources[r], part_bytes);
         break;
     case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        memoi_reduce((char*)op->to, me->sources, n, rank * op->count, (rank + 1) * op->count,
-                     op->type, op->reduction);
+        memoi_reduce((char*)call->to, me->sources, n, rank * call->count, (rank + 1) * call->count,
+                     call->type, call->reduction);
         break;
     case MEMO_COLLECTIVE_BROADCAST:
-        memoi_threads_copy(op->to, me->sources[op->root], part_bytes);
+        memoi_threads_copy(call->to, me->sources[call->root], part_bytes);
         break;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
 }
 
 /* Sleeps as long as the links would take. */
-MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memoi_collective_op* op,
+MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_collective_call* call,
                                         int64_t start_ns) {
     int32_t n = me->group->n_ranks, rank = me->table.rank;
-    int64_t n_bytes = memo_comm_bytes(op->kind, n, rank, op->count, op->type, op->root);
-    int32_t n_steps = (n - 1) * (op->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1);
+    int64_t n_bytes = memo_comm_bytes(call, n, rank);
+    int32_t n_steps = (n - 1) * (call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1);
     return memoi_threads_sleep_until(
         me->group->world,
         memoi_threads_due_ns(me, me->group->n_nodes > 1, start_ns, n_bytes, n_steps));
 }
 
 /* Returns 0 where the world has failed. */
-MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_collective_op* op) {
+MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
+    const memo_collective_call* call = &op->call;
     int has_links = memoi_threads_has_links(me->group->world);
-    int is_few = memoi_threads_is_few(op), turn = (int)(me->seat->n_collectives & 1);
-    int n_stages = op->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
+    int is_few = memoi_threads_is_few(call), turn = (int)(me->seat->n_collectives & 1);
+    int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
     int64_t start_ns = 0;
     char what[64];
-    snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(op->kind),
+    snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(call->kind),
              me->seat->n_collectives);
     me->seat->op[turn] = *op;
     if (is_few)
-        memoi_threads_copy(me->seat->few[turn], op->from, op->count * memo_type_bytes(op->type));
+        memoi_threads_copy(me->seat->few[turn], call->from,
+                           call->count * memo_type_bytes(call->type));
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
         return 0;
     if (has_links) start_ns = memoi_host_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
-        memoi_threads_work(me, op, turn, stage);
+        memoi_threads_work(me, call, turn, stage);
         memoi_threads_end_work(me, MEMOI_LANE_STREAM);
-        if (has_links && stage == n_stages - 1 && !memoi_threads_sleep_for_links(me, op, start_ns))
+        if (has_links && stage == n_stages - 1 &&
+            !memoi_threads_sleep_for_links(me, call, start_ns))
             return 0;
         /* Nobody goes on while others read its buffers. */
-        if (!is_few && op->kind != MEMO_COLLECTIVE_BARRIER &&
+        if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER &&
             !memoi_threads_meet(me, MEMOI_LANE_STREAM, what))
             return 0;
     }
@@ -2125,24 +2099,18 @@ MEMOI memo_status memoi_threads_group_begin(memo_comm* comm, memo_error* error) 
 MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_group_args args;
+    int is_empty = me->group_begin == me->group_end;
     memo_status status = memoi_threads_status(comm, error);
     uint32_t position;
-    if (status) return memoi_threads_drop_group(me, status);
-    if (me->group_depth == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "group_end on '%s' without a group_begin, or after a refused call",
-                              comm->name);
-    if (me->group_depth > 1) {
+    if (!status && me->group_depth > 1) {
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
-    if (me->group_begin == me->group_end) return memoi_threads_drop_group(me, MEMO_STATUS_OK);
-    if (me->group_stream != stream)
-        return memoi_threads_drop_group(
-            me, memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "group_end on '%s' names another stream than the group's sends and "
-                               "receives",
-                               comm->name));
+    if (!status)
+        status = memoi_comm_check_group_end(comm, me->group_depth,
+                                            !is_empty && me->group_stream != stream, error);
+    if (status || is_empty) return memoi_threads_drop_group(me, status);
+
     memset(&args, 0, sizeof args);
     args.me = me;
     args.begin = me->group_begin;
@@ -2183,24 +2151,17 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
 MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
                                             void* address, int64_t count, memo_type type,
                                             int32_t peer, memo_error* error) {
-    const char* what = is_send ? "send" : "receive";
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     int is_single = me->group_depth == 0;
+    int has_other_stream = me->group_begin != me->group_end && me->group_stream != stream;
     memoi_message *message, **last;
     memo_status status = memoi_threads_status(comm, error);
-    if (!status) status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
-    if (!status && is_single && peer == comm->rank)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a %s of rank %d to itself on '%s' would wait for ever; put send "
-                                "and receive into a group",
-                                what, (int)peer, comm->name);
-    if (!status && me->group_begin != me->group_end && me->group_stream != stream)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%s on '%s' names another stream than the group's first", what,
-                                comm->name);
+    if (!status)
+        status = memoi_comm_check_message(comm, is_send, address, count, type, peer, is_single,
+                                          has_other_stream, error);
     if (!status) status = memoi_threads_make_room(me, error);
     if (status) return memoi_threads_drop_group(me, status);
+
     message = memoi_threads_message(me, me->group_end);
     last = is_send ? &me->last_send[peer] : &me->last_receive[peer];
     memset(message, 0, sizeof *message);
@@ -2210,7 +2171,6 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
     message->peer = peer;
     message->is_send = is_send;
     message->label = comm->label;
-    message->label_number = comm->label_number;
     message->is_first = !*last;
     if (*last) (*last)->next = message;
     *last = message;
@@ -2236,72 +2196,20 @@ MEMOI memo_status memoi_threads_receive(memo_comm* comm, memo_stream stream, voi
 }
 
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
-                                           memo_collective kind, const void* from, void* to,
-                                           int64_t count, memo_type type, memo_reduction reduction,
-                                           int32_t root, memo_error* error) {
+                                           const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_collective_args args;
-    const char* what = memoi_collective_name(kind);
     memo_status status = memoi_threads_status(comm, error);
-    if (!status && me->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "%s inside a group on '%s': only sends and receives are grouped",
-                                what, comm->name);
-    if (!status) status = memoi_comm_check_buffer(comm, what, from, count, comm->size, type, error);
-    if (!status) status = memoi_comm_check_buffer(comm, what, to, count, 1, type, error);
-    if (!status) status = memoi_comm_check_reduction(comm, what, reduction, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, root, error);
+    if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_threads_drop_group(me, status);
     memset(&args, 0, sizeof args);
     args.me = me;
-    args.op.kind = kind;
-    args.op.type = type;
-    args.op.reduction = reduction;
-    args.op.root = root;
-    args.op.count = count;
-    args.op.from = from;
-    args.op.to = to;
+    args.op.call = *call;
     args.op.label = comm->label;
-    args.op.label_number = comm->label_number;
     status =
         memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args, error);
-    if (!status)
-        comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
+    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return status;
-}
-
-MEMOI memo_status memoi_threads_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                           void* to, int64_t count, memo_type type,
-                                           memo_reduction reduction, memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
-                                    reduction, 0, error);
-}
-
-MEMOI memo_status memoi_threads_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                           void* to, int64_t count, memo_type type,
-                                           memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
-                                    MEMO_REDUCTION_SUM, 0, error);
-}
-
-MEMOI memo_status memoi_threads_reduce_scatter(memo_comm* comm, memo_stream stream,
-                                               const void* from, void* to, int64_t count,
-                                               memo_type type, memo_reduction reduction,
-                                               memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count,
-                                    type, reduction, 0, error);
-}
-
-MEMOI memo_status memoi_threads_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                          int64_t count, memo_type type, int32_t root,
-                                          memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count,
-                                    type, MEMO_REDUCTION_SUM, root, error);
-}
-
-MEMOI memo_status memoi_threads_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0,
-                                    MEMO_TYPE_U8, MEMO_REDUCTION_SUM, 0, error);
 }
 
 /* --- making, splitting and destroying --- */
@@ -2375,11 +2283,7 @@ MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, 
     table->group_end = memoi_threads_group_end;
     table->send = memoi_threads_send;
     table->receive = memoi_threads_receive;
-    table->all_reduce = memoi_threads_all_reduce;
-    table->all_gather = memoi_threads_all_gather;
-    table->reduce_scatter = memoi_threads_reduce_scatter;
-    table->broadcast = memoi_threads_broadcast;
-    table->barrier = memoi_threads_barrier;
+    table->collective = memoi_threads_collective;
     table->abort = memoi_threads_abort;
     table->status = memoi_threads_status;
     return me;
@@ -3030,22 +2934,15 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
     ncclResult_t result = ncclSuccess;
     memo_status status = memoi_nccl_status(comm, error);
     int32_t i;
-    if (status) return memoi_nccl_drop_group(me, status);
-    if (me->group_depth == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "group_end on '%s' without a group_begin, or after a refused call",
-                              comm->name);
-    if (me->group_depth > 1) {
+    if (!status && me->group_depth > 1) {
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
-    if (!me->n_messages) return memoi_nccl_drop_group(me, MEMO_STATUS_OK);
-    if (me->group_stream != stream)
-        return memoi_nccl_drop_group(
-            me, memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "group_end on '%s' names another stream than the group's sends and "
-                               "receives",
-                               comm->name));
+    if (!status)
+        status = memoi_comm_check_group_end(comm, me->group_depth,
+                                            me->n_messages && me->group_stream != stream, error);
+    if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
+
     pthread_mutex_lock(&me->mutex);
     if (me->comm) result = memoi_nccl_issue(me);
     pthread_mutex_unlock(&me->mutex);
@@ -3059,21 +2956,12 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
 MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
                                          void* address, int64_t count, memo_type type, int32_t peer,
                                          memo_error* error) {
-    const char* what = is_send ? "send" : "receive";
     memoi_nccl* me = (memoi_nccl*)comm->context;
     int is_single = me->group_depth == 0;
+    int has_other_stream = me->n_messages && me->group_stream != stream;
     memoi_nccl_message* message;
-    memo_status status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
-    if (!status && is_single && peer == comm->rank)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a %s of rank %d to itself on '%s' would wait for ever; put send "
-                                "and receive into a group",
-                                what, (int)peer, comm->name);
-    if (!status && me->n_messages && me->group_stream != stream)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%s on '%s' names another stream than the group's first", what,
-                                comm->name);
+    memo_status status = memoi_comm_check_message(comm, is_send, address, count, type, peer,
+                                                  is_single, has_other_stream, error);
     if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "a group of more than %d sends and receives on '%s'",
@@ -3106,80 +2994,41 @@ MEMOI memo_status memoi_nccl_receive(memo_comm* comm, memo_stream stream, void* 
 
 /* --- collectives --- */
 
-MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream handle, memo_collective kind,
-                                        const void* from, void* to, int64_t count, memo_type type,
-                                        memo_reduction reduction, int32_t root, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    const char* what = memoi_collective_name(kind);
-    cudaStream_t stream = (cudaStream_t)(void*)handle;
-    ncclDataType_t data_type = memoi_nccl_type(type);
-    ncclRedOp_t op = reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
-    ncclResult_t result = ncclSuccess;
-    memo_status status = memoi_nccl_status(comm, error);
-    if (!status && me->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "%s inside a group on '%s': only sends and receives are grouped",
-                                what, comm->name);
-    if (!status) status = memoi_comm_check_buffer(comm, what, from, count, comm->size, type, error);
-    if (!status) status = memoi_comm_check_buffer(comm, what, to, count, 1, type, error);
-    if (!status) status = memoi_comm_check_reduction(comm, what, reduction, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, root, error);
-    if (status) return memoi_nccl_drop_group(me, status);
-    pthread_mutex_lock(&me->mutex);
-    if (me->comm) {
-        switch (kind) {
-        case MEMO_COLLECTIVE_ALL_REDUCE:
-            result = ncclAllReduce(from, to, (size_t)count, data_type, op, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_ALL_GATHER:
-            result = ncclAllGather(from, to, (size_t)count, data_type, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_REDUCE_SCATTER:
-            result = ncclReduceScatter(from, to, (size_t)count, data_type, op, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_BROADCAST:
-            result = ncclBroadcast(from, to, (size_t)count, data_type, root, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_BARRIER: /* NCCL has none; a number that all add up is one */
-            result = ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax,
-                                   me->comm, stream);
-            break;
-        }
+/* The mutex is held. */
+MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
+                                      const memo_collective_call* call) {
+    size_t count = (size_t)call->count;
+    ncclDataType_t type = memoi_nccl_type(call->type);
+    ncclRedOp_t op = call->reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
+    switch (call->kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        return ncclAllReduce(call->from, call->to, count, type, op, me->comm, stream);
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        return ncclAllGather(call->from, call->to, count, type, me->comm, stream);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER:
+        return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
+    case MEMO_COLLECTIVE_BROADCAST:
+        return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
+    case MEMO_COLLECTIVE_BARRIER: break;
     }
-    pthread_mutex_unlock(&me->mutex);
-    status = memoi_nccl_finish(me, what, result, error);
-    if (!status)
-        comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
-    return status;
+    /* NCCL has no barrier; a number that all reduce is one. */
+    return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
+                         stream);
 }
 
-MEMOI memo_status memoi_nccl_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                        void* to, int64_t count, memo_type type,
-                                        memo_reduction reduction, memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
-                                 reduction, 0, error);
-}
-MEMOI memo_status memoi_nccl_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                        void* to, int64_t count, memo_type type,
-                                        memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
-                                 MEMO_REDUCTION_SUM, 0, error);
-}
-MEMOI memo_status memoi_nccl_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
-                                            void* to, int64_t count, memo_type type,
-                                            memo_reduction reduction, memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count,
-                                 type, reduction, 0, error);
-}
-MEMOI memo_status memoi_nccl_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                       int64_t count, memo_type type, int32_t root,
-                                       memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count,
-                                 type, MEMO_REDUCTION_SUM, root, error);
-}
-MEMOI memo_status memoi_nccl_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
-                                 MEMO_REDUCTION_SUM, 0, error);
+MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
+                                        const memo_collective_call* call, memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    ncclResult_t result = ncclSuccess;
+    memo_status status = memoi_nccl_status(comm, error);
+    if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
+    if (status) return memoi_nccl_drop_group(me, status);
+    pthread_mutex_lock(&me->mutex);
+    if (me->comm) result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    pthread_mutex_unlock(&me->mutex);
+    status = memoi_nccl_finish(me, memoi_collective_name(call->kind), result, error);
+    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
+    return status;
 }
 
 /* --- making, splitting and destroying --- */
@@ -3227,11 +3076,7 @@ MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl
     table->group_end = memoi_nccl_group_end;
     table->send = memoi_nccl_send;
     table->receive = memoi_nccl_receive;
-    table->all_reduce = memoi_nccl_all_reduce;
-    table->all_gather = memoi_nccl_all_gather;
-    table->reduce_scatter = memoi_nccl_reduce_scatter;
-    table->broadcast = memoi_nccl_broadcast;
-    table->barrier = memoi_nccl_barrier;
+    table->collective = memoi_nccl_collective;
     table->abort = memoi_nccl_abort;
     table->status = memoi_nccl_status;
     *result = me;

@@ -620,9 +620,13 @@ static void measured_collectives(void) {
     measured_start(measure_rank, &got);
     for (kind = 0; kind < 3; kind++)
         for (k = 0; k < MEASURED; k++) {
-            double least = (double)memo_comm_bytes((memo_collective)kind, MEASURED_RANKS, 0,
-                                                   measured_counts[k], MEMO_TYPE_F32, 0) /
-                           measured_bytes_per_s;
+            double least;
+            memo_collective_call call;
+            memset(&call, 0, sizeof call);
+            call.kind = (memo_collective)kind;
+            call.type = MEMO_TYPE_F32;
+            call.count = measured_counts[k];
+            least = (double)memo_comm_bytes(&call, MEASURED_RANKS, 0) / measured_bytes_per_s;
             CHECK_CASE(got.measured_s[0][kind][k] >= 0.9 * least, "%g s, not %g",
                        got.measured_s[0][kind][k], least);
             CHECK(got.measured_s[0][kind][k] == got.measured_s[1][kind][k]);
