@@ -367,12 +367,6 @@ MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, i
 MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
-/* A line a rank, its coordinates in all groups, into text (capacity_bytes with the final zero; cut
- * where it does not fit).  Returns the bytes of the whole, without the zero; text may be NULL where
- * capacity_bytes is 0. */
-MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
-                                 int64_t capacity_bytes);
-
 /* ---- 3 layouts: which rank holds which tokens ---------------------------------------------------
  *
  * A sequence is split over ring x ulysses ranks; sequence rank = ring_rank * ulysses +
@@ -444,23 +438,14 @@ MEMO_API memo_layout_desc memo_layout_desc_default(void);
  * would work. */
 MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout,
                                       memo_error* error);
-/* Trusts nothing and shares no code with the functions below: every position of the padded sequence
- * is held once, by the rank and row that the definition says, and maps and runs agree.
- * O(padded_tokens) time and memory.
- * Errors: INVALID_ARGUMENT naming the position, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_layout_validate(const memo_layout* layout, memo_error* error);
-
 /* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position
  * (in [0, padded_tokens)).  O(1); with documents O(log n_documents), and find O(ring) besides. */
 MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
                                       int64_t row);
 MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                                int64_t* row);
-/* The runs of a sequence rank, and of all ranks of a ulysses group together; returns how many, none
- * of them empty.  runs NULL: only counts. */
+/* The runs of a sequence rank; returns how many, none of them empty.  runs NULL: only counts. */
 MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs);
-MEMO_API int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank,
-                                       memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
  * documents (document_begins[n_documents + 1], from 0 to n_tokens, ascending; NULL: those of the
  * layout, else one) positions count from the begin of each.  Padding counts on from n_tokens; a
@@ -529,10 +514,6 @@ MEMO_API memo_mask memo_mask_default(void);
  * n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
-/* How many pairs (query, key) the mask lets through; exact up to 2^53.  O(queries). */
-MEMO_API double memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                                const memo_run* k_runs, int32_t n_k_runs);
-
 /* Rows are the positions of q_runs and k_runs in their order.  Heads of a row lie side by side:
  * element e of head h of row i of batch b of q is at b * q_batch_stride + i * q_row_stride + h *
  * head_size + e.  d_out, out and d_q are strided as q; v, d_k, d_v as k; lse and row_dots (a number
@@ -602,10 +583,6 @@ typedef struct memo_ulysses_heads {
     int32_t first_q, n_q;
     int32_t first_kv, n_kv; /* key head of query head h: h / (Hq / Hkv) */
 } memo_ulysses_heads;
-
-/* n_q_heads is a multiple of n_kv_heads; nothing else needs to divide. */
-MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
-                                                  int32_t ulysses, int32_t ulysses_rank);
 
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
@@ -1050,30 +1027,6 @@ MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream 
 /* Plain loops on a host device. */
 MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
 
-/* A table of tokens split by rows; table (share.count, hidden), share = memo_share_of(vocabulary,
- * ...).  forward: out (n_rows, hidden) of all ranks, summed by comm on stream; backward adds to
- * d_table, rows in order.  A token outside the vocabulary gives zeros.  tokens stay until the
- * stream has passed.  All ranks call forward; host device, fp32. */
-MEMO_API memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* comm,
-                                                 memo_stream stream, const float* table,
-                                                 memo_share share, const int32_t* tokens,
-                                                 int64_t n_rows, int64_t hidden, float* out,
-                                                 memo_error* error);
-MEMO_API memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
-                                                  float* d_table, memo_share share,
-                                                  const int32_t* tokens, int64_t n_rows,
-                                                  int64_t hidden, const float* d_out,
-                                                  memo_error* error);
-
-/* Cross-entropy over logits split by columns: logits (n_rows, share.count) become their gradients,
- * times scale. losses (n_rows), the same on all ranks; 0 where the label is outside [0,
- * vocabulary).  scratch (3 n_rows).  Two messages, of n_rows and 2 n_rows numbers, on stream
- * instead of the logits.  All ranks call it; host device, fp32. */
-MEMO_API memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm,
-                                             memo_stream stream, float* logits, memo_share share,
-                                             int64_t vocabulary, const int32_t* labels,
-                                             int64_t n_rows, float scale, float* losses,
-                                             float* scratch, memo_error* error);
 #endif
 
 #ifdef __cplusplus
@@ -3359,40 +3312,6 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     MEMO_FREE(mesh);
 }
 
-/* Copies lines to the caller, cut where they do not fit, and frees them; returns their bytes. */
-MEMOI int64_t memoi_text_give(memo_text* lines, char* text, int64_t capacity_bytes) {
-    int64_t n_bytes = lines->n_bytes;
-    if (capacity_bytes > 0) {
-        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
-        if (kept) memcpy(text, lines->data, (size_t)kept);
-        text[kept] = 0;
-    }
-    memo_text_free(lines);
-    return n_bytes;
-}
-
-int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
-                        int64_t capacity_bytes) {
-    memo_text lines;
-    memo_error error;
-    int32_t rank;
-    memset(&lines, 0, sizeof lines);
-    for (rank = 0; rank < size; rank++) {
-        memo_mesh mesh;
-        if (memo_mesh_place(desc, size, rank, &mesh, &error)) {
-            memo_text_put(&lines, "%s\n", error.message);
-            break;
-        }
-        memo_text_put(&lines,
-                      "rank %d: pipeline %d, data %d, ring %d, ulysses %d, tensor %d; sequence %d, "
-                      "gradient %d\n",
-                      (int)rank, (int)mesh.pipeline_rank, (int)mesh.data_rank, (int)mesh.ring_rank,
-                      (int)mesh.ulysses_rank, (int)mesh.tensor_rank, (int)mesh.sequence_rank,
-                      (int)mesh.gradient_rank);
-    }
-    return memoi_text_give(&lines, text, capacity_bytes);
-}
-
 /* ---- 3 layouts ----------------------------------------------------------------------------------
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
@@ -3604,11 +3523,8 @@ MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, in
     return 1;
 }
 
-MEMOI int64_t memoi_layout_max_runs(const memo_layout* layout) {
-    return layout->document_begins ? 2 * layout->n_documents + 1 : MEMO_RUNS_MAX;
-}
-
-int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
+/* The runs of all ranks of a ulysses group together; returns how many.  runs NULL: only counts. */
+MEMOI int32_t memoi_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
     memo_run run;
     int64_t row;
     int32_t n = 0;
@@ -3751,6 +3667,7 @@ memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* su
 
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
     memo_text lines;
+    int64_t n_bytes;
     int32_t rank;
     memset(&lines, 0, sizeof lines);
     memo_text_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
@@ -3774,122 +3691,14 @@ int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacit
                           (long long)(layout->local_tokens - n_tokens));
         memo_text_put(&lines, "\n");
     }
-    return memoi_text_give(&lines, text, capacity_bytes);
-}
-
-/* --- the validator: deals the positions out, one by one, as the definition says --- */
-
-MEMOI memo_status memoi_layout_wrong(memo_error* error, const char* what, int64_t position,
-                                     int64_t rank, int64_t row) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "layout: %s; the definition puts position %lld at row %lld of rank %lld",
-                          what, (long long)position, (long long)row, (long long)rank);
-}
-
-/* Of the layout of documents; seats (4 ring): of each ring rank, the tokens that it has got of
- * all, how many of this document are for its first and second chunk, and its next place. */
-MEMOI void memoi_layout_deal_documents(const memo_layout* layout, int64_t n_rows, int64_t* seats,
-                                       int64_t* dealt) {
-    int64_t rd = layout->ring, d, t, r, i;
-    for (d = 0; d < layout->n_documents; d++) {
-        for (r = 0; r < rd; r++) seats[4 * r + 1] = seats[4 * r + 2] = 0;
-        for (t = layout->document_begins[d]; t < layout->document_begins[d + 1]; t++)
-            seats[4 * (t % rd) + 1 + seats[4 * (t % rd)]++ % 2]++;
-        t = layout->document_begins[d];
-        for (r = 0; r < rd; r++)
-            for (i = 0; i < seats[4 * r + 1]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
-        for (r = rd; r-- > 0;)
-            for (i = 0; i < seats[4 * r + 2]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
+    n_bytes = lines.n_bytes;
+    if (capacity_bytes > 0) {
+        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
+        if (kept) memcpy(text, lines.data, (size_t)kept);
+        text[kept] = 0;
     }
-    for (r = 0, t = layout->n_tokens; r < rd; r++)
-        while (seats[4 * r + 3] < n_rows) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
-}
-
-/* dealt[ring rank * rows of a ring rank + place] = position. */
-MEMOI void memoi_layout_deal(const memo_layout* layout, int64_t n_rows, int64_t* dealt) {
-    int64_t rd = layout->ring, t = 0, chunk, i;
-    if (layout->kind == MEMO_LAYOUT_STRIPED) {
-        for (i = 0; i < n_rows; i++)
-            for (chunk = 0; chunk < rd; chunk++) dealt[chunk * n_rows + i] = t++;
-    } else if (layout->kind == MEMO_LAYOUT_PLAIN) {
-        for (chunk = 0; chunk < rd; chunk++)
-            for (i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
-    } else { /* there and back */
-        for (chunk = 0; chunk < rd; chunk++)
-            for (i = 0; i < n_rows / 2; i++) dealt[chunk * n_rows + i] = t++;
-        for (chunk = rd; chunk-- > 0;)
-            for (i = n_rows / 2; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
-    }
-}
-
-MEMOI memo_status memoi_layout_compare(const memo_layout* layout, const int64_t* dealt,
-                                       memo_run* runs, memo_error* error) {
-    int64_t n_local = layout->padded_tokens / layout->ring / layout->ulysses;
-    int32_t rank;
-    for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
-        int32_t n_runs = memo_layout_runs(layout, rank, runs), run = 0;
-        int64_t row, in_run = 0, n_rows = 0, k;
-        for (k = 0; k < n_runs; k++) n_rows += runs[k].count;
-        if (n_rows != n_local)
-            return memoi_layout_wrong(error, "the runs of a rank have another length than its rows",
-                                      dealt[rank * n_local], rank, 0);
-        for (row = 0; row < n_local; row++) {
-            int64_t position = dealt[rank * n_local + row], found_row;
-            int32_t found_rank;
-            if (memo_layout_position(layout, rank, row) != position)
-                return memoi_layout_wrong(error, "memo_layout_position says otherwise", position,
-                                          rank, row);
-            memo_layout_find(layout, position, &found_rank, &found_row);
-            if (found_rank != rank || found_row != row)
-                return memoi_layout_wrong(error, "memo_layout_find says otherwise", position, rank,
-                                          row);
-            while (in_run == runs[run].count) {
-                run++;
-                in_run = 0;
-            }
-            if (runs[run].start + in_run++ * runs[run].stride != position)
-                return memoi_layout_wrong(error, "the runs say otherwise", position, rank, row);
-        }
-    }
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_layout_validate(const memo_layout* layout, memo_error* error) {
-    int64_t n_ranks = (int64_t)layout->ring * layout->ulysses, n_rows;
-    int is_documents = layout->kind == MEMO_LAYOUT_DOCUMENTS;
-    int64_t *dealt, *seats;
-    memo_run* runs;
-    memo_status status;
-    if (layout->ring < 1 || layout->ulysses < 1 || layout->padded_tokens < layout->n_tokens ||
-        layout->n_tokens < 1 || layout->padded_tokens - layout->n_tokens >= 2 * n_ranks ||
-        layout->padded_tokens % n_ranks ||
-        layout->local_tokens != layout->padded_tokens / n_ranks ||
-        layout->ring_tokens != layout->padded_tokens / layout->ring ||
-        (layout->kind == MEMO_LAYOUT_ZIGZAG && layout->ring_tokens % 2) ||
-        (is_documents &&
-         !memoi_are_documents(layout->document_begins, layout->n_documents, layout->n_tokens)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: %lld tokens, %lld with padding, %lld a rank and %lld a ring "
-                              "rank do not fit %lld ranks",
-                              (long long)layout->n_tokens, (long long)layout->padded_tokens,
-                              (long long)layout->local_tokens, (long long)layout->ring_tokens,
-                              (long long)n_ranks);
-    n_rows = layout->padded_tokens / layout->ring;
-    dealt = (int64_t*)memoi_calloc(layout->padded_tokens, sizeof(int64_t));
-    seats = (int64_t*)memoi_calloc(4 * (int64_t)layout->ring, sizeof(int64_t));
-    runs = (memo_run*)memoi_calloc(memoi_layout_max_runs(layout), sizeof(memo_run));
-    if (dealt && seats && runs) {
-        if (is_documents)
-            memoi_layout_deal_documents(layout, n_rows, seats, dealt);
-        else
-            memoi_layout_deal(layout, n_rows, dealt);
-        status = memoi_layout_compare(layout, dealt, runs, error);
-    } else
-        status = memoi_no_memory(error, "the positions of a layout");
-    MEMO_FREE(dealt);
-    MEMO_FREE(seats);
-    MEMO_FREE(runs);
-    return status;
+    memo_text_free(&lines);
+    return n_bytes;
 }
 
 /* ---- the queue ----------------------------------------------------------------------------------
@@ -4169,8 +3978,9 @@ MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, in
     if (*end < *begin) *end = *begin;
 }
 
-double memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                       const memo_run* k_runs, int32_t n_k_runs) {
+/* Pairs (query, key) that the mask lets through; exact up to 2^53.  O(queries). */
+MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                              const memo_run* k_runs, int32_t n_k_runs) {
     double n = 0;
     int64_t i;
     int32_t q, k;
@@ -4542,8 +4352,9 @@ memo_attention memo_host_attention_functions(memo_host_attention* state) {
  * Knows: heads and rows of one rank and its ulysses group.  Knows nothing of positions, masks or
  * attention. */
 
-memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
-                                         int32_t ulysses_rank) {
+/* Heads that share key heads evenly; nothing else needs to divide. */
+MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
+                                                int32_t ulysses, int32_t ulysses_rank) {
     memo_ulysses_heads heads;
     int32_t group = n_q_heads / n_kv_heads, end;
     heads.first_q = (int32_t)((int64_t)ulysses_rank * n_q_heads / ulysses);
@@ -4587,7 +4398,7 @@ typedef struct memoi_heads {
 
 MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
     memo_ulysses_heads both =
-        memo_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->layout.ulysses, rank);
+        memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->layout.ulysses, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
@@ -5101,8 +4912,8 @@ MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention
         op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
                                            : ring->costs->forward_s_per_score) *
                         (double)(nb * shape->heads.n_q) *
-                        memo_mask_count(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
-                                        block->n_k_runs);
+                        memoi_mask_count(&block->mask, block->q_runs, block->n_q_runs,
+                                         block->k_runs, block->n_k_runs);
     status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
     if (!ring->queue->device) return status;
     for (i = 0; i < n_parts && !status; i++) {
@@ -5332,7 +5143,7 @@ MEMOI void memoi_sp_take_runs(const memo_layout* layout, memo_run* runs, int64_t
     int32_t r;
     first_run[0] = 0;
     for (r = 0; r < layout->ring; r++)
-        first_run[r + 1] = first_run[r] + memo_layout_ring_runs(layout, r, runs + first_run[r]);
+        first_run[r + 1] = first_run[r] + memoi_layout_ring_runs(layout, r, runs + first_run[r]);
 }
 
 /* runs, first_run: NULL where only sizes are wanted. */
@@ -5352,8 +5163,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
-    shape->heads = memo_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->layout.ulysses,
-                                         shape->ulysses_rank);
+    shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->layout.ulysses,
+                                          shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->runs = runs;
     shape->first_run = first_run;
@@ -7270,168 +7081,6 @@ memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
     functions.backward = memoi_host_linear_backward;
     functions.weights = memoi_host_linear_weights;
     return functions;
-}
-
-/* --- embedding --- */
-
-typedef struct memoi_embedding_args {
-    const float* from; /* table, d_out */
-    float* to;         /* out, d_table */
-    memo_share share;
-    const int32_t* tokens;
-    int64_t n_rows, hidden;
-} memoi_embedding_args;
-
-MEMOI memo_status memoi_embedding_forward_run(void* args, memo_error* error) {
-    const memoi_embedding_args* a = (const memoi_embedding_args*)args;
-    int64_t r, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        int64_t row = a->tokens[r] - a->share.begin;
-        int is_own = row >= 0 && row < a->share.count;
-        for (i = 0; i < a->hidden; i++)
-            a->to[r * a->hidden + i] = is_own ? a->from[row * a->hidden + i] : 0;
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_embedding_backward_run(void* args, memo_error* error) {
-    const memoi_embedding_args* a = (const memoi_embedding_args*)args;
-    int64_t r, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        int64_t row = a->tokens[r] - a->share.begin;
-        if (row < 0 || row >= a->share.count) continue;
-        for (i = 0; i < a->hidden; i++) a->to[row * a->hidden + i] += a->from[r * a->hidden + i];
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_embedding_launch(memo_device* host_device, memo_stream stream,
-                                         memo_host_function run, const float* from, float* to,
-                                         memo_share share, const int32_t* tokens, int64_t n_rows,
-                                         int64_t hidden, memo_error* error) {
-    memoi_embedding_args args;
-    args.from = from;
-    args.to = to;
-    args.share = share;
-    args.tokens = tokens;
-    args.n_rows = n_rows;
-    args.hidden = hidden;
-    return memo_host_device_launch(host_device, stream, run, &args, sizeof args, error);
-}
-
-memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* comm,
-                                        memo_stream stream, const float* table, memo_share share,
-                                        const int32_t* tokens, int64_t n_rows, int64_t hidden,
-                                        float* out, memo_error* error) {
-    memo_status status = memoi_embedding_launch(host_device, stream, memoi_embedding_forward_run,
-                                                table, out, share, tokens, n_rows, hidden, error);
-    if (status) return status;
-    return memo_all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
-                           MEMO_REDUCTION_SUM, error);
-}
-
-memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
-                                         float* d_table, memo_share share, const int32_t* tokens,
-                                         int64_t n_rows, int64_t hidden, const float* d_out,
-                                         memo_error* error) {
-    return memoi_embedding_launch(host_device, stream, memoi_embedding_backward_run, d_out, d_table,
-                                  share, tokens, n_rows, hidden, error);
-}
-
-/* --- cross-entropy ---
- *
- * loss = log(sum exp(l_j - m)) + m - l_label, m = max l_j; gradient exp(l_j - m) / sum - [j =
- * label].  m, the sum and the label's logit are of all ranks. */
-
-typedef struct memoi_entropy_args {
-    float* logits;
-    memo_share share;
-    int64_t vocabulary;
-    const int32_t* labels;
-    int64_t n_rows;
-    float scale;
-    float *losses, *maxima, *sums; /* sums, then the labels' logits */
-} memoi_entropy_args;
-
-MEMOI memo_status memoi_entropy_max_run(void* args, memo_error* error) {
-    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        const float* row = a->logits + r * a->share.count;
-        float most = -INFINITY; /* a rank may have none */
-        for (j = 0; j < a->share.count; j++) most = row[j] > most ? row[j] : most;
-        a->maxima[r] = most;
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_entropy_sum_run(void* args, memo_error* error) {
-    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* row = a->logits + r * a->share.count;
-        int64_t label = a->labels[r] - a->share.begin;
-        float sum = 0;
-        a->sums[a->n_rows + r] = label >= 0 && label < a->share.count ? row[label] : 0;
-        for (j = 0; j < a->share.count; j++) {
-            row[j] = expf(row[j] - a->maxima[r]);
-            sum += row[j];
-        }
-        a->sums[r] = sum;
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_entropy_loss_run(void* args, memo_error* error) {
-    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* row = a->logits + r * a->share.count;
-        int is_counted = a->labels[r] >= 0 && a->labels[r] < a->vocabulary;
-        int64_t label = a->labels[r] - a->share.begin;
-        float factor = is_counted ? a->scale / a->sums[r] : 0;
-        for (j = 0; j < a->share.count; j++) row[j] *= factor;
-        if (is_counted && label >= 0 && label < a->share.count) row[label] -= a->scale;
-        a->losses[r] = is_counted ? logf(a->sums[r]) + a->maxima[r] - a->sums[a->n_rows + r] : 0;
-    }
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm, memo_stream stream,
-                                    float* logits, memo_share share, int64_t vocabulary,
-                                    const int32_t* labels, int64_t n_rows, float scale,
-                                    float* losses, float* scratch, memo_error* error) {
-    memoi_entropy_args args;
-    memo_status status;
-    args.logits = logits;
-    args.share = share;
-    args.vocabulary = vocabulary;
-    args.labels = labels;
-    args.n_rows = n_rows;
-    args.scale = scale;
-    args.losses = losses;
-    args.maxima = scratch;
-    args.sums = scratch + n_rows;
-    status = memo_host_device_launch(host_device, stream, memoi_entropy_max_run, &args, sizeof args,
-                                     error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
-                                 MEMO_REDUCTION_MAX, error);
-    if (!status)
-        status = memo_host_device_launch(host_device, stream, memoi_entropy_sum_run, &args,
-                                         sizeof args, error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
-                                 MEMO_REDUCTION_SUM, error);
-    if (!status)
-        status = memo_host_device_launch(host_device, stream, memoi_entropy_loss_run, &args,
-                                         sizeof args, error);
-    return status;
 }
 
 #endif

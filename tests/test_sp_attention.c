@@ -466,7 +466,7 @@ static void masks_are_intervals(void) {
         run.start = 0;
         run.stride = 1;
         run.count = c.n_tokens + 2; /* padding counts nothing */
-        CHECK(memo_mask_count(&mask, &run, 1, &run, 1) == n);
+        CHECK(memoi_mask_count(&mask, &run, 1, &run, 1) == n);
     }
 }
 
@@ -479,7 +479,7 @@ static void pairs_beyond_64_bits_are_counted(void) {
     queries.start = keys.start = 0;
     queries.stride = keys.stride = 1;
     queries.count = 16;
-    CHECK((double)memo_mask_count(&mask, &queries, 1, &keys, 1) == ldexp(1, 64));
+    CHECK((double)memoi_mask_count(&mask, &queries, 1, &keys, 1) == ldexp(1, 64));
 }
 
 /* Scores computed by each rank, forward and backward. */
@@ -600,11 +600,11 @@ static void expect_only_what_is_seen(const attention_case* c) {
     CHECK(world_run(&all));
     for (r = 0; r < c->ring * c->ulysses; r++) {
         const run_result* result = &all.results[r];
-        int32_t n_q_runs = memo_layout_ring_runs(&layout, result->ring_rank, runs), n_calls = 0;
+        int32_t n_q_runs = memoi_layout_ring_runs(&layout, result->ring_rank, runs), n_calls = 0;
         int64_t most_scores = 0, pairs = 0, n_heads = result->sizes.heads.n_q * c->n_batch;
         for (s = 0; s < c->ring; s++) {
             int32_t k_rank = (result->ring_rank - s + c->ring) % c->ring;
-            int32_t n_k_runs = memo_layout_ring_runs(&layout, k_rank, k_runs);
+            int32_t n_k_runs = memoi_layout_ring_runs(&layout, k_rank, k_runs);
             asked_call expected;
             if (!expected_call(c, runs, n_q_runs, k_runs, n_k_runs, s == 0, &expected, &most_scores,
                                &pairs))
