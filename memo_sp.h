@@ -1,22 +1,22 @@
-/* memo_sp.h - parallelism along the sequence (Ulysses, ring, hybrid) and across tensors.
+/* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
- * Ranks talk through a small table of functions, memo_comm.  This header brings two: ranks as
- * threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.c
- * writes a third over MPI.
+ * Ranks communicate through a small table of functions, memo_comm.  This header provides two back
+ * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
+ * examples/comm_mpi.h implements a third one over MPI.
  *
- * In exactly one translation unit, the one with memo.h's implementation:
+ * In exactly one translation unit, the one that contains memo.h's implementation:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
- * EXAMPLE: causal attention of one sequence over the ranks of a mesh; each holds some of the
- * tokens, (local_tokens, heads, 64) of q, k, v and out (examples/10_ulysses_threads.c).
+ * EXAMPLE: causal attention of one sequence over the ranks of a mesh.  Each rank holds some of the
+ * tokens: q, k, v and out are (local_tokens, heads, 64) (examples/10_ulysses_threads.c).
  *
  *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
  *                        memo_sp_attention_tensors* t, memo_error* error) {
- *         memo_host_attention local = {device, 0};         // what a rank computes: on the host
+ *         memo_host_attention local = {device, 0};         // computes one rank's part, on the host
  *         memo_layout_desc layout = memo_layout_desc_default();
  *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
  *         memo_sp_attention* attention = NULL;
@@ -24,8 +24,8 @@
  *         memo_status status;
  *         layout.ring = mesh->degrees.ring;
  *         layout.ulysses = mesh->degrees.ulysses;
- *         layout.n_tokens = 1000;                          // any number: padded where need be
- *         status = memo_layout_make(&layout, &desc.layout, error);   // says which tokens are whose
+ *         layout.n_tokens = 1000;                          // any number; padded if necessary
+ *         status = memo_layout_make(&layout, &desc.layout, error);   // which rank holds what
  *         desc.device = device;
  *         desc.stream = stream;
  *         desc.ring = mesh->ring;
@@ -34,7 +34,7 @@
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
  *         desc.attention = memo_host_attention_functions(&local);
- *         desc.sends_again = 1;                            // without: t->saved, for the backward
+ *         desc.sends_again = 1;                            // otherwise t->saved is required
  *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
  *         if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
@@ -42,15 +42,25 @@
  *         return status;
  *     }
  *
+ * TERMS
+ *     rank       one of size processes or threads, numbered from 0, each with its own device
+ *     group      the ranks of one communicator
+ *     degree     the number of ranks that share one dimension, such as ring degree rd, ulysses ud
+ *     Ulysses    each rank computes some heads of all tokens; an all-to-all before and after
+ *     ring       each rank computes its own queries; keys and values go from rank to rank
+ *     zigzag     a layout in which ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks
+ *     LSE        log of the sum of exp(score) over the keys of a query; one number per row and head
+ *     sub-batch  one part of a batch; its collectives overlap the computation of other parts
+ *
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks
  *
- * OPTIONS (define before the implementation, and alike wherever memo_sp.h is included)
- *     MEMO_SP_NCCL             the NCCL back end; needs nccl.h and cuda_runtime_api.h
- *     MEMO_NO_HOST_DEVICE      leaves the threads back end out, as it does chapter 6 of memo.h
+ * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
+ *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, and chapter 6 of memo.h
  *
- * Licence: MIT.  Language: C99 that is also C++11; with MEMO_SP_NCCL what the CUDA runtime's C
- * headers take. */
+ * Licence: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
+ * set the language. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
 
@@ -58,37 +68,38 @@
 #include <math.h>
 
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_sp.h: this is the one of memo 0.1; take memo.h from the same release"
+#error "memo_sp.h: memo.h is not version 0.1; take both files from the same release"
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- 1 comm: the second and last table of functions ---------------------------------------------
+/* ---- 1 comm: the table of communication functions -----------------------------------------------
  *
- * A communicator is a set of ranks 0 .. size-1; each rank holds its own memo_comm and calls it from
- * one thread. Every function but split, abort, status and destroy enqueues on a stream of the
- * rank's own device and returns at once; buffers stay untouched until the stream has passed.  All
- * ranks call the collectives in the same order.  A communicator is used on one stream at a time:
- * who moves to another lets that one wait for an event first.  Different communicators may be under
- * way at once.
+ * A communicator is a group of ranks 0 .. size-1.  Each rank holds its own memo_comm and calls it
+ * from one thread.  Every function except split, abort, status and destroy enqueues on a stream of
+ * the rank's own device and returns at once.  A buffer must stay unchanged until the stream has
+ * passed the operation.  All ranks must call the collectives in the same order.
  *
- * Between group_begin and group_end, sends and receives are collected and run as one operation that
- * cannot deadlock; outside of a group a send is done when its receive is.  Groups nest, the
- * outermost counts; all of a group is on one stream; collectives stay outside; a refused call gives
- * the group up.  Between two ranks the k-th send meets the k-th receive, and count and type must be
- * the same.
+ * A communicator may be used on one stream at a time.  To use another stream, make it wait on an
+ * event first.  Different communicators may be active at the same time.
  *
- * A rank that is lost, or does not come within the communicator's time-out, makes the operation
- * fail on every rank with MEMO_STATUS_COMM: the error is returned by the next call, by status, and
- * by synchronisation of the stream.  The communicator is of no use then, nor are those split from
- * the same one.
+ * Between group_begin and group_end, sends and receives are collected.  They run as one operation
+ * that cannot deadlock.  Outside a group a send completes when its receive does.  Groups may be
+ * nested; the outermost one counts.  A group uses one stream and contains no collective.  A refused
+ * call cancels the group.  Between two ranks the k-th send meets the k-th receive; their counts and
+ * types must match.
  *
- * Errors of every enqueueing call: INVALID_ARGUMENT, INVALID_STATE (a collective inside a group,
- * group_end without group_begin), COMM, and the device's. */
+ * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
+ * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
+ * and the synchronisation of the stream.  The communicator, and every communicator split from the
+ * same one, is then unusable.
+ *
+ * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
+ * group_end without group_begin); COMM; errors of the device. */
 
-MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0: no memo_type */
+MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0 for an invalid type */
 MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
 
 typedef enum memo_reduction { MEMO_REDUCTION_SUM = 0, MEMO_REDUCTION_MAX } memo_reduction;
@@ -101,15 +112,17 @@ typedef enum memo_collective {
     MEMO_COLLECTIVE_BARRIER
 } memo_collective;
 
-/* The step that a call is part of, as "ring backward", 3.  A back end that compares calls (threads;
- * MPI in debug mode) fails on all ranks with MEMO_STATUS_COMM if two ranks give different ones for
- * the same message or collective; NULL matches any.  The text outlives the communicator. */
+/* The step that a call belongs to, for example {"ring backward", 3}.  The threads back end, and MPI
+ * in debug mode, compare the labels of a message or collective.  If two ranks give different labels
+ * the call fails on all ranks with MEMO_STATUS_COMM.  text NULL matches every label.  text must
+ * outlive the communicator. */
 typedef struct memo_label {
     const char* text;
     int64_t number;
 } memo_label;
 
-/* The arguments of memo_all_reduce and the others below; what a kind does not take is 0. */
+/* The arguments of a collective, see memo_all_reduce and the functions after it.  Fields that a
+ * kind does not use are 0. */
 typedef struct memo_collective_call {
     memo_collective kind;
     memo_type type;
@@ -121,23 +134,23 @@ typedef struct memo_collective_call {
 } memo_collective_call;
 
 typedef struct memo_comm {
-    int64_t struct_bytes; /* sizeof(memo_comm) of the code that filled the table */
-    const char* name;     /* of the back end and the group: "threads world", "nccl ring" */
+    int64_t struct_bytes; /* sizeof(memo_comm) in the code that filled the table */
+    const char* name;     /* back end and group: "threads world", "nccl ring" */
     void* context;
     int32_t rank, size;
-    /* By this rank so far, counted when enqueued; a rank's bytes to itself are not sent.  A
-     * collective counts memo_comm_bytes, whatever the back end really does. */
+    /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
+     * counts memo_comm_bytes, whatever the back end really sends. */
     int64_t sent_bytes;
-    /* Set by the caller before a call, NULL again after it. */
+    /* Set by the caller before a call, and cleared after it.  Optional. */
     memo_label label;
 
-    /* All ranks call it, each from a thread of its own, and wait for each other.  Ranks of equal
-     * color (>= 0) form a new communicator, ordered by key, then by rank; color < 0: none (*part =
-     * NULL). */
+    /* All ranks must call it, each from its own thread; they wait for each other.  Ranks of equal
+     * color (>= 0) form a new communicator, ordered by key, then by rank.  If color < 0, *part is
+     * NULL. */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
-    /* The caller has synchronised its streams.  Before the rank's device is destroyed; parts in any
-     * order. */
+    /* The caller must have synchronised its streams.  Call it before the rank's device is
+     * destroyed. Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
     memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
@@ -147,17 +160,17 @@ typedef struct memo_comm {
     memo_status (*receive)(struct memo_comm* comm, memo_stream stream, void* to, int64_t count,
                            memo_type type, int32_t from_rank, memo_error* error);
 
-    /* All ranks, with the same kind, count, type, reduction and root. */
+    /* All ranks must call it with the same kind, count, type, reduction and root. */
     memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
                               const memo_collective_call* call, memo_error* error);
 
-    /* Makes every operation under way and to come fail, on all ranks; from any thread. */
+    /* Makes every current and later operation fail on all ranks.  Any thread may call it. */
     void (*abort)(struct memo_comm* comm);
-    /* The first asynchronous error so far, without waiting. */
+    /* Returns the first asynchronous error so far.  Does not wait. */
     memo_status (*status)(struct memo_comm* comm, memo_error* error);
 } memo_comm;
 
-/* The table, called: memo_all_reduce(comm, stream, ...) is comm->all_reduce(comm, stream, ...). */
+/* The functions of the table: memo_send(comm, stream, ...) calls comm->send(comm, stream, ...). */
 static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
@@ -180,13 +193,12 @@ static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void
 static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
-/* Does nothing where comm is NULL. */
+/* Does nothing if comm is NULL. */
 static inline void memo_comm_destroy(memo_comm* comm) {
     if (comm) comm->destroy(comm);
 }
 static inline void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
 
-/* The collectives, all by the table's one entry. */
 static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
                                            memo_collective kind, const void* from, void* to,
                                            int64_t count, memo_type type, memo_reduction reduction,
@@ -201,70 +213,74 @@ static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
     call.to = to;
     return comm->collective(comm, stream, &call, error);
 }
-/* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the 16-bit
- * types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.  The result
- * is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise less). */
+/* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
+ * allowed; other overlap is not.  Sums are taken in the order of ranks.  The 16-bit types are
+ * summed in fp32 and rounded once, at the end; integers wrap modulo 2^n.  The maximum of anything
+ * and NaN is NaN. All ranks get bitwise the same result.  With threads every run does too; NCCL and
+ * MPI do not promise this. */
 static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
                             reduction, 0, error);
 }
-/* to holds size * count elements, those of rank r at r * count.  In place: from is that part of
- * to. */
+/* to holds size * count elements; the count elements of rank r are at r * count.  In place: from is
+ * this rank's part of to. */
 static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
                             MEMO_REDUCTION_SUM, 0, error);
 }
-/* from holds size * count elements; rank r gets the reduction of those at r * count.  In place: to
- * is that part of from, whose other parts keep their values. */
+/* from holds size * count elements; rank r gets the reduction of the count elements at r * count.
+ * In place: to is this rank's part of from; the other parts keep their values. */
 static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
                                               void* to, int64_t count, memo_type type,
                                               memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
                             reduction, 0, error);
 }
+/* Copies buffer from rank root to all ranks. */
 static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
                                          int64_t count, memo_type type, int32_t root,
                                          memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
                             MEMO_REDUCTION_SUM, root, error);
 }
+/* The stream passes it after the streams of all ranks have reached it. */
 static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
                             MEMO_REDUCTION_SUM, 0, error);
 }
 
-/* Bytes a rank sends in a collective over n ranks by the ring algorithm, which no other undercuts
- * on average; count as in the table.  For those who write a memo_comm.  With b = count * bytes of
- * the type:
+/* For back ends: the bytes that a rank sends in a collective over size ranks with the ring
+ * algorithm, which is optimal on average.  With n = size and b = count * bytes of the type:
  *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
- *   broadcast b, and 0 for rank root-1 (mod n), the end of the chain */
+ *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
 MEMO_API int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank);
 
-/* to = from[0] + from[1] + ... (or their maximum), count elements each, in that order, on the host
- * and at once: with the bits that the table promises.  to may be one of from.  For those who write
- * a memo_comm. */
+/* For back ends: to = from[0] + from[1] + ... (or the maximum), count elements each, in that order.
+ * It runs on the host before it returns, and gives the bits that memo_all_reduce promises.  to may
+ * be one of from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
                                memo_type type, memo_reduction reduction);
 
 /* --- ranks as threads ---
  *
  * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their
- * peers there: a receive copies from the sender's buffer, the sender's operation ends with it.  Two
- * ranks are ordered, in the eyes of a race detector, by what flows between them, those of a
- * collective by it.  That kind, count, type, reduction, root and label are the same on all ranks is
- * always checked; the error names two ranks and what they call.
+ * peers there.  A receive copies from the sender's buffer; the sender's operation ends when the
+ * copy has.  For a race detector, two ranks are ordered by the messages between them, and the ranks
+ * of a collective by the collective.
  *
- * A failed device, a destroyed communicator and an abort are noticed by those who wait within some
- * 20 ms, a rank that does not come after timeout_s.  All communicators split from one world fail
- * together.
+ * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
+ * root of a collective, and labels.  An error names two ranks and their calls.
+ *
+ * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
+ * and a missing rank after timeout_s.  All communicators split from one world fail together.
  *
  *     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
  *     desc.n_ranks = 4;
- *     desc.devices = devices;                               // four of memo_host_device_create
+ *     desc.devices = devices;                               // four from memo_host_device_create
  *     memo_comm_create_threads(&desc, comms, &error);
  *     ... in the thread of rank r, with comm = comms[r]:
  *     memo_all_reduce(comm, stream, x, x, n, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error);
@@ -274,22 +290,22 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
 
 typedef struct memo_comm_threads_desc {
     int32_t n_ranks;
-    memo_device* const* devices; /* of each rank; memo_host_device_create made them */
+    memo_device* const* devices; /* (n_ranks), from memo_host_device_create */
     const char* name;            /* copied; NULL: "threads world" */
-    double timeout_s;            /* longer than any transfer; 0: 30 */
+    double timeout_s;            /* must exceed the longest transfer; 0: 30 */
 
-    /* Links, for trying a schedule: a rank receives latency_s after the send and its receive have
-     * met, and at bytes_per_s (0: as fast as memory is); what arrives at the same time takes turns,
-     * over all communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
+    /* Simulated links.  A transfer starts when its send and receive have met, and takes latency_s
+     * plus its bytes / bytes_per_s (0: no limit).  Transfers to one rank take turns, over all
+     * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
-    /* Ranks of different nodes have links of their own.  0: all ranks on one node. */
+    /* Ranks of different nodes use the outer link.  0: all ranks are on one node. */
     int32_t ranks_per_node;
     double outer_bytes_per_s, outer_latency_s;
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
-/* Called once; comms[n_ranks] are handed to the threads of the ranks, each of which destroys its
- * own. */
+/* Call it once.  Pass comms[r] to the thread of rank r, which must destroy it.  Errors:
+ * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
 
@@ -297,105 +313,107 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 
 /* --- NCCL ---
  *
- * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
- * cudaStream_t.  Sums are NCCL's: the same bits on all ranks, but not those of the threads back
- * end.  Parts fail on their own.  The first message between two ranks makes their connection: the
- * call that enqueues it waits for both.
+ * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
+ * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
+ * threads back end.  Communicators fail independently.  The first message between two ranks creates
+ * their connection; the call that enqueues it waits for both ranks.
  *
- * Calls that differ between ranks are not compared, and there is no debug mode: NCCL then waits for
- * ever, or moves the wrong bytes.  The same program over threads, where calls are always compared,
- * or over MPI (examples/comm_mpi.h, is_debug) makes the same calls and names both ranks. */
+ * Calls are not compared between ranks, and there is no debug mode.  If they differ, NCCL hangs or
+ * moves the wrong bytes.  To find such an error, run the same program over threads, which always
+ * compares, or over MPI (examples/comm_mpi.h, is_debug). */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
-    /* size 0: from the environment that torchrun and Slurm wrappers set, RANK, WORLD_SIZE,
-     * MASTER_ADDR, MASTER_PORT; rank 0 listens there until all have come. */
+    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK,
+     * WORLD_SIZE, MASTER_ADDR, MASTER_PORT.  Rank 0 listens there until all ranks have
+     * connected. */
     int32_t rank, size;
-    /* Where rank 0 leaves NCCL's unique id, a file that all ranks see; deleted once all have
-     * joined.  A new name for each run.  NULL: MASTER_ADDR and MASTER_PORT. */
+    /* A file that all ranks can read.  Rank 0 writes NCCL's unique id to it and deletes it when all
+     * ranks have joined.  Use a new name for each run.  NULL: use MASTER_ADDR and MASTER_PORT. */
     const char* id_path;
     const char* name; /* copied; NULL: "nccl world" */
-    double timeout_s; /* of joining, splits and connections; 0: 30 */
+    double timeout_s; /* limit for joining, splits and connections; 0: 30 */
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks call it and wait for each other.  Errors: INVALID_ARGUMENT, IO (the file, the
- * connection), COMM. */
+/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file or the
+ * connection), DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
-/* Synchronises stream, looking at the communicator meanwhile: a lost peer or the time-out (0: the
- * desc's) aborts it and is returned, where cudaStreamSynchronize would hang. */
+/* Synchronises stream and checks the communicator while it waits.  A lost peer or the time-out (0:
+ * the desc's) aborts the communicator and is returned; cudaStreamSynchronise would hang.  Errors:
+ * COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
 #endif
 
-/* ---- 2 mesh: who belongs to which group ---------------------------------------------------------
+/* ---- 2 mesh: the groups of each rank ------------------------------------------------------------
  *
- * The ranks of a world as a box of pipeline x data x ring x ulysses x tensor ranks, tensor varying
- * fastest (unified SP paper, tip 7: tensor needs the fastest links, then ulysses, ring, data and
- * pipeline). */
+ * The ranks of a world form a box of pipeline x data x ring x ulysses x tensor ranks; tensor varies
+ * fastest.  Tensor parallelism needs the fastest links, then ulysses, ring, data and pipeline
+ * (unified SP paper, tip 7). */
 
 typedef struct memo_mesh_desc {
-    /* Degrees; 0: 1; their product is the world's size. */
+    /* Degrees; 0: 1.  Their product must be the world's size. */
     int32_t data, pipeline, tensor, ring, ulysses;
-    /* Ring varies faster than ulysses, for fast links that suit the ring better. */
+    /* Ring varies faster than ulysses; useful if the fast links suit the ring better. */
     int32_t ring_is_inner;
 } memo_mesh_desc;
 
-/* Every group is there, of one rank where its degree is 1, so that no caller needs a branch. */
+/* Every group exists; a group of degree 1 has one rank, so no caller needs a branch. */
 typedef struct memo_mesh {
     memo_mesh_desc degrees;                        /* none is 0 */
     int32_t rank, size;                            /* in the world */
     int32_t data_rank, pipeline_rank, tensor_rank; /* = rank in that group */
     int32_t ring_rank, ulysses_rank;
-    int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank, whichever is inner */
+    int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank, for either nesting */
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
     memo_comm *data, *pipeline, *tensor, *ring, *ulysses;
     memo_comm* sequence; /* ring x ulysses: the ranks that share a sequence */
-    memo_comm* gradient; /* data x sequence: gradients are summed and ZeRO shards over it (tip 3) */
+    memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
 
 MEMO_API memo_mesh_desc memo_mesh_desc_default(void);
-/* The coordinates alone, without communicators (world and groups are NULL): to plan and to print.
- * Errors: INVALID_ARGUMENT, which says what would work. */
+/* Sets the coordinates of a rank; world and groups are NULL.  For planning and printing.  Errors:
+ * INVALID_ARGUMENT; the message lists degrees that fit. */
 MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
-/* All ranks of world call it, each from its own thread, with equal descs.  Errors: as above, and
- * those of split. */
+/* All ranks of world must call it with equal descs, each from its own thread.  Errors: as above,
+ * OUT_OF_HOST_MEMORY, and errors of split. */
 MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
+
 /* ---- 3 layouts: which rank holds which tokens ---------------------------------------------------
  *
  * A sequence is split over ring x ulysses ranks; sequence rank = ring_rank * ulysses +
- * ulysses_rank.  All hold local_tokens rows.  The ranks of one ulysses group hold, in their order,
- * the ring_tokens rows on which the attention of that ring rank works.  With rd = ring, and
- * padded_tokens cut in equal chunks:
+ * ulysses_rank.  Each rank holds local_tokens rows.  The ranks of one ulysses group together hold
+ * ring_tokens rows, in the order of their ranks; the attention of their ring rank works on these.
+ * With rd = ring, and padded_tokens cut into equal chunks:
  *
- *   zigzag     2 rd chunks, ring rank r holds chunks r and 2 rd - 1 - r: equal work under a causal
- *              mask (unified SP paper, Algorithm 2)
- *   plain      rd chunks, ring rank r holds chunk r: the last rank works most
+ *   zigzag     2 rd chunks; ring rank r holds chunks r and 2 rd - 1 - r.  Equal work under a causal
+ *              mask (unified SP paper, Algorithm 2).
+ *   plain      rd chunks; ring rank r holds chunk r.  The last rank has the most work.
  *   striped    ring rank r holds positions r, r + rd, r + 2 rd, ...
- *   documents  2 rd chunks of each document, ring rank r holds chunks r and 2 rd - 1 - r of each:
- *              equal work where attention ends at the borders of documents
+ *   documents  2 rd chunks of each document; ring rank r holds chunks r and 2 rd - 1 - r of each.
+ *              Equal work if attention ends at document borders.
  *
- * A length that does not divide is padded at its end, by less than 2 ring * ulysses tokens.
- * Padding is masked, has output and gradient 0, LSE -inf, and no label.  In the layout "documents"
- * it is not a document: it follows the last document's rows of each ring rank that has fewer tokens
- * than rows.  A sequence shorter than the number of ranks leaves ranks that hold padding alone.
+ * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
+ * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
+ * their LSE is -inf, and they have no label.  In the layout "documents" each ring rank's padding
+ * follows its rows of the last document.  A short sequence may leave a rank with padding only.
  *
- * Documents packed into one sequence need no divisibility at all: what attends to what is a matter
- * of the mask (chapter 4), and the chunks of the layout "documents" may differ by one token.  A
- * document may be empty.  How many tokens of a document a rank
- * holds is counted by dealing out those of the whole sequence, one by one, to ranks 0 .. rd - 1 in
- * turn, and those of each rank in turn to its first and second chunk: so ranks differ by one token
- * at most, over all documents together, and in the scores of a causal mask by less than two rows of
- * each document.  A document whose length 2 rd divides is cut evenly.
+ * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
+ * decides what attends to what.  In the layout "documents" the chunks of a document may differ by
+ * one token.  The tokens of the sequence are dealt, one by one, to ranks 0 .. rd - 1 in turn; each
+ * rank's tokens go to its first and second chunk in turn.  This gives the size of every chunk.  So
+ * the token counts of two ranks differ by at most one over all documents.  Their causal scores
+ * differ by less than two rows of each document.  A document that 2 rd divides is cut evenly.
  *
- * What a rank holds is runs of positions, ascending, in the order of its rows: at most
- * MEMO_RUNS_MAX of them; with documents, 2 n_documents + 1. */
+ * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, and at most
+ * 2 n_documents + 1 in the layout "documents". */
 
 typedef enum memo_layout_kind {
     MEMO_LAYOUT_ZIGZAG = 0,
@@ -405,7 +423,7 @@ typedef enum memo_layout_kind {
 } memo_layout_kind;
 MEMO_API const char* memo_layout_name(memo_layout_kind kind); /* "zigzag"; never NULL */
 
-/* Positions start, start + stride, ..., count of them. */
+/* The count positions start, start + stride, ... */
 typedef struct memo_run {
     int64_t start, stride, count;
 } memo_run;
@@ -414,9 +432,9 @@ typedef struct memo_run {
 typedef struct memo_layout_desc {
     memo_layout_kind kind;
     int32_t ring, ulysses; /* degrees; 0: 1 */
-    int64_t n_tokens;      /* of the sequence, all ranks together */
-    /* MEMO_LAYOUT_DOCUMENTS only: n_documents + 1 positions, from 0 to n_tokens, ascending
-     * (cu_seqlens).  Borrowed, as long as the layout is used. */
+    int64_t n_tokens;      /* of the whole sequence */
+    /* MEMO_LAYOUT_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
+     * (cu_seqlens).  Borrowed as long as the layout is used. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_layout_desc;
@@ -425,120 +443,124 @@ typedef struct memo_layout {
     memo_layout_kind kind;
     int32_t ring, ulysses;
     int64_t n_tokens;
-    /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
-    int64_t padded_tokens;
+    int64_t padded_tokens;          /* ring * ulysses * local_tokens */
     int64_t local_tokens;           /* rows of each rank */
     int64_t ring_tokens;            /* ulysses * local_tokens */
-    const int64_t* document_begins; /* as in the desc; else NULL */
+    const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
 } memo_layout;
 
 MEMO_API memo_layout_desc memo_layout_desc_default(void);
-/* Pure arithmetic, no memory: every rank makes its own.  Errors: INVALID_ARGUMENT, which says what
- * would work. */
+/* Pure arithmetic, without memory.  Every rank makes its own layout.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout,
                                       memo_error* error);
-/* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position
- * (in [0, padded_tokens)).  O(1); with documents O(log n_documents), and find O(ring) besides. */
+
+/* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
+ * O(log n_documents). */
 MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
                                       int64_t row);
+/* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
+ * O(log n_documents + ring). */
 MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                                int64_t* row);
-/* The runs of a sequence rank; returns how many, none of them empty.  runs NULL: only counts. */
+/* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
+ * the number only. */
 MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents (document_begins[n_documents + 1], from 0 to n_tokens, ascending; NULL: those of the
- * layout, else one) positions count from the begin of each.  Padding counts on from n_tokens; a
- * table of padded_tokens angles serves all. */
+ * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
+ * NULL means the layout's, otherwise one document.  Padding counts on from n_tokens, so a table of
+ * padded_tokens angles is large enough. */
 MEMO_API void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
                                     const int64_t* document_begins, int64_t n_documents,
                                     int64_t* positions);
 
-/* Rows between the whole sequence (n_batch, n_tokens, row_bytes) and a rank's share (n_batch,
- * local_tokens, row_bytes), both in host memory.  scatter sets padding to zero bytes; gather writes
- * the rank's rows into whole and drops padding: called for every rank, it fills whole. */
+/* Copies rows from the whole sequence (n_batch, n_tokens, row_bytes) to a rank's share (n_batch,
+ * local_tokens, row_bytes), both in host memory.  Padding rows are set to zero bytes. */
 MEMO_API void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                                   int64_t row_bytes, const void* whole, void* share);
+/* The inverse: writes the rank's rows into whole and drops padding.  Calls for all ranks fill
+ * whole. */
 MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                                  int64_t row_bytes, const void* share, void* whole);
 
-/* A rank's labels (n_batch, local_tokens): the label of a position is the next token, looked up
- * before the sequence is split.  The last of the sequence and of each document (as above), and
- * padding, get `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are
- * not ignored. */
+/* Sets a rank's labels (n_batch, local_tokens): the label of a position is the next token, taken
+ * before the sequence is split.  The last token of the sequence and of each document (as in
+ * memo_layout_positions), and padding, get `ignored`.  tokens (n_batch, n_tokens) are in host
+ * memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
                                     int64_t n_batch, const int32_t* tokens,
                                     const int64_t* document_begins, int64_t n_documents,
                                     int32_t ignored, int32_t* labels);
 
-/* The mean over all ranks' labels.  sums (device memory, 2): the sum of this rank's losses and the
- * number of its labels; becomes those of all ranks of comm (memo_mesh.gradient).  With n the second
- * of them afterwards: loss = sums[0] / n on every rank, the gradient of each label's loss is 1 / n,
- * and gradients of parameters are summed over comm, not averaged.  Enqueues on stream; all ranks
- * call it.  Errors: those of all_reduce. */
+/* Sums losses for the mean over the labels of all ranks.  sums (device memory, 2) contains the sum
+ * of this rank's losses and its number of labels; it becomes the sums over comm
+ * (memo_mesh.gradient).  Afterwards loss = sums[0] / sums[1] on every rank.  The gradient of each
+ * label's loss is 1 / sums[1].  Sum parameter gradients over comm; do not average them.  Enqueues
+ * on stream; all ranks must call it.  Errors: those of all_reduce. */
 MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
                                           memo_error* error);
 
-/* A line a rank, its positions in runs, into text (capacity_bytes with the final zero; cut where it
- * does not fit). Returns the bytes of the whole, without the zero; text may be NULL where
- * capacity_bytes is 0. */
+/* Writes one line per rank, its positions in runs, into text, and cuts it to capacity_bytes
+ * including the final zero.  Returns the bytes of the whole text without the zero.  text may be
+ * NULL if capacity_bytes is 0. */
 MEMO_API int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes);
 
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
- * What a rank computes in one step of the ring is a callback, so that any kernel can do it: queries
- * at known positions against keys at known positions, under a mask that is stated in positions.
- * Supplied is an exact one for the host device. */
+ * A callback computes one step of the ring on one rank, so that any kernel can be used.  It gets
+ * queries and keys at known positions, and a mask over positions.  An exact one for the host device
+ * is supplied. */
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
     MEMO_MASK_FULL
 } memo_mask_kind;
 
-/* Which keys a query sees: always an interval of positions, whose ends do not fall as the query
- * moves on.  All conditions hold together. */
+/* The keys that a query sees are always one interval of positions.  Its ends do not decrease from
+ * one query to the next.  All conditions hold together. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    int64_t window;   /* only keys less than this many positions away; 0: any */
-    int64_t n_tokens; /* positions from here on are padding: they see and are seen by nobody */
-    /* Documents packed into the sequence (cu_seqlens), n_documents + 1 positions, 0 the first,
-     * n_tokens the last, ascending: only keys of the query's own document; the same for all
-     * sequences of a batch.  Host memory that stays untouched until the stream has passed.  NULL:
-     * one document. */
+    int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
+    int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
+    /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
+     * A query sees only keys of its own document.  All sequences of a batch share the documents.
+     * Host memory; it must stay unchanged until the stream has passed.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
-/* The keys that a query sees are those at positions [*begin, *end); none: begin = end.  O(log
- * n_documents). */
+/* The keys that a query sees are those at positions [*begin, *end); begin = end if there are none.
+ * O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
-/* Rows are the positions of q_runs and k_runs in their order.  Heads of a row lie side by side:
- * element e of head h of row i of batch b of q is at b * q_batch_stride + i * q_row_stride + h *
- * head_size + e.  d_out, out and d_q are strided as q; v, d_k, d_v as k; lse and row_dots (a number
- * a row and head) as lse.  Query head h reads key head h / (n_q_heads / n_kv_heads).  Strides count
- * elements. */
+
+/* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
+ * element e of head h of row i of batch b of q is at
+ *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
+ * d_out, out and d_q have the strides of q; v, d_k and d_v those of k; lse and row_dots (one number
+ * per row and head) those of lse.  Strides count elements.  Query head h reads key head
+ * h / (n_q_heads / n_kv_heads). */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t n_q_runs, n_k_runs;
-    const memo_run *q_runs, *k_runs; /* untouched until the stream has passed */
+    const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
     memo_mask mask;
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, lse_row_stride,
         lse_batch_stride;
     const void *q, *k, *v, *d_out;
-    float* out; /* forward: set */
-    float* lse; /* log of the sum of exp(scale * q k): set by forward, read by backward */
+    float* out;             /* set by forward */
+    float* lse;             /* set by forward, read by backward */
     const float* row_dots;  /* backward: sum of d_out * output over a head */
-    float *d_q, *d_k, *d_v; /* backward: added to */
+    float *d_q, *d_k, *d_v; /* backward adds to them */
 } memo_attention_block;
 
-/* Enqueues on stream and returns; block itself is only valid during the call.
- *   forward    the softmax over this block's keys alone: out and lse; out 0 and lse -inf for a row
- *              that sees none
- *   backward   lse is that of all keys, row_dots that of the final output:
+/* Enqueues on stream and returns.  block is valid only during the call.
+ *   forward    the softmax over this block's keys: sets out and lse.  A row that sees no key gets
+ *              out 0 and lse -inf.
+ *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
  *              d_q += scale * dS k, d_k += scale * dS^T q */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
@@ -552,14 +574,14 @@ typedef struct memo_attention {
 
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* An exact attention for the host device: tiles, fp32 sums, work outside of the mask skipped.
- * head_size at most MEMO_HOST_ATTENTION_HEAD_SIZE.  Keep the state as long as the attention is
- * used. */
+/* Exact attention for the host device: tiles, fp32 sums; it skips what the mask excludes.
+ * head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
+ * attention. */
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    /* Computed so far: all of each tile that was worked on, what the mask hides of it too.  Read
-     * after synchronisation. */
+    /* Scores computed so far, including masked ones in partly masked tiles.  Read it after
+     * synchronisation. */
     int64_t n_scores;
 } memo_host_attention;
 
@@ -569,15 +591,15 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
 
 /* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
  *
- * Before attention, all to all turns (n_batch, local_tokens, all heads) into (n_batch, ring_tokens,
- * some heads), and back after it; each way is the other's backward (DeepSpeed-Ulysses).  What
- * arrives by heads is received in place, what leaves by heads is sent in place; the other side is
- * packed by rows, where a rank needs more than one and less than all heads.
+ * Before attention an all-to-all exchange converts (n_batch, local_tokens, all heads) to (n_batch,
+ * ring_tokens, some heads); after attention another one converts back.  Each is the backward of the
+ * other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  The side by rows is
+ * packed if a rank needs more than one head but not all.
  *
- * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down, so counts may
- * differ by one, or be 0. It needs the key heads that these read: with fewer key heads than ranks
- * several need the same one, and the gradients of these replicas travel and are summed in fp32
- * where the rows live. */
+ * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
+ * heads may differ by one, or be 0.  A rank needs the key heads that its query heads read.  With
+ * fewer key heads than ranks, several ranks need the same key head.  The gradients of these
+ * replicas are sent and summed in fp32 on the rank that holds the rows. */
 
 typedef struct memo_ulysses_heads {
     int32_t first_q, n_q;
@@ -586,34 +608,38 @@ typedef struct memo_ulysses_heads {
 
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
- * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
- * while those of step s + 1 arrive on a stream of the engine's own.  Each step is one call of the
- * local attention with the runs that see something of each other under the mask; what sees nothing
- * is not asked for (but where documents of the striped layout are shorter than the ring).  Every
- * rank makes every hop up to the last that some rank needs (causal and full masks: rd - 1 hops).  In
- * a plain ring under a causal mask half of the keys sent are read by nobody; in zigzag all are.
+ * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
+ * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
+ * the local attention once, with the runs that see each other under the mask.  It skips what sees
+ * nothing.  (One exception: striped documents shorter than the ring.)
  *
- *   forward    outputs and LSEs of the steps are merged in fp32
- *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
- *              last hop takes them home
+ * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
+ * full masks.  In a plain ring under a causal mask, half of the hops carry keys that no rank reads
+ * any more.  In a zigzag ring every receiver reads half of the keys or all of them.
  *
- * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
- * of the ring.  The waits, each of which memo_schedule_check finds a race without:
- *   exchange s   waits for  the start (s = 0), where k and v were made, or came back from where they
- *                           were swapped to; for step s - 1, which used the buffer that is
- *                           overwritten and, in backward, made the d_k and d_v that are sent
+ *   forward    the outputs and LSEs of the steps are merged in fp32
+ *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
+ *              last hop returns them to their rank
+ *
+ * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
+ * the contribution of a step.  memo_schedule_check finds a race if any of these waits is removed:
+ *
+ *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
+ *                           for step s - 1, which used the buffer that is overwritten and, in
+ *                           backward, made the d_k and d_v that are sent
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
  *                           d_k and d_v, for exchange s, which brought these
- *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and so that
- *                           whoever has synchronised its stream has passed every exchange
- * For that last reason alone a forward pass whose last steps see nothing on this rank, after others
- * that did, ends with a wait: memo_schedule_check lists it as redundant, and no other. */
+ *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
+ *                           synchronised stream has passed every exchange
+ *
+ * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
+ * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
 
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
- * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it
- * alike and call forward and backward in the same order.  What is of degree 1 costs nothing: no
- * copy, no message, no buffer.
+ * Create one object per rank and shape; it serves all layers.  All ranks of the mesh's sequence
+ * group must create it alike, and call forward and backward in the same order.  A degree of 1 costs
+ * nothing: no copy, no message, no buffer.
  *
  *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
  *     memo_layout_make(&layout_desc, &layout, &error);       // the same degrees
@@ -630,88 +656,87 @@ typedef struct memo_ulysses_heads {
  *     memo_sp_attention_backward(attention, &tensors, &mask, &error); */
 
 typedef struct memo_sp_attention_desc {
-    const memo_device* device; /* may be NULL for get_sizes and ring_schedule */
-    memo_stream stream;        /* on which everything is enqueued but the exchanges of the ring */
-    /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes. */
+    const memo_device* device; /* optional for get_sizes and ring_schedule */
+    memo_stream stream;        /* runs everything except the ring's exchanges */
+    /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
-    int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
+    int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_layout layout;
     int32_t n_batch; /* 0: 1 */
-    /* Any head_size that the local attention takes; the host's takes up to
-     * MEMO_HOST_ATTENTION_HEAD_SIZE, and forward returns UNSUPPORTED beyond. */
+    /* n_q_heads must be a multiple of n_kv_heads.  The local attention may limit head_size: the
+     * host's returns UNSUPPORTED above MEMO_HOST_ATTENTION_HEAD_SIZE. */
     int32_t n_q_heads, n_kv_heads, head_size;
-    memo_type type; /* of all tensors but lse: F32, BF16, F16 */
+    memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
-    /* With ulysses above 1, backward needs q, k and v by heads.  0: forward leaves them in
-     * tensors.saved. 1: backward sends them again; saved is not used. */
+    /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
+     * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
     memo_attention attention;
-    /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
+    /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* Of the layouts that memo_sp_attention_set_layout may give; 0: as many as layout has. */
+    /* The most documents that memo_sp_attention_set_layout may pass; 0: those of layout. */
     int64_t max_documents;
 } memo_sp_attention_desc;
 
-/* What a desc needs and does, before anything is allocated. */
+/* The memory and the traffic of a desc, before anything is allocated. */
 typedef struct memo_sp_attention_sizes {
     int64_t device_bytes; /* scratch, shared by all layers */
-    int64_t saved_bytes;  /* of tensors.saved, kept from forward to backward */
-    int64_t lse_bytes;    /* of tensors.lse, likewise */
+    int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
+    int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Sent by this rank in one call, to others.  With n = n_batch * local_tokens * head_size
-     * elements, ud = ulysses dividing both counts of heads, and rd = ring:
+    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens *
+     * head_size elements, ud = ulysses dividing both numbers of heads, and rd = ring:
      *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
      *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
      *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
      *   ring forward       2 Hkv n (rd - 1), in type
      *   ring backward      the same, and 2 Hkv n rd in fp32
-     * The ring's are upper bounds: a sliding window, documents, or ranks that hold padding alone may
-     * need fewer hops. */
+     * The ring's bytes are upper bounds.  A sliding window, documents, or ranks with padding only
+     * may need fewer hops. */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
 
-/* A layer's tensors in device memory, rows of this rank.  Contiguous, heads of a row side by side:
- * q, out, d_out, d_q (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k, d_v with
- * n_kv_heads. */
+/* A layer's tensors in device memory: the rows of this rank, contiguous.  q, out, d_out and d_q are
+ * (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k and d_v have n_kv_heads. */
 typedef struct memo_sp_attention_tensors {
-    const void *q, *k, *v; /* with tensors.saved, backward does not read them */
+    const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
     /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
      * see nothing, such as padding */
     float* lse;
-    void* saved;           /* may be NULL where saved_bytes is 0 */
-    const void* d_out;     /* the rest: backward only */
-    void *d_q, *d_k, *d_v; /* set */
+    void* saved;           /* NULL is allowed if saved_bytes is 0 */
+    const void* d_out;     /* backward only, as are d_q, d_k and d_v */
+    void *d_q, *d_k, *d_v; /* set by backward */
 } memo_sp_attention_tensors;
 
 typedef struct memo_sp_attention memo_sp_attention;
 
 MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
-/* Errors: INVALID_ARGUMENT, which says what would work. */
+/* Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
                                                  memo_sp_attention_sizes* sizes, memo_error* error);
-/* Every rank for itself.  Errors: as above, OUT_OF_HOST_MEMORY, and the device's. */
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
+ * the device. */
 MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
-/* Waits for the desc's stream and the engine's own; before either, or the communicators, are
- * destroyed. */
+/* Waits for the desc's stream and the engine's.  Call it before the stream, the device and the
+ * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* From here on other documents, of a layout that is otherwise the desc's: kind, degrees and
- * n_tokens are the same.  For a new batch of packed documents; all ranks of the sequence group do
- * it alike.  Waits for the desc's stream, which may still read the documents before.  Allocates
- * nothing.  Errors: INVALID_ARGUMENT (another layout; more documents than desc.max_documents), the
- * device's. */
+/* Changes the documents, for a new batch.  Kind, degrees and n_tokens of layout must match the
+ * desc's.  All ranks of the sequence group must do the same.  Waits for the desc's stream, which
+ * may still read the old documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another layout;
+ * more documents than desc.max_documents), and errors of the device. */
 MEMO_API memo_status memo_sp_attention_set_layout(memo_sp_attention* attention,
                                                   const memo_layout* layout, memo_error* error);
 
-/* All ranks of the sequence group call them, each from its own thread.  Enqueued on the desc's
- * stream; return at once.  mask.n_tokens is taken from the layout, and so are documents where the
- * mask has none; the same mask in forward and backward.  Gradients of rows that are padding are 0.
- * Errors: INVALID_ARGUMENT (documents that do not ascend from 0 to n_tokens, tensors that are
- * NULL), those of the device, of memo_comm and of the local attention; after a failure the results
- * are undefined. */
+/* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
+ * desc's stream and return at once.  mask.n_tokens is ignored; the layout's is used.  If the mask
+ * has no documents, the layout's are used.  Pass the same mask to forward and backward.  Gradients
+ * of padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
+ * (invalid documents, missing tensors); COMM (a rank runs another pass); errors of the device, of
+ * memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* mask, memo_error* error);
@@ -719,22 +744,22 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, memo_error* error);
 
-/* For schedules; zero takes no time. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
 typedef struct memo_sp_attention_costs {
-    double forward_s_per_score, backward_s_per_score; /* of a pair (query, key) of one head */
-    double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
+    double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
+    double ring_bytes_per_s, ring_latency_s;
     double ulysses_bytes_per_s, ulysses_latency_s;
 } memo_sp_attention_costs;
 
-/* What forward (is_backward 0) or backward would enqueue on this rank, appended to schedule:
- * streams "compute" and "ring", with the addresses of tensors and buffers, so that it can be
- * checked and compared with a record.  costs may be NULL. */
+/* Appends to schedule what forward (is_backward 0) or backward would enqueue on this rank: streams
+ * "compute" and "ring", with the addresses of tensors and buffers.  It can be checked for races and
+ * compared with a record.  costs is optional. */
 MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, int32_t is_backward,
                                                 const memo_sp_attention_costs* costs,
                                                 memo_schedule* schedule, memo_error* error);
-/* The same of all ring ranks together, without addresses, to be simulated and drawn: streams
+/* The same for all ring ranks together, without addresses, to simulate and draw.  Streams are
  * "compute 0", "ring 0", ...; an exchange occupies the ring streams of all ranks. */
 MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
                                                      const memo_mask* mask, int32_t is_backward,
@@ -743,28 +768,28 @@ MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_des
 
 /* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
  *
- * A model split by tensor parallelism is a row of blocks (attention, MLP, attention, ...), each of
- * which ends with a collective: in the forward pass the sum of its partial outputs, in the backward
- * pass that of its partial input gradients.  Where a batch is cut into parts, the collective of one
- * part runs behind the computation of another (Oases paper, section 3).
+ * A model split by tensor parallelism is a sequence of blocks (attention, MLP, attention, ...).
+ * Each block ends with a collective.  In forward it sums the ranks' partial outputs; in backward it
+ * sums their partial input gradients.  If a batch is cut into parts (sub-batches), the collective
+ * of one part overlaps the computation of another (Oases paper, section 3).
  *
  * --- the schedules ---
  *
- *   default    every operation waits for the one before (Megatron)
- *   pipelined  the parts overlap inside each pass; a layer is recomputed whole before its backward
+ *   default    every operation waits for the previous one (Megatron)
+ *   pipelined  parts overlap within each pass; a whole layer is recomputed before its backward
  *              (Merak)
- *   cross      the passes of recomputation and backward overlap too (cross-pass)
- *   fine       recomputation begins behind each collective of the forward, so that it needs none
- *              itself (cross-pass with fine-grained recomputation); the input of every block is
- *              saved instead of that of every layer
+ *   cross      recomputation and backward overlap too (cross-pass)
+ *   fine       recomputation starts after each collective of forward, and so needs none itself
+ *              (cross-pass with fine-grained recomputation); the input of every block is saved,
+ *              not only that of every layer
  *
- * Forward, pipelined is that of the last three.  A collective starts right behind the input
- * gradient, and the weight gradient runs behind it.
+ * The last three share the pipelined forward.  A collective starts right after the input gradient;
+ * the weight gradient runs behind it.
  *
- * With splits_sequence the parts are ranges of one sequence, in its order, and the first block of
- * each layer is attention: its forward of a part reads keys and values of those before it, and its
- * backward of a part adds to their gradients.  So the backward takes the last part first, and
- * attention is recomputed for all parts before the first of them goes backward. */
+ * With splits_sequence the parts are consecutive ranges of one sequence, and the first block of
+ * each layer is attention.  Its forward of a part reads the keys and values of earlier parts; its
+ * backward of a part adds to their gradients.  So backward processes the last part first, and
+ * attention is recomputed for all parts before the first backward. */
 
 typedef enum memo_blocks_order {
     MEMO_BLOCKS_DEFAULT = 0,
@@ -774,113 +799,111 @@ typedef enum memo_blocks_order {
 } memo_blocks_order;
 MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine"; never NULL */
 
-/* Of one part of one block; the paper's F, R, B and C. */
+/* Times of one part of one block; the paper's F, R, B and C. */
 typedef struct memo_block_times {
     double forward_s;
-    double recompute_s; /* without the last product where nobody reads it */
-    double backward_s;  /* of input and weights; with weights_apart, of the input */
-    double weights_s;   /* with weights_apart */
+    double recompute_s; /* without the last product if nothing reads it */
+    double backward_s;  /* of input and weights; with weights_apart, of the input only */
+    double weights_s;   /* with weights_apart only */
     double reduce_s;    /* the all-reduce, or the reduce-scatter */
-    double gather_s;    /* the all-gather, with what happens to the rows between the two */
+    double gather_s;    /* the all-gather, including the row function before it */
 } memo_block_times;
 
 typedef struct memo_blocks_schedule_desc {
     memo_blocks_order order;
     int32_t n_blocks;         /* K */
     int32_t blocks_per_layer; /* 0: 2 */
-    int32_t n_parts;          /* sub-batches; 0: 2 */
+    int32_t n_parts;          /* 0: 2 */
     int32_t splits_sequence;
-    /* The weight gradient is an operation of its own, behind the collective. */
+    /* The weight gradient is an operation of its own, after the collective. */
     int32_t weights_apart;
-    /* The reduce-scatter and all-gather form: between blocks each rank has its share of the rows.
-     * The gather before a recomputation remains. */
+    /* Use reduce-scatter and all-gather: between blocks each rank holds its share of the rows.  The
+     * gather before a recomputation remains. */
     int32_t is_scattered;
     const memo_block_times* times; /* (n_blocks, n_parts); NULL: all 0 */
 } memo_blocks_schedule_desc;
 
 MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 
-/* Appended to schedule: streams "compute" and "comm" (new where it has none of that name), what
- * runs on them in the order of one pass over all blocks, and the bytes it touches, one for each
- * tensor (block inputs, activations, partial sums, gradients, of each part), so that
- * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a, W1a (weights) of block 1, part a;
- * cF1a and so on are the collectives behind them, G1a a gather; end-a is where the trainer takes
- * over. Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; a time
- * that is negative or no number; more than 1000 parts, or 2^20 of all blocks), OUT_OF_HOST_MEMORY (the schedule then holds
- * a part of the pass). */
+/* Append one pass over all blocks to schedule, in its order, on the streams "compute" and "comm".
+ * Streams that do not exist are added.  Every tensor of every part is represented by one byte, so
+ * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a and W1a (weights) are block 1, part
+ * a; cF1a and so on are their collectives; G1a is a gather; end-a is where the trainer takes over.
+ * Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; an invalid time;
+ * more than 1000 parts, or 2^20 parts of all blocks); OUT_OF_HOST_MEMORY (schedule then contains a
+ * part of the pass). */
 MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
                                                   memo_schedule* schedule, memo_error* error);
 MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                                    memo_schedule* schedule, memo_error* error);
 
-/* What splitting costs, from a profile. */
+/* The cost of splitting, from a profile. */
 typedef struct memo_blocks_overhead {
-    double operation_s;  /* of each computation, whatever its size: launch, idle tail */
+    double operation_s;  /* of each computation, for any size: launch, idle tail */
     double collective_s; /* of each collective: see memo_blocks_latency */
 } memo_blocks_overhead;
 
-/* measured_s[k]: seconds of the collective (all-reduce, all-gather or reduce-scatter) over
- * counts[k] elements (as in the table: of the shares, where it gathers or scatters), on stream,
- * nothing beside it.  The median of 5 runs behind one that does not count, between events; of the
- * slowest rank, so that all ranks have the same figures and decide alike.  All ranks call it with
- * equal arguments and wait, on the host, for each other; it allocates and frees buffers.  With the
- * counts a block's parts may have it feeds memo_blocks_latency, memo_block_times.reduce_s and
- * gather_s, and the collectives and gathers of a degrees-profile (memo_plan.h).  Errors:
- * INVALID_ARGUMENT (n, counts, another collective), those of device and comm. */
+/* Measures an all-reduce, all-gather or reduce-scatter alone on stream.  measured_s[k] is its time
+ * for counts[k] elements (of a share, for a gather or scatter): the median of 5 runs after one
+ * warm-up, on the slowest rank.  So all ranks get the same numbers and decide alike.  All ranks
+ * must call it with equal arguments; it waits on the host, and allocates and frees buffers.  The
+ * results serve memo_blocks_latency, memo_block_times, and the degrees-profile of memo_plan.h.
+ * Errors: INVALID_ARGUMENT (n, counts, another collective), and errors of device and comm. */
 MEMO_API memo_status memo_comm_measure(memo_comm* comm, const memo_device* device,
                                        memo_stream stream, memo_collective kind, memo_type type,
                                        const int64_t* counts, int32_t n, double* measured_s,
                                        memo_error* error);
 
-/* What a collective of no bytes would take, from n measured ones: where the least-squares line
- * meets 0; never below 0.  Fewer than two sizes: 0. */
+/* The time of a collective of no bytes, from n measured ones: where the least-squares line meets 0
+ * bytes, but at least 0.  Fewer than two sizes: 0. */
 MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s,
                                     int32_t n);
 
-/* In how many parts, of 1, 2, 4, ... up to max_parts, forward and backward together take the least
- * time; 1 where messages are too small to gain.  desc->times are those of the whole batch
- * (n_blocks); a part takes the overhead and its share of the rest.  Of equal times the fewest
- * parts.  desc->n_parts is not read.  makespan_s may be NULL.  Errors: as above. */
+/* Finds the number of parts, of 1, 2, 4, ... up to max_parts, with the least time of forward and
+ * backward together.  It is 1 if messages are too small to gain.  Ties go to fewer parts.
+ * desc->times (n_blocks) are those of the whole batch; a part takes the overhead and its share of
+ * the rest.  desc->n_parts is ignored.  makespan_s is optional.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
                                             const memo_blocks_overhead* overhead, int32_t max_parts,
                                             int32_t* n_parts, double* makespan_s,
                                             memo_error* error);
 
-/* --- the blocks, run ---
+/* --- running the blocks ---
  *
- * A trainer gives a function for each piece of a block and, once per pass, calls forward and
- * backward, for the stack or layer by layer; the helper calls them back in the schedule's order and
- * puts collectives and event waits between them.  Nothing waits on the host.
+ * The trainer supplies a function for each piece of a block.  Once per pass it calls forward and
+ * backward, for all layers or layer by layer.  memo_blocks calls the functions in the order of the
+ * schedule, and enqueues collectives and event waits between them.  Nothing waits on the host.
  *
- * What a block function computes, for part s, with y, g the part's output and gradient buffers and
- * T ranks:
+ * The functions compute, for part s, with the part's output buffer y and gradient buffer g:
  *
- *   forward      input h_i: given (i = 0) or h_{i-1} + y, where y is the reduced output of the
- *                block before.  Keeps h_i where call.keeps_input.  y = this rank's partial sum of
- *                the block's output.
+ *   forward      y = this rank's partial sum of the block's output.  The input h_i is given (i = 0)
+ *                or h_{i-1} + y, with y the reduced output of the previous block.  Keeps h_i if
+ *                call.keeps_input.
  *   recompute    what backward needs and forward did not keep, from h_i (call.is_input_saved) or
- *                from h_{i-1} and y.  y again where call.has_output; else its last product is not
- *                needed.
- *   backward     d_i, gradient of the block's output stream: given (last block) or d_{i+1} + g (g
- *                reduced, carried through the norm).  g = this rank's partial sum of the gradient
- *                of the block's input.
- *   weights      adds the gradients of this rank's weights.  Runs behind the collective of g: reads
- *                neither y nor g.
- *   forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of its input, d_0 + g.
+ *                from h_{i-1} and y.  If call.has_output it computes y again; otherwise it may skip
+ *                the last product.
+ *   backward     g = this rank's partial sum of the gradient of the block's input.  The gradient
+ *                d_i of the block's output stream is given (last block) or d_{i+1} + g (g reduced,
+ *                and carried through the norm).
+ *   weights      adds the gradients of this rank's weights.  It runs behind the collective of g and
+ *                must read neither y nor g.
+ *   forward_end  the output of the last block, h_{K-1} + y.
+ *   backward_end the gradient of the first block's input, d_0 + g.
  *
- * Parts come in a fixed order, the same in every order of the schedule: sums over parts have the
- * same bits.  A part's collective reads and writes its buffers, which are the trainer's.
+ * Parts run in the same sequence in every order of the schedule, so sums over parts have the same
+ * bits.  The collective of a part reads and writes the trainer's buffers.
  *
- * Scattered (Megatron's sequence parallelism): y and g are reduced and scattered, so that each rank
- * has its share of the rows, at y + rank * count / T; forward_rows and backward_rows carry them, on
- * the comm stream, to the rows of the next block, which are gathered. */
+ * Scattered form (Megatron's sequence parallelism), with T ranks: y and g are reduced and
+ * scattered; each rank's rows are at y + rank * count / T.  forward_rows and backward_rows run on
+ * the comm stream and convert them to rows of the next block, which are then gathered. */
 
 typedef struct memo_block_call {
     int32_t block, part;
-    memo_stream stream;     /* enqueue there */
-    int32_t is_input_saved; /* the input is there; 0: it is the one before plus y */
-    int32_t keeps_input;    /* forward: recompute will find it saved */
-    int32_t has_output;     /* somebody reads y */
+    memo_stream stream;     /* enqueue on it */
+    int32_t is_input_saved; /* 1: the input is saved; 0: it is the previous block's input plus y */
+    int32_t keeps_input;    /* forward: recompute reads the saved input */
+    int32_t has_output;     /* y is read later */
 } memo_block_call;
 
 typedef memo_status (*memo_block_function)(void* context, const memo_block_call* call,
@@ -889,32 +912,34 @@ typedef memo_status (*memo_block_function)(void* context, const memo_block_call*
 typedef struct memo_block_functions {
     void* context;
     memo_block_function forward, recompute, backward;
-    memo_block_function weights; /* NULL: backward does it */
-    /* May be NULL; call.block is the last block, the first. */
+    memo_block_function weights; /* NULL: backward computes them */
+    /* Optional; call.block is the last block (forward_end) or the first (backward_end). */
     memo_block_function forward_end, backward_end;
-    /* Scattered form only.  forward_rows: this rank's rows of the gathered input of call.block, at
-     * inputs[block % blocks_per_layer] + rank * count / T, from the saved rows of its input or (not
-     * is_input_saved) from those of the block before and y.  backward_rows: this rank's rows of d
-     * for call.block, at gradients[block % 2] + rank * count / T, from the given gradient (last
-     * block) or from d of call.block + 1 and g. */
+    /* Scattered form only.
+     * forward_rows: this rank's rows of the gathered input of call.block, at inputs[block %
+     * blocks_per_layer] + rank * count / T.  It reads the saved rows of the input or, if
+     * !is_input_saved, those of the previous block and y.
+     * backward_rows: this rank's rows of d for call.block, at gradients[block % 2] + rank * count /
+     * T.  It reads the given gradient (last block), or d of call.block + 1 and g. */
     memo_block_function forward_rows, backward_rows;
 } memo_block_functions;
 
-/* Buffers of one part, device memory, count elements each. */
+/* The buffers of one part, in device memory, count elements each. */
 typedef struct memo_block_buffers {
     void *output, *gradient; /* y and g */
     int64_t count;
-    void* const* inputs; /* scattered: of each block of a layer */
-    void* gradients[2];  /* scattered: of even and of odd blocks */
+    void* const* inputs; /* scattered: (blocks_per_layer) */
+    void* gradients[2];  /* scattered: for even and for odd blocks */
 } memo_block_buffers;
 
 typedef struct memo_blocks_desc {
     const memo_device* device;
     memo_stream compute_stream;
-    memo_stream comm_stream; /* NULL: one of its own, of high priority */
-    memo_comm* comm;         /* memo_mesh.tensor; used on the comm stream in between */
+    memo_stream comm_stream; /* NULL: memo_blocks creates one of high priority */
+    memo_comm* comm;         /* memo_mesh.tensor; the passes use it on the comm stream */
     memo_type type;
-    /* Its times serve memo_blocks_get_schedule alone; weights_apart follows from the functions. */
+    /* times are used by memo_blocks_get_schedule only.  weights_apart is ignored: it follows from
+     * functions.weights. */
     memo_blocks_schedule_desc schedule;
     const memo_block_buffers* buffers; /* (n_parts), copied */
     memo_block_functions functions;
@@ -923,69 +948,70 @@ typedef struct memo_blocks_desc {
 typedef struct memo_blocks memo_blocks;
 
 MEMO_API memo_blocks_desc memo_blocks_desc_default(void);
-/* Every rank for itself.  Errors: INVALID_ARGUMENT (a function or buffer that is missing; scattered
- * counts that the ranks do not divide), OUT_OF_HOST_MEMORY, and the device's. */
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT (a missing function or buffer; a
+ * count that the ranks do not divide, if scattered), OUT_OF_HOST_MEMORY, and errors of the
+ * device. */
 MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
 /* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
-/* One pass over all layers.  All ranks of comm call them, in the same order.  Behind them compute
- * waits for all of it. Errors: INVALID_STATE (a backward without forward), those of the functions,
- * of comm and of the device. */
+/* Enqueue one pass over all layers.  All ranks of comm must call them in the same order.  The
+ * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
+ * forward); COMM (a rank runs another pass); errors of the functions, of comm and of the device. */
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
-/* The same in pieces, so that the trainer can do something between layers (memo_swap_forward_begin
- * and the like): layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always begins anew.
- * Errors: INVALID_STATE (order), as above. */
+/* The same for one layer, so that the trainer can act between layers (memo_swap_forward_begin and
+ * others).  Call them for layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always starts a
+ * new pass.  Errors: INVALID_STATE (out of order), and as above. */
 MEMO_API memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer,
                                                memo_error* error);
 MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer,
                                                 memo_error* error);
 
-/* What forward (is_backward 0) or backward enqueues; lent until destroy. */
+/* The schedule of forward (is_backward 0) or backward.  Borrowed until destroy. */
 MEMO_API const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks,
                                                        int32_t is_backward);
 
 /* --- degrees that differ from block to block ---
  *
- * Of a world's ranks, `degree` side by side share the blocks of that degree, and the rows of a
- * batch: a larger degree has fewer groups, with more rows each.  A run of blocks of one degree is
- * one memo_blocks.  Where a larger degree follows, each part's rows are gathered
- * (across->all_gather, forward) and their gradients cut (backward); where a smaller one follows,
- * the other way round.  Cut: the rows of this rank begin at across->rank * n_rows /
+ * Of a world's ranks, each `degree` consecutive ones share the blocks of that degree and some rows
+ * of the batch.  A larger degree has fewer groups with more rows each.  Blocks of one degree form
+ * one memo_blocks.  If a larger degree follows, forward gathers each part's rows (all_gather on
+ * across), and backward slices their gradients.  If a smaller one follows, forward slices and
+ * backward gathers.  A slice: the rows of this rank begin at across->rank * n_rows /
  * across->size. */
 typedef struct memo_degree_comms {
     int32_t degree;
     memo_comm* tensor; /* the ranks that share a block */
-    memo_comm* data; /* those with the same share of it: gradients of weights are summed over it */
-    /* Those that exchange rows with the degree that follows; NULL: none follows, or the same. */
+    memo_comm* data;   /* the ranks with the same share; weight gradients are summed over it */
+    /* The ranks that exchange rows with the next degree; NULL if there is none, or it is the
+     * same. */
     memo_comm* across;
 } memo_degree_comms;
 
-/* next_degree 0: none.  All ranks of world call it and wait for each other.  Errors:
- * INVALID_ARGUMENT (degrees that do not divide the world or each other), those of split. */
+/* next_degree 0: none.  All ranks of world must call it; they wait for each other.  Errors:
+ * INVALID_ARGUMENT (degrees that do not divide the world or each other), and errors of split. */
 MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
                                               memo_degree_comms* comms, memo_error* error);
 MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
 
-/* --- layers of a split model ---
+/* --- linear layers of a split model ---
  *
- * Column-parallel: each rank has some of the outputs; the input is whole.  Row-parallel: each has
- * some of the inputs and makes a partial sum of all outputs.  Attention and MLP are a
- * column-parallel linear, what is local, and a row-parallel one: one collective, the one that ends
- * the block.  Only what the ranks must do together is here; the products are the trainer's (or
- * those for the host device below). */
+ * Column-parallel: each rank has the whole input and computes some of the outputs.  Row-parallel:
+ * each rank has some of the inputs and computes a partial sum of all outputs.  Attention and MLP
+ * are a column-parallel linear layer, a local part, and a row-parallel linear layer.  So they need
+ * one collective, the one that ends the block. */
 
-/* Elements [begin, begin + count) of n on a rank; shares differ by one at most. */
+/* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most one. */
 typedef struct memo_share {
     int64_t begin, count;
 } memo_share;
 MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
 
-/* Products of one linear layer, enqueued on stream: x (n_rows, n_in), weights (n_out, n_in), y
- * (n_rows, n_out); fp32. bias and d_bias (n_out) may be NULL.  d_weights and d_bias are added to,
- * rows in order. */
+/* The products of one linear layer, enqueued on stream, in fp32: x (n_rows, n_in), weights (n_out,
+ * n_in), y (n_rows, n_out).  bias and d_bias (n_out) may be NULL.  weights adds to d_weights and
+ * d_bias, rows in order. */
 typedef struct memo_linear_functions {
     void* context;
     memo_status (*forward)(void* context, memo_stream stream, const float* x, const float* weights,
@@ -1001,18 +1027,18 @@ typedef struct memo_linear_functions {
 
 typedef enum memo_linear_split { MEMO_LINEAR_COLUMN = 0, MEMO_LINEAR_ROW } memo_linear_split;
 
-/* A rank's share; weights (n_out, n_in). */
+/* A rank's share of a linear layer. */
 typedef struct memo_linear {
     memo_linear_functions functions;
     memo_linear_split split;
-    int32_t rank;        /* row-parallel: rank 0 adds the bias, so that the sum has it once */
+    int32_t rank;        /* row-parallel: only rank 0 adds the bias, so that the sum has it once */
     int64_t n_in, n_out; /* of this rank */
     const float *weights, *bias;
-    float *d_weights, *d_bias; /* of a row-parallel bias all ranks have the whole gradient */
+    float *d_weights, *d_bias; /* row-parallel: every rank gets the whole gradient of the bias */
 } memo_linear;
 
-/* y, d_x: of a row-parallel (forward) or column-parallel layer (backward) a partial sum, to be
- * reduced over the ranks. */
+/* The y of a row-parallel layer and the d_x of a column-parallel one are partial sums; reduce them
+ * over the ranks.  Errors: those of the functions. */
 MEMO_API memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream,
                                          const float* x, float* y, int64_t n_rows,
                                          memo_error* error);
@@ -1026,7 +1052,6 @@ MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream 
 #ifndef MEMO_NO_HOST_DEVICE
 /* Plain loops on a host device. */
 MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
-
 #endif
 
 #ifdef __cplusplus
