@@ -1064,10 +1064,32 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
 #define MEMO_SP_IMPLEMENTATION_DONE
 #ifndef MEMO_IMPLEMENTATION_DONE
-#error "memo_sp.h: define MEMO_IMPLEMENTATION too, in the same file: it needs memo.h's"
+#error "memo_sp.h: MEMO_IMPLEMENTATION is not defined; define it in the same file"
 #endif
-/* ---- 1 comm -------------------------------------------------------------------------------------
- * Knows: the host device and its counters.  Knows nothing of attention, layouts or meshes. */
+
+/* ROOMS, each with the words to search for.  A room uses public functions and the rooms above it.
+ *
+ *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
+ *     >>reductions          sums and maxima in the order of ranks
+ *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
+ *     >>nccl back end       ranks over NCCL: the first meeting, polling, time-outs
+ *     >>mesh                coordinates and groups of a rank
+ *     >>layouts             positions, ranks and rows
+ *     >>queue               a device or a schedule to enqueue on; the row kernels
+ *     >>masks               which keys a query sees
+ *     >>host attention      tiles of queries against tiles of keys, on the host
+ *     >>ulysses exchange    rows to heads and back
+ *     >>ring attention      steps, exchanges and merges of the ring
+ *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
+ *     >>block schedules     the orders of overlapped blocks, as schedules
+ *     >>block costs         measured collectives; the best number of parts
+ *     >>block runs          a schedule of blocks, enqueued
+ *     >>degrees             groups of two degrees
+ *     >>linear layers       shares and products of a split layer */
+
+/* ---- >>comm checks ------------------------------------------------------------------------------
+ * Knows: the table of communication functions.  Knows nothing of back ends, devices or
+ * attention. */
 
 int64_t memo_type_bytes(memo_type type) {
     switch (type) {
@@ -1120,22 +1142,24 @@ MEMOI const char* memoi_collective_name(memo_collective kind) {
     return "operation";
 }
 
-/* What all back ends ask of a buffer.  n_parts: how many times count it holds. */
+/* n_parts: how many times count elements the buffer holds. */
 MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* what,
                                           const void* address, int64_t count, int64_t n_parts,
                                           memo_type type, memo_error* error) {
-    int64_t element_bytes = memo_type_bytes(type);
+    int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s on '%s': %d is no memo_type",
-                              what, comm->name, (int)type);
-    if (count < 0 || count > MEMOI_BYTES_MAX / element_bytes / (2 * n_parts))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': %lld elements cannot be", what, comm->name,
-                              (long long)count);
+                              "%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
+                              comm->name, (int)type, (int)MEMO_TYPE_U8);
+    most = MEMOI_BYTES_MAX / element_bytes / (2 * n_parts);
+    if (count < 0 || count > most)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
+                              what, comm->name, (long long)count, (long long)most);
     if (!address && count)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': the buffer of %lld elements is NULL", what, comm->name,
-                              (long long)count);
+                              "%s on '%s': a buffer of %lld elements is NULL; pass its address",
+                              what, comm->name, (long long)count);
     return MEMO_STATUS_OK;
 }
 
@@ -1143,11 +1167,11 @@ MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what,
                                         memo_error* error) {
     if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s on '%s': there is no rank %d among its %d", what, comm->name,
-                          (int)rank, (int)comm->size);
+                          "%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
+                          (int)rank, (int)comm->size - 1);
 }
 
-/* group_depth: of the group that is open. */
+/* group_depth: how many groups are open. */
 MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
                                               const memo_collective_call* call, int32_t group_depth,
                                               memo_error* error) {
@@ -1155,12 +1179,14 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
     memo_status status;
     if (group_depth)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%s inside a group on '%s': only sends and receives are grouped",
+                              "%s on '%s': called inside a group; only sends and receives can be "
+                              "grouped",
                               what, comm->name);
     if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': %d is no memo_reduction", what, comm->name,
-                              (int)call->reduction);
+                              "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are "
+                              "valid",
+                              what, comm->name, (int)call->reduction);
     status =
         memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
     if (!status)
@@ -1168,8 +1194,8 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
     return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
 }
 
-/* A send or receive: is_single where no group is open, has_other_stream where the group's messages
- * are on another one. */
+/* is_single: no group is open.  has_other_stream: the group's earlier messages use another
+ * stream. */
 MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_send,
                                            const void* address, int64_t count, memo_type type,
                                            int32_t peer, int is_single, int has_other_stream,
@@ -1180,27 +1206,30 @@ MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_sen
     if (status) return status;
     if (is_single && peer == comm->rank)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a %s of rank %d to itself on '%s' would wait for ever; put send and "
-                              "receive into a group",
-                              what, (int)peer, comm->name);
+                              "%s on '%s': rank %d would wait for itself forever; put send and "
+                              "receive into one group",
+                              what, comm->name, (int)peer);
     if (has_other_stream)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s' names another stream than the group's first", what,
-                              comm->name);
+                              "%s.stream on '%s': not the stream of the group's earlier calls; use "
+                              "one stream for a group",
+                              what, comm->name);
     return MEMO_STATUS_OK;
 }
 
-/* The outermost group_end. */
+/* For the outermost group_end. */
 MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
                                              int has_other_stream, memo_error* error) {
     if (!group_depth)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "group_end on '%s' without a group_begin, or after a refused call",
-                              comm->name);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "group_end on '%s': no group is open, or a refused call cancelled it; "
+            "call group_begin first",
+            comm->name);
     if (has_other_stream)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "group_end on '%s' names another stream than the group's sends and "
-                              "receives",
+                              "group_end.stream on '%s': not the stream of the group's sends and "
+                              "receives; use one stream for a group",
                               comm->name);
     return MEMO_STATUS_OK;
 }
@@ -1212,20 +1241,20 @@ MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
     comm->label.number = number;
 }
 
-/* May both belong to one call?  The texts may lie at different addresses. */
+/* NULL matches every label.  Equal texts of two ranks may have different addresses. */
 MEMOI int memoi_labels_match(const memo_label* a, const memo_label* b) {
     if (!a->text || !b->text) return 1;
     return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
 }
 
-/* " for ring backward 3", or nothing, into text, which it returns. */
+/* Writes " for ring backward 3", or nothing, and returns text. */
 MEMOI const char* memoi_label_text(char text[64], const memo_label* label) {
     text[0] = 0;
     if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
     return text;
 }
 
-/* One message there and one back; none where a count is 0. */
+/* A send to one rank and a receive from another.  A count of 0 sends nothing. */
 MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const char* from,
                                       int64_t n_send, int32_t to_rank, char* to, int64_t n_receive,
                                       int32_t from_rank, memo_type type, memo_error* error) {
@@ -1236,12 +1265,15 @@ MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const
     return status;
 }
 
-/* --- reductions in the order of ranks --- */
+/* ---- >>reductions -------------------------------------------------------------------------------
+ * Knows: types and 16-bit conversion.  Knows nothing of ranks.
+ *
+ * Every result is computed in the order of ranks, so that its bits do not depend on timing. */
 
-#define MEMOI_REDUCE_CHUNK 512 /* elements whose partial results stay in the first cache */
+#define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-/* NAME(into, n, x): into[i] = into[i] + x[i], or the larger.  Integers add without a sign: they
- * wrap. */
+/* Defines NAME(into, n, x): into[i] = into[i] + x[i], or the maximum.  Integers are added unsigned,
+ * because signed overflow is undefined. */
 #define MEMOI_REDUCE_STEP(NAME, TYPE, SUM, IS_ABOVE)                                               \
     MEMOI void NAME(TYPE* into, int64_t n, const TYPE* x, memo_reduction reduction) {              \
         int64_t i;                                                                                 \
@@ -1280,43 +1312,47 @@ MEMOI void memoi_narrow(uint16_t* to, const float* from, int64_t n, memo_type ty
     }
 }
 
-/* One chunk: to = from[0] + from[1] + ..., each from at the same offset.  to may be one of them. */
+typedef union memoi_reduce_sum {
+    float f32[MEMOI_REDUCE_CHUNK]; /* of the 16-bit types too */
+    double f64[MEMOI_REDUCE_CHUNK];
+    int32_t i32[MEMOI_REDUCE_CHUNK];
+    int64_t i64[MEMOI_REDUCE_CHUNK];
+    uint8_t u8[MEMOI_REDUCE_CHUNK];
+} memoi_reduce_sum;
+
+/* sum = sum + x, n elements. */
+MEMOI void memoi_reduce_add(memoi_reduce_sum* sum, const void* x, int64_t n, memo_type type,
+                            memo_reduction reduction) {
+    float wide[MEMOI_REDUCE_CHUNK];
+    switch (type) {
+    case MEMO_TYPE_F32: memoi_reduce_f32(sum->f32, n, (const float*)x, reduction); break;
+    case MEMO_TYPE_F64: memoi_reduce_f64(sum->f64, n, (const double*)x, reduction); break;
+    case MEMO_TYPE_I32: memoi_reduce_i32(sum->i32, n, (const int32_t*)x, reduction); break;
+    case MEMO_TYPE_I64: memoi_reduce_i64(sum->i64, n, (const int64_t*)x, reduction); break;
+    case MEMO_TYPE_U8: memoi_reduce_u8(sum->u8, n, (const uint8_t*)x, reduction); break;
+    case MEMO_TYPE_BF16:
+    case MEMO_TYPE_F16:
+        memoi_widen(wide, (const uint16_t*)x, n, type);
+        memoi_reduce_f32(sum->f32, n, wide, reduction);
+        break;
+    }
+}
+
+/* One chunk at the same offset of every from.  to may be one of them: it is written last. */
 MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
                               int64_t offset_bytes, int64_t n, memo_type type,
                               memo_reduction reduction) {
-    union {
-        float f32[MEMOI_REDUCE_CHUNK];
-        double f64[MEMOI_REDUCE_CHUNK];
-        int32_t i32[MEMOI_REDUCE_CHUNK];
-        int64_t i64[MEMOI_REDUCE_CHUNK];
-        uint8_t u8[MEMOI_REDUCE_CHUNK];
-    } sum;
-    float next[MEMOI_REDUCE_CHUNK];
+    memoi_reduce_sum sum;
+    const char* first = (const char*)from[0] + offset_bytes;
     size_t n_bytes = (size_t)(n * memo_type_bytes(type));
     int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
     int32_t r;
-    for (r = 0; r < n_from; r++) {
-        const void* x = (const char*)from[r] + offset_bytes;
-        if (r == 0) {
-            if (is_16_bit)
-                memoi_widen(sum.f32, (const uint16_t*)x, n, type);
-            else
-                memcpy(&sum, x, n_bytes);
-            continue;
-        }
-        switch (type) {
-        case MEMO_TYPE_F32: memoi_reduce_f32(sum.f32, n, (const float*)x, reduction); break;
-        case MEMO_TYPE_F64: memoi_reduce_f64(sum.f64, n, (const double*)x, reduction); break;
-        case MEMO_TYPE_BF16:
-        case MEMO_TYPE_F16:
-            memoi_widen(next, (const uint16_t*)x, n, type);
-            memoi_reduce_f32(sum.f32, n, next, reduction);
-            break;
-        case MEMO_TYPE_I32: memoi_reduce_i32(sum.i32, n, (const int32_t*)x, reduction); break;
-        case MEMO_TYPE_I64: memoi_reduce_i64(sum.i64, n, (const int64_t*)x, reduction); break;
-        case MEMO_TYPE_U8: memoi_reduce_u8(sum.u8, n, (const uint8_t*)x, reduction); break;
-        }
-    }
+    if (is_16_bit)
+        memoi_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
+    else
+        memcpy(&sum, first, n_bytes);
+    for (r = 1; r < n_from; r++)
+        memoi_reduce_add(&sum, (const char*)from[r] + offset_bytes, n, type, reduction);
     if (is_16_bit)
         memoi_narrow((uint16_t*)to, sum.f32, n, type);
     else
@@ -1340,25 +1376,26 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
     memoi_reduce((char*)to, from, n_from, 0, count, type, reduction);
 }
 
-/* --- ranks as threads ---
+/* ---- >>threads back end -------------------------------------------------------------------------
+ * Knows: the host device, its counters and clock.  Knows nothing of attention, layouts or meshes.
  *
- * Who writes what.  The caller's thread of a rank fills its messages and launches operations; the
- * stream that runs an operation does the rest.  Between ranks:
+ * The caller's thread of a rank fills its messages and launches operations.  The stream that runs
+ * an operation does the rest.  Ranks share four things:
  *
- *   way        of a sender to a receiver: the sender posts a chain of messages, the receiver copies
- *              each and takes the chain.  A rank that waits for either sleeps on its bell, which
- *              the other side rings; the bell orders nothing, the posts and takes do.
- *   meeting    all ranks of a group come, nobody leaves before the last one.
- *   failure    the first one is kept in the world.  Who waits looks there at least every
+ *   way        from a sender to a receiver.  The sender posts a chain of messages; the receiver
+ *              copies each and takes the chain.  A waiting rank sleeps on its bell, and the other
+ *              side rings it.  Posts and takes order memory; the bell does not.
+ *   meeting    all ranks of a group arrive; none leaves before the last one has arrived.
+ *   failure    the world keeps the first one.  A waiting rank checks it at least every
  *              MEMOI_THREADS_NAP_NS.
- *   is_busy    a rank has its hands on what belongs to another (buffers, messages, a device).  It
- *              raises the flag, then looks for a failure; who gives up after a failure waits until
- *              no flag is up: nobody's buffers are touched after his operation has returned. */
+ *   is_busy    set while a rank uses memory of another rank (buffers, messages, a device).  A rank
+ *              sets the flag, then checks for a failure.  A rank that gives up waits until all
+ *              flags are clear.  So no buffer is touched after its operation has returned. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 #define MEMOI_THREADS_NAP_NS   10000000
 #define MEMOI_THREADS_MESSAGES 4096 /* of a rank, enqueued and not done; a power of two */
-#define MEMOI_THREADS_FEW      64   /* 8-byte words that an all_reduce shows in the seat itself */
+#define MEMOI_THREADS_FEW      64   /* 8-byte words of an all_reduce that are copied to the seat */
 
 typedef struct memoi_message {
     char* address;
@@ -1367,30 +1404,32 @@ typedef struct memoi_message {
     int32_t peer;
     int32_t is_send;
     memo_label label;
-    int32_t is_first;           /* of its way, in its group */
-    struct memoi_message* next; /* of the same way, in the same group */
-    /* The stream's: of a first message, the first of its chain that is not done; NULL: all are. */
+    int32_t is_first;           /* on its way, in its group */
+    struct memoi_message* next; /* on the same way, in the same group */
+    /* In a first message, used by the stream: the first of the chain that is not done; NULL:
+     * none. */
     struct memoi_message* current;
 } memoi_message;
 
 typedef struct memoi_way {
-    memoi_message* chain; /* the sender's; written before it is posted */
+    /* Written by the sender, chain and posted_ns before n_posted. */
+    memoi_message* chain;
     int64_t posted_ns;
-    uint32_t n_posted;   /* by the sender */
-    char apart[64];      /* the two sides write to cache lines of their own */
-    uint32_t n_taken;    /* by the receiver */
-    uint32_t n_messages; /* the receiver's own */
-    /* The receiver's own: the first of the chain that is not copied; NULL: none. */
-    memoi_message* current;
+    uint32_t n_posted;
+    char apart[64]; /* so that the two sides write different cache lines */
+    /* Written by the receiver. */
+    uint32_t n_taken;
+    uint32_t n_messages;    /* copied so far */
+    memoi_message* current; /* the first of the chain that is not copied; NULL: none */
 } memoi_way;
 
 typedef struct memoi_meeting {
     uint32_t n_arrived;
     char apart[64];
-    uint32_t passed; /* counter: by the last to arrive */
+    uint32_t passed; /* counter, set by the last rank to arrive */
 } memoi_meeting;
 
-/* A rank works on a stream, and for splits in the thread that calls: the two must not share. */
+/* A rank works on a stream, and for splits in the calling thread.  Each has its own meeting. */
 enum { MEMOI_LANE_STREAM = 0, MEMOI_LANE_CALLER, MEMOI_N_LANES };
 
 typedef struct memoi_threads_op {
@@ -1398,25 +1437,26 @@ typedef struct memoi_threads_op {
     memo_label label;
 } memoi_threads_op;
 
-/* What a rank shows to the others of its group. */
+/* What a rank shows to the other ranks of its group. */
 typedef struct memoi_threads_seat {
     int32_t world_rank;
-    uint32_t bell; /* in steps of two; bit 0: somebody sleeps */
+    uint32_t bell; /* in steps of two; bit 0: its rank sleeps */
     int32_t is_busy[MEMOI_N_LANES];
-    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two; for messages */
-    uint32_t n_collectives;          /* begun; for messages */
-    int32_t is_gone;                 /* destroyed by its rank */
-    /* Collectives take turns with two: who is in the next one leaves this one's to those still in
-     * it, and nobody is further ahead, as every collective begins with a meeting. */
+    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two; for error messages */
+    uint32_t n_collectives;          /* started; for error messages */
+    int32_t is_gone;                 /* its rank has destroyed the communicator */
+    /* Collectives use the two slots in turn: a rank may be one collective ahead of another that
+     * still reads this slot.  It cannot be two ahead, because each collective begins with a
+     * meeting. */
     memoi_threads_op op[2];
     int64_t few[2][MEMOI_THREADS_FEW];
-    /* Of a split under way. */
+    /* Of the current split. */
     int32_t color, key;
     struct memo_comm* part;
     char apart[64];
 } memoi_threads_seat;
 
-/* When the last byte of what has been let through arrives.  Relaxed: it orders nobody. */
+/* When the last transfer to a rank will have arrived.  Relaxed: it orders no memory. */
 typedef struct memoi_threads_port {
     int64_t free_ns[2]; /* inside the node, from other nodes */
     char apart[64];
@@ -1427,9 +1467,9 @@ typedef struct memoi_threads_world {
     memo_device** devices;
     memoi_threads_port* ports;
     int64_t timeout_ns;
-    int32_t n_groups; /* that hold it */
+    int32_t n_groups; /* that use it */
 
-    /* The first failure: claimed, written, then published. */
+    /* The first failure is claimed, written, and then published. */
     int32_t is_failure_claimed;
     int32_t is_failed;
     memo_error failure;
@@ -1439,7 +1479,7 @@ typedef struct memoi_threads_group {
     memoi_threads_world* world;
     char name[64];
     int32_t n_ranks;
-    int32_t n_seats_taken; /* ranks that have not destroyed it */
+    int32_t n_seats_taken; /* ranks that have not destroyed the group */
     int32_t n_nodes;
     memoi_threads_seat* seats;
     memoi_way* ways; /* [sender * n_ranks + receiver] */
@@ -1453,8 +1493,8 @@ typedef struct memoi_threads_rank {
     memoi_threads_seat* seat;
     uint32_t arrived[MEMOI_N_LANES];
 
-    /* The caller's side: a ring of messages, the open group at its end.  Positions count in
-     * twos. */
+    /* Used by the caller's thread: a ring buffer of messages with the open group at its end.
+     * Positions count in twos, as counters do. */
     memoi_message* messages;
     uint32_t group_begin, group_end;
     uint32_t seen_head;
@@ -1462,9 +1502,10 @@ typedef struct memoi_threads_rank {
     memo_stream group_stream;
     memoi_message** last_send; /* of the open group, by peer */
     memoi_message** last_receive;
-    const void** sources; /* the stream's: what a reduction reads, by rank */
     char apart[64];
-    uint32_t head; /* counter: messages done, by the stream */
+    /* Used by the stream. */
+    const void** sources; /* what a reduction reads, by rank */
+    uint32_t head;        /* counter of messages done */
 } memoi_threads_rank;
 
 /* --- failures --- */
@@ -1477,7 +1518,7 @@ MEMOI int memoi_threads_has_failed(memoi_threads_world* world) {
     return __atomic_load_n(&world->is_failed, __ATOMIC_SEQ_CST);
 }
 
-/* The caller may return once the failure is there, his own or an earlier one. */
+/* Keeps this failure, unless there is one.  A failure is published when it returns. */
 MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...)
     MEMO_PRINTF(2, 3);
 MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...) {
@@ -1492,7 +1533,7 @@ MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ..
     while (!memoi_threads_has_failed(world)) memoi_host_pause();
 }
 
-/* Returns 0, with the flag down, where the world has failed. */
+/* Returns 0, with the flag clear, if the world has failed. */
 MEMOI int memoi_threads_begin_work(memoi_threads_rank* me, int lane) {
     __atomic_store_n(&me->seat->is_busy[lane], 1, __ATOMIC_SEQ_CST);
     if (!memoi_threads_has_failed(me->group->world)) return 1;
@@ -1504,7 +1545,7 @@ MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
     __atomic_store_n(&me->seat->is_busy[lane], 0, __ATOMIC_RELEASE);
 }
 
-/* Nobody of the group has his hands on what is mine any more. */
+/* Afterwards no rank of the group uses this rank's memory any more. */
 MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
     int32_t r;
     int lane;
@@ -1519,7 +1560,7 @@ MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* erro
     return memoi_threads_failure(me->group->world, error);
 }
 
-/* Has the rank gone, or its device failed?  Then reason (512 bytes) says so. */
+/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
 MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
     memoi_threads_seat* seat = &me->group->seats[rank];
     memo_error error;
@@ -1541,7 +1582,7 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 
 /* --- waiting --- */
 
-/* Sleeps while *word is value, but not for long. */
+/* Sleeps while *word is value, at most MEMOI_THREADS_NAP_NS. */
 MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
 #if MEMOI_HAS_FUTEX
     struct timespec limit = memoi_host_timespec(MEMOI_THREADS_NAP_NS);
@@ -1571,8 +1612,8 @@ typedef struct memoi_threads_patience {
     int64_t looked_ns;
 } memoi_threads_patience;
 
-/* Called each time that there is nothing to do.  Spins a little, then sleeps until word leaves
- * value. Returns 1 where it is time to look after those who are waited for. */
+/* Call it each time there is nothing to do.  It spins a little, then sleeps until *word is not
+ * value.  Returns 1 when it is time to check the ranks that this one waits for. */
 MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
     int64_t now_ns;
     if (patience->n_tries++ < MEMOI_HOST_SPINS) {
@@ -1592,14 +1633,13 @@ MEMOI int memoi_threads_is_late(const memoi_threads_rank* me,
     return patience->looked_ns - patience->since_ns > me->group->world->timeout_ns;
 }
 
-/* A time-out as people write it. */
 MEMOI double memoi_threads_timeout_s(const memoi_threads_rank* me) {
     return (double)me->group->world->timeout_ns * 1e-9;
 }
 
 /* --- meetings --- */
 
-/* The first rank that has not arrived and never will, or not in time: fails the world. */
+/* Fails the world if a rank has not arrived and never will, or is late. */
 MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, const char* what,
                                           int is_late) {
     memoi_threads_group* group = me->group;
@@ -1611,25 +1651,28 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
         int is_lost;
         if (memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
             continue;
+
+        /* Check the arrival again: the rank may have arrived, and left, before it was lost. */
         is_lost = memoi_threads_is_lost(me, lane, r, reason);
-        /* Again: it may have come, and gone, before it was lost. */
         if ((!is_lost && !is_late) ||
             memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
             continue;
+
         if (is_lost)
-            memoi_threads_fail(group->world, "rank %d of '%s' is lost to %s: %.400s", (int)r,
+            memoi_threads_fail(group->world, "rank %d of '%s' is lost in %s: %.400s", (int)r,
                                group->name, what, reason);
         else
-            memoi_threads_fail(group->world,
-                               "rank %d of '%s' did not come to %s within %g s; it has begun %u "
-                               "collectives there",
-                               (int)r, group->name, what, memoi_threads_timeout_s(me),
-                               __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
+            memoi_threads_fail(
+                group->world,
+                "rank %d of '%s' did not arrive at %s within %g s; it has started %u "
+                "collectives",
+                (int)r, group->name, what, memoi_threads_timeout_s(me),
+                __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
         return;
     }
 }
 
-/* Returns 0 where the world has failed. */
+/* Returns 0 if the world has failed. */
 MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what) {
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
@@ -1655,7 +1698,7 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
 
 /* --- links --- */
 
-/* When n_bytes that could start at start_ns will have arrived.  0: at once. */
+/* When n_bytes that may start at start_ns will have arrived; 0: at once. */
 MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t start_ns,
                                    int64_t n_bytes, int32_t n_latencies) {
     memoi_threads_world* world = me->group->world;
@@ -1685,7 +1728,7 @@ MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank)
     return n ? group->seats[rank].world_rank / n : 0;
 }
 
-/* Returns 0 where the world has failed meanwhile. */
+/* Returns 0 if the world fails meanwhile. */
 MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
     int64_t now_ns;
     while ((now_ns = memoi_host_now_ns()) < due_ns) {
@@ -1711,50 +1754,61 @@ MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, int32_t from, i
     return &me->group->ways[(int64_t)from * me->group->n_ranks + to];
 }
 
-/* Copies what there is for this receive.  Returns 1 where it is done, 0 where there is nothing yet,
- * -1 where the world has failed. */
+/* Fails the world. */
+MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* sent,
+                                  const memoi_message* received, uint32_t number) {
+    char sent_for[64], received_for[64];
+    memoi_threads_fail(
+        me->group->world,
+        "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
+        "'%s')",
+        (int)received->peer, (long long)sent->count, memo_type_name(sent->type),
+        memoi_label_text(sent_for, &sent->label), (int)me->table.rank, (long long)received->count,
+        memo_type_name(received->type), memoi_label_text(received_for, &received->label), number,
+        me->group->name);
+}
+
+/* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
+ * if there is nothing yet, -1 if the world has failed. */
 MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
                              int64_t start_ns) {
     memoi_threads_group* group = me->group;
     memoi_way* way = memoi_threads_way(me, receive->peer, me->table.rank);
     const memoi_message* sent;
-    int64_t n_bytes, due_ns;
+    int64_t n_bytes;
     int is_same;
     if (!way->current && __atomic_load_n(&way->n_posted, __ATOMIC_RELAXED) == way->n_taken)
         return 0;
+
+    /* Copy while is_busy is set: the sender's memory must not go away. */
     if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return -1;
     if (!way->current) {
         (void)__atomic_load_n(&way->n_posted, __ATOMIC_ACQUIRE);
         way->current = way->chain;
     }
     sent = way->current;
+    n_bytes = sent->count * memo_type_bytes(sent->type);
     is_same = sent->count == receive->count && sent->type == receive->type &&
               memoi_labels_match(&sent->label, &receive->label);
-    n_bytes = sent->count * memo_type_bytes(sent->type);
-    if (!is_same) {
-        char sent_for[64], received_for[64];
-        memoi_threads_fail(group->world,
-                           "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message "
-                           "%u on this way of '%s')",
-                           (int)receive->peer, (long long)sent->count, memo_type_name(sent->type),
-                           memoi_label_text(sent_for, &sent->label), (int)me->table.rank,
-                           (long long)receive->count, memo_type_name(receive->type),
-                           memoi_label_text(received_for, &receive->label), way->n_messages,
-                           group->name);
-    }
-    if (is_same && n_bytes && sent->address != receive->address)
+    if (!is_same)
+        memoi_threads_mismatch(me, sent, receive, way->n_messages);
+    else if (n_bytes && sent->address != receive->address)
         memcpy(receive->address, sent->address, (size_t)n_bytes);
     way->current = sent->next;
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
     if (!is_same) return -1;
     way->n_messages++;
+
+    /* Wait for the simulated link. */
     if (start_ns && receive->peer != me->table.rank) {
         int is_outer =
             memoi_threads_node(group, receive->peer) != memoi_threads_node(group, me->table.rank);
-        due_ns = memoi_threads_due_ns(
-            me, is_outer, start_ns > way->posted_ns ? start_ns : way->posted_ns, n_bytes, 1);
-        if (!memoi_threads_sleep_until(group->world, due_ns)) return -1;
+        int64_t met_ns = start_ns > way->posted_ns ? start_ns : way->posted_ns;
+        if (!memoi_threads_sleep_until(group->world,
+                                       memoi_threads_due_ns(me, is_outer, met_ns, n_bytes, 1)))
+            return -1;
     }
+
     if (!way->current) {
         __atomic_store_n(&way->n_taken, way->n_taken + 1, __ATOMIC_RELEASE);
         memoi_threads_ring(&group->seats[receive->peer]);
@@ -1762,8 +1816,8 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     return 1;
 }
 
-/* One look at a chain, moving *current on.  Returns 1 where something was done, 0 where not, -1
- * where the world has failed. */
+/* Does what can be done of a chain now, and moves *current on.  Returns 1 if it did something, 0 if
+ * not, -1 if the world has failed. */
 MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
     int has_moved = 0;
     if ((*current)->is_send) {
@@ -1783,6 +1837,7 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
     return has_moved;
 }
 
+/* Fails the world if the message's peer is lost or late. */
 MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_message* message,
                                        int is_late) {
     memoi_threads_group* group = me->group;
@@ -1792,21 +1847,22 @@ MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_messa
     uint32_t before = __atomic_load_n(moves, __ATOMIC_RELAXED);
     char reason[512];
     if (message->is_send ? before == way->n_posted : before != way->n_taken) return;
+
     if (memoi_threads_is_lost(me, MEMOI_LANE_STREAM, message->peer, reason)) {
-        if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return;
-        memoi_threads_fail(group->world, "rank %d of '%s' is lost to rank %d, which %s: %.400s",
+        if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return; /* it acted before */
+        memoi_threads_fail(group->world, "rank %d of '%s' is lost; rank %d %s: %.400s",
                            (int)message->peer, group->name, (int)me->table.rank,
                            message->is_send ? "sends to it" : "receives from it", reason);
     } else if (is_late) {
         memoi_threads_fail(
             group->world,
-            "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has begun %u "
-            "collectives there, the other %u",
+            "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has started %u "
+            "collectives, rank %d has started %u",
             (int)message->peer, group->name, message->is_send ? "receive" : "send",
             (long long)message->count, memo_type_name(message->type), (int)me->table.rank,
             message->is_send ? "sends" : "receives", memoi_threads_timeout_s(me),
             __atomic_load_n(&group->seats[message->peer].n_collectives, __ATOMIC_RELAXED),
-            __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
+            (int)me->table.rank, __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
     }
 }
 
@@ -1822,7 +1878,26 @@ MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, in
     memoi_threads_ring(&me->group->seats[message->peer]);
 }
 
-/* Whatever is ready is done, in any order, so that none can wait for one enqueued behind it. */
+/* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
+ * failed. *n_left: chains that are not done. */
+MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t start_ns,
+                                  int* n_left) {
+    uint32_t position;
+    int has_moved = 0;
+    *n_left = 0;
+    for (position = run->begin; position != run->end; position += 2) {
+        memoi_message* message = memoi_threads_message(run->me, position);
+        int result;
+        if (!message->is_first || !message->current) continue;
+        result = memoi_threads_advance(run->me, &message->current, start_ns);
+        if (result < 0) return -1;
+        has_moved |= result;
+        *n_left += message->current != NULL;
+    }
+    return has_moved;
+}
+
+/* Runs whatever is ready, in any order.  So no message waits for one that was enqueued after it. */
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
@@ -1834,24 +1909,17 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     if (memoi_threads_has_failed(world)) return memoi_threads_failure(world, error);
     for (position = run->begin; position != run->end; position += 2)
         memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
+
     memset(&patience, 0, sizeof patience);
     while (n_left) {
+        /* Read the bell before the attempt: a ring during it ends the rest at once. */
         uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_RELAXED) & ~1u;
-        int has_moved = 0, is_time_to_look;
-        n_left = 0;
-        for (position = run->begin; position != run->end; position += 2) {
-            memoi_message* message = memoi_threads_message(me, position);
-            int result;
-            if (!message->is_first || !message->current) continue;
-            result = memoi_threads_advance(me, &message->current, start_ns);
-            if (result < 0) return memoi_threads_give_up(me, error);
-            has_moved |= result;
-            n_left += message->current != NULL;
-        }
+        int has_moved = memoi_threads_try_group(run, start_ns, &n_left);
+        if (has_moved < 0) return memoi_threads_give_up(me, error);
         if (has_moved) memset(&patience, 0, sizeof patience);
-        if (has_moved || !n_left) continue;
-        is_time_to_look = memoi_threads_rest(&patience, &me->seat->bell, bell);
-        if (!is_time_to_look) continue;
+        if (has_moved || !n_left || !memoi_threads_rest(&patience, &me->seat->bell, bell)) continue;
+
+        /* It has waited long enough to check the peers. */
         for (position = run->begin; position != run->end; position += 2) {
             memoi_message* message = memoi_threads_message(me, position);
             if (message->is_first && message->current)
@@ -1871,7 +1939,7 @@ typedef struct memoi_threads_collective_args {
     memoi_threads_op op;
 } memoi_threads_collective_args;
 
-/* "all_reduce(1024 f32 sum) for blocks forward 3" into text of 160 bytes, which it returns. */
+/* Writes "all_reduce(1024 f32 sum) for blocks forward 3" into text (160 bytes), and returns it. */
 MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
     const char* name = memoi_collective_name(call->kind);
@@ -1897,7 +1965,7 @@ MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op*
            a->call.root == b->call.root && memoi_labels_match(&a->label, &b->label);
 }
 
-/* All are compared with rank 0, so that all find the same. */
+/* Compares all ranks with rank 0, so that all ranks find the same difference. */
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     memoi_threads_group* group = me->group;
     const memoi_threads_op* first = &group->seats[0].op[turn];
@@ -1915,52 +1983,55 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     return 1;
 }
 
-/* Elements [begin, end) are the part that rank reduces. */
-MEMOI int64_t memoi_threads_part_begin(int64_t count, int32_t n_ranks, int32_t rank) {
-    int64_t rest = count % n_ranks;
-    return count / n_ranks * rank + (rank < rest ? rank : rest);
-}
-
 MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
     if (n_bytes && to != from) memcpy(to, from, (size_t)n_bytes);
 }
 
-/* An all_reduce of little is done from copies in the seats: nobody waits for the others to have
- * read. */
+/* A small all_reduce works on copies in the seats, so no rank waits until the others have read. */
 MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
     return call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
            call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
 }
 
-/* What a rank does once all have come, and after the first part of a large all_reduce once all have
- * done that. */
+/* A large all_reduce: each rank first reduces its share, then copies the shares of the others. */
+MEMOI void memoi_threads_reduce_shares(memoi_threads_rank* me, const memo_collective_call* call,
+                                       int turn, int stage) {
+    const memoi_threads_seat* seats = me->group->seats;
+    int64_t bytes = memo_type_bytes(call->type);
+    int32_t n = me->group->n_ranks, r;
+    memo_share share = memo_share_of(call->count, n, me->table.rank);
+    if (stage == 0) {
+        memoi_reduce((char*)call->to + share.begin * bytes, me->sources, n, share.begin,
+                     share.begin + share.count, call->type, call->reduction);
+        return;
+    }
+    for (r = 0; r < n; r++) {
+        share = memo_share_of(call->count, n, r);
+        memoi_threads_copy((char*)call->to + share.begin * bytes,
+                           (const char*)seats[r].op[turn].call.to + share.begin * bytes,
+                           share.count * bytes);
+    }
+}
+
+/* Stage 0 runs when all ranks have arrived.  Stage 1, of a large all_reduce, runs when all have
+ * done stage 0. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
     memoi_threads_seat* seats = me->group->seats;
-    int64_t element_bytes = memo_type_bytes(call->type), part_bytes = call->count * element_bytes;
+    int64_t part_bytes = call->count * memo_type_bytes(call->type);
     int32_t n = me->group->n_ranks, rank = me->table.rank, r;
     int is_few = memoi_threads_is_few(call);
     if (!part_bytes) return;
     for (r = 0; r < n; r++)
         me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].call.from;
+
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
-        if (is_few) {
+        if (is_few)
             memoi_reduce((char*)call->to, me->sources, n, 0, call->count, call->type,
                          call->reduction);
-        } else if (stage == 0) {
-            int64_t begin = memoi_threads_part_begin(call->count, n, rank);
-            memoi_reduce((char*)call->to + begin * element_bytes, me->sources, n, begin,
-                         memoi_threads_part_begin(call->count, n, rank + 1), call->type,
-                         call->reduction);
-        } else {
-            for (r = 0; r < n; r++) {
-                int64_t begin = memoi_threads_part_begin(call->count, n, r) * element_bytes;
-                int64_t end = memoi_threads_part_begin(call->count, n, r + 1) * element_bytes;
-                memoi_threads_copy((char*)call->to + begin,
-                                   (const char*)seats[r].op[turn].call.to + begin, end - begin);
-            }
-        }
+        else
+            memoi_threads_reduce_shares(me, call, turn, stage);
         break;
     case MEMO_COLLECTIVE_ALL_GATHER:
         for (r = 0; r < n; r++)
@@ -1977,7 +2048,7 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
     }
 }
 
-/* Sleeps as long as the links would take. */
+/* Sleeps as long as the simulated links take. */
 MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_collective_call* call,
                                         int64_t start_ns) {
     int32_t n = me->group->n_ranks, rank = me->table.rank;
@@ -1988,7 +2059,7 @@ MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_colle
         memoi_threads_due_ns(me, me->group->n_nodes > 1, start_ns, n_bytes, n_steps));
 }
 
-/* Returns 0 where the world has failed. */
+/* Returns 0 if the world has failed. */
 MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
     const memo_collective_call* call = &op->call;
     int has_links = memoi_threads_has_links(me->group->world);
@@ -1998,12 +2069,15 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     char what[64];
     snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(call->kind),
              me->seat->n_collectives);
+
+    /* Show the call, and compare when all ranks have arrived. */
     me->seat->op[turn] = *op;
     if (is_few)
         memoi_threads_copy(me->seat->few[turn], call->from,
                            call->count * memo_type_bytes(call->type));
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
         return 0;
+
     if (has_links) start_ns = memoi_host_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
@@ -2012,7 +2086,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
         if (has_links && stage == n_stages - 1 &&
             !memoi_threads_sleep_for_links(me, call, start_ns))
             return 0;
-        /* Nobody goes on while others read its buffers. */
+        /* No rank goes on while others read its buffers. */
         if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER &&
             !memoi_threads_meet(me, MEMOI_LANE_STREAM, what))
             return 0;
@@ -2029,7 +2103,7 @@ MEMOI memo_status memoi_threads_run_collective(void* args, memo_error* error) {
     return memoi_threads_collect(me, &run->op) ? MEMO_STATUS_OK : memoi_threads_give_up(me, error);
 }
 
-/* --- what the caller's thread does --- */
+/* --- in the caller's thread --- */
 
 MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     memoi_threads_world* world = ((memoi_threads_rank*)comm->context)->group->world;
@@ -2041,7 +2115,7 @@ MEMOI void memoi_threads_abort(memo_comm* comm) {
     memoi_threads_fail(me->group->world, "rank %d of '%s' aborted it", (int)comm->rank, comm->name);
 }
 
-/* A rank that cannot enqueue is told of at once: its peers wait for it. */
+/* If a rank cannot enqueue, it fails the world at once: its peers wait for it. */
 MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream stream,
                                        memo_host_function function, const void* args,
                                        int64_t args_bytes, memo_error* error) {
@@ -2061,7 +2135,7 @@ MEMOI void memoi_threads_close_group(memoi_threads_rank* me) {
     me->group_stream = NULL;
 }
 
-/* The messages of the open group are forgotten. */
+/* Cancels the open group. */
 MEMOI memo_status memoi_threads_drop_group(memoi_threads_rank* me, memo_status status) {
     memoi_threads_close_group(me);
     me->group_end = me->group_begin;
@@ -2095,6 +2169,8 @@ MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, m
     args.end = me->group_end;
     status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
     if (status) return memoi_threads_drop_group(me, status);
+
+    /* The stream has the messages now; count them and start a new group. */
     for (position = args.begin; position != args.end; position += 2) {
         const memoi_message* message = memoi_threads_message(me, position);
         if (message->is_send && message->peer != comm->rank)
@@ -2105,14 +2181,14 @@ MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, m
     return MEMO_STATUS_OK;
 }
 
-/* Waits until there is room for one more message. */
+/* Waits until a message of the ring buffer is free. */
 MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (me->group_end - me->seen_head < 2 * MEMOI_THREADS_MESSAGES) return MEMO_STATUS_OK;
     if (me->group_end - me->group_begin == 2 * MEMOI_THREADS_MESSAGES)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a group of more than %d sends and receives on '%s'",
-                              MEMOI_THREADS_MESSAGES, me->table.name);
+                              "group on '%s': more than %d sends and receives; use several groups",
+                              me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memoi_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
         status =
@@ -2140,6 +2216,7 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
     if (!status) status = memoi_threads_make_room(me, error);
     if (status) return memoi_threads_drop_group(me, status);
 
+    /* Append to the way's chain in this group. */
     message = memoi_threads_message(me, me->group_end);
     last = is_send ? &me->last_send[peer] : &me->last_receive[peer];
     memset(message, 0, sizeof *message);
@@ -2162,8 +2239,7 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
 MEMOI memo_status memoi_threads_send(memo_comm* comm, memo_stream stream, const void* from,
                                      int64_t count, memo_type type, int32_t to_rank,
                                      memo_error* error) {
-    /* Only read; messages have one kind of address. */
-    void* address = (void*)(uintptr_t)from;
+    void* address = (void*)(uintptr_t)from; /* only read */
     return memoi_threads_message_add(comm, stream, 1, address, count, type, to_rank, error);
 }
 
@@ -2232,12 +2308,29 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                       memo_comm** part, memo_error* error);
 
-/* NULL: no memory. */
+MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
+    memo_comm* table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = me->group->name;
+    table->context = me;
+    table->rank = rank;
+    table->size = me->group->n_ranks;
+    table->split = memoi_threads_split;
+    table->destroy = memoi_threads_destroy;
+    table->group_begin = memoi_threads_group_begin;
+    table->group_end = memoi_threads_group_end;
+    table->send = memoi_threads_send;
+    table->receive = memoi_threads_receive;
+    table->collective = memoi_threads_collective;
+    table->abort = memoi_threads_abort;
+    table->status = memoi_threads_status;
+}
+
+/* Returns NULL if there is no memory. */
 MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, int32_t rank) {
     memoi_threads_rank* me = (memoi_threads_rank*)memoi_calloc(1, sizeof *me);
-    memo_comm* table;
     if (!me) return NULL;
-    /* Not zeroed: messages never used never touch their pages. */
+    /* Not zeroed, so that unused messages never touch their pages. */
     me->messages = (memoi_message*)MEMO_MALLOC(MEMOI_THREADS_MESSAGES * sizeof(memoi_message));
     me->last_send = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
     me->last_receive = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
@@ -2249,30 +2342,34 @@ MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, 
     me->group = group;
     me->seat = &group->seats[rank];
     me->device = group->world->devices[me->seat->world_rank];
-    table = &me->table;
-    table->struct_bytes = (int64_t)sizeof *table;
-    table->name = group->name;
-    table->context = me;
-    table->rank = rank;
-    table->size = group->n_ranks;
-    table->split = memoi_threads_split;
-    table->destroy = memoi_threads_destroy;
-    table->group_begin = memoi_threads_group_begin;
-    table->group_end = memoi_threads_group_end;
-    table->send = memoi_threads_send;
-    table->receive = memoi_threads_receive;
-    table->collective = memoi_threads_collective;
-    table->abort = memoi_threads_abort;
-    table->status = memoi_threads_status;
+    memoi_threads_fill_table(me, rank);
     return me;
 }
 
-/* A group of these ranks of the world and the tables of all; NULL: no memory. */
+/* Sets comms[n_ranks]; returns 0, with all of them NULL, if there is no memory. */
+MEMOI int memoi_threads_create_ranks(memoi_threads_group* group, memo_comm** comms) {
+    int32_t r, k;
+    for (r = 0; r < group->n_ranks; r++) comms[r] = NULL;
+    for (r = 0; r < group->n_ranks; r++) {
+        memoi_threads_rank* rank = memoi_threads_rank_create(group, r);
+        if (!rank) break;
+        comms[r] = &rank->table;
+    }
+    if (r == group->n_ranks) return 1;
+    for (k = 0; k < r; k++) {
+        memoi_threads_rank_free((memoi_threads_rank*)comms[k]->context);
+        comms[k] = NULL;
+    }
+    return 0;
+}
+
+/* A group of these ranks of the world, and their tables.  Returns NULL if there is no memory. */
 MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
                                                       const int32_t* world_ranks, int32_t n_ranks,
                                                       memo_comm** comms) {
     memoi_threads_group* group = (memoi_threads_group*)memoi_calloc(1, sizeof *group);
-    int32_t r, node = 0, n_made = 0;
+    int32_t r;
+    int is_made;
     if (!group) return NULL;
     group->world = world;
     group->n_ranks = group->n_seats_taken = n_ranks;
@@ -2280,21 +2377,13 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     snprintf(group->name, sizeof group->name, "%.63s", name);
     group->seats = (memoi_threads_seat*)memoi_calloc(n_ranks, sizeof(memoi_threads_seat));
     group->ways = (memoi_way*)memoi_calloc((int64_t)n_ranks * n_ranks, sizeof(memoi_way));
-    for (r = 0; group->seats && r < n_ranks; r++) {
+    is_made = group->seats && group->ways;
+    for (r = 0; is_made && r < n_ranks; r++) {
         group->seats[r].world_rank = world_ranks[r];
-        if (r == 0) node = memoi_threads_node(group, 0);
-        if (memoi_threads_node(group, r) != node) group->n_nodes = 2;
+        if (memoi_threads_node(group, r) != memoi_threads_node(group, 0)) group->n_nodes = 2;
     }
-    for (r = 0; group->seats && group->ways && r < n_ranks; r++) {
-        memoi_threads_rank* rank = memoi_threads_rank_create(group, r);
-        if (!rank) break;
-        comms[r] = &rank->table;
-        n_made++;
-    }
-    if (n_made < n_ranks) {
-        for (r = 0; r < n_made; r++)
-            memoi_threads_rank_free((memoi_threads_rank*)comms[r]->context);
-        for (r = 0; r < n_ranks; r++) comms[r] = NULL;
+
+    if (!is_made || !memoi_threads_create_ranks(group, comms)) {
         MEMO_FREE(group->seats);
         MEMO_FREE(group->ways);
         MEMO_FREE(group);
@@ -2304,24 +2393,22 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     return group;
 }
 
-/* Does seat a come before seat b in their new group? */
+/* The order of a new group. */
 MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, int32_t b) {
     return seats[a].key != seats[b].key ? seats[a].key < seats[b].key : a < b;
 }
 
-/* By the first of the new group, for all of it.  Where there is no memory the seats keep no
- * part. */
+/* The first rank of a new group creates it for all.  Without memory the seats keep no part. */
 MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
     memoi_threads_group* group = me->group;
     memoi_threads_seat* seats = group->seats;
-    int32_t *members = (int32_t*)memoi_calloc(2 * (int64_t)group->n_ranks, sizeof(int32_t)),
-            *world_ranks;
+    int32_t* members = (int32_t*)memoi_calloc(group->n_ranks, sizeof(int32_t));
+    int32_t* world_ranks = (int32_t*)memoi_calloc(group->n_ranks, sizeof(int32_t));
     memo_comm** comms = (memo_comm**)memoi_calloc(group->n_ranks, sizeof(memo_comm*));
     int32_t r, k, n = 0;
     char full_name[64];
     snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
-    if (members && comms) {
-        world_ranks = members + group->n_ranks;
+    if (members && world_ranks && comms) {
         for (r = 0; r < group->n_ranks; r++) {
             if (seats[r].color != me->seat->color) continue;
             for (k = n++; k > 0 && memoi_threads_is_before(seats, r, members[k - 1]); k--)
@@ -2333,6 +2420,7 @@ MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
             for (k = 0; k < n; k++) seats[members[k]].part = comms[k];
     }
     MEMO_FREE(members);
+    MEMO_FREE(world_ranks);
     MEMO_FREE(comms);
 }
 
@@ -2344,11 +2432,15 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     int32_t r, first = comm->rank;
     *part = NULL;
     if (status) return status;
+
+    /* Show color and key. */
     me->seat->color = color;
     me->seat->key = key;
     me->seat->part = NULL;
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split"))
         return memoi_threads_give_up(me, error);
+
+    /* The first rank of each color creates its group. */
     for (r = 0; r < group->n_ranks; r++)
         if (group->seats[r].color == color && memoi_threads_is_before(group->seats, r, first))
             first = r;
@@ -2358,9 +2450,10 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     }
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split")) {
         status = memoi_threads_give_up(me, error);
-        memoi_threads_destroy(me->seat->part); /* whoever made it has finished by now */
+        memoi_threads_destroy(me->seat->part); /* the rank that made it is idle now */
         return status;
     }
+
     if (color >= 0 && !me->seat->part)
         return memoi_threads_has_failed(group->world) ? memoi_threads_give_up(me, error)
                                                       : memoi_no_memory(error, "a communicator");
@@ -2375,31 +2468,46 @@ memo_comm_threads_desc memo_comm_threads_desc_default(void) {
 }
 
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
-    int32_t r;
-    if (desc->n_ranks < 1 || desc->n_ranks > 32768 || !desc->devices)
+    const double rates[2] = {desc->bytes_per_s, desc->outer_bytes_per_s};
+    const double latencies_s[2] = {desc->latency_s, desc->outer_latency_s};
+    int32_t r, k;
+    if (desc->n_ranks < 1 || desc->n_ranks > 32768)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_ranks is %d, devices is %p; there must be 1 to 32768 ranks with a "
-                              "device each",
-                              (int)desc->n_ranks, (const void*)desc->devices);
+                              "comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
+                              (int)desc->n_ranks);
+    if (!desc->devices)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
         if (!memoi_host_of(desc->devices[r], &reason))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "rank %d: %.400s", (int)r,
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
     }
     if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "timeout_s is %g; it must lie in [0, 1e9]", desc->timeout_s);
-    if (!memoi_host_is_rate(desc->bytes_per_s) || !memoi_host_is_rate(desc->outer_bytes_per_s) ||
-        !(desc->latency_s >= 0 && desc->latency_s <= 1e3) ||
-        !(desc->outer_latency_s >= 0 && desc->outer_latency_s <= 1e3) || desc->ranks_per_node < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "links: rates must be 0 (no limit) or at least 1 byte/s, latencies in "
-            "[0, 1000] s, ranks_per_node not negative; they are %g, %g, %g, %g "
-            "and %d",
-            desc->bytes_per_s, desc->outer_bytes_per_s, desc->latency_s, desc->outer_latency_s,
-            (int)desc->ranks_per_node);
+                              "comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
+                              desc->timeout_s);
+
+    /* Simulated links. */
+    for (k = 0; k < 2; k++) {
+        if (!memoi_host_is_rate(rates[k]))
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
+                "or at least 1 is valid",
+                k ? "outer_" : "", rates[k]);
+        if (!(latencies_s[k] >= 0 && latencies_s[k] <= 1e3))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
+                                  "valid",
+                                  k ? "outer_" : "", latencies_s[k]);
+    }
+    if (desc->ranks_per_node < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
+                              (int)desc->ranks_per_node);
     return MEMO_STATUS_OK;
 }
 
@@ -2414,6 +2522,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
     world = (memoi_threads_world*)memoi_calloc(1, sizeof *world);
     if (!world) return memoi_no_memory(error, "a world");
+
     world->desc = *desc;
     world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
     world->devices = (memo_device**)memoi_calloc(desc->n_ranks, sizeof(memo_device*));
@@ -2960,8 +3069,7 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
 MEMOI memo_status memoi_nccl_send(memo_comm* comm, memo_stream stream, const void* from,
                                   int64_t count, memo_type type, int32_t to_rank,
                                   memo_error* error) {
-    /* Only read; messages have one kind of address. */
-    void* address = (void*)(uintptr_t)from;
+    void* address = (void*)(uintptr_t)from; /* only read */
     return memoi_nccl_message_add(comm, stream, 1, address, count, type, to_rank, error);
 }
 

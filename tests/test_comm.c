@@ -490,7 +490,7 @@ static void a_rank_that_never_comes_is_named(void) {
         if (r != 2)
             CHECK(may_be_late(memo_all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r], 1,
                                               MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
-    expect_failure(&g, start, BOUND_S, "rank 2 of 'threads world' did not come to all_reduce",
+    expect_failure(&g, start, BOUND_S, "rank 2 of 'threads world' did not arrive at all_reduce",
                    "0.3 s");
     CHECK(now_s() - start >= 0.3);
     rig_end(&g);
@@ -568,7 +568,7 @@ static void a_rank_that_goes_is_noticed(void) {
     g.comms[1] = NULL;
     memo_host_device_destroy(g.devices[1]);
     g.n_ranks = 1;
-    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost to barrier",
+    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost in barrier",
                    "has destroyed its communicator");
     (void)memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL);
     memo_comm_destroy(g.comms[2]);
@@ -593,7 +593,7 @@ static void a_peer_that_goes_is_noticed(void) {
         memo_comm_destroy(g.comms[1]);
         g.comms[1] = NULL;
         g.n_ranks = 1;
-        expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost to rank 0, which",
+        expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost; rank 0",
                        is_send ? "sends to it" : "receives from it");
         memo_host_device_destroy(g.devices[1]);
         rig_end(&g);
@@ -711,7 +711,7 @@ static void split_with_missing(rank_case* c) {
     memo_error error;
     if (c->comm->rank == 1) return;
     EXPECT(c, memo_comm_split(c->comm, 0, 0, "x", &part, &error) == MEMO_STATUS_COMM, "split");
-    EXPECT(c, !part && strstr(error.message, "rank 1 of 'threads world' did not come to split"),
+    EXPECT(c, !part && strstr(error.message, "rank 1 of 'threads world' did not arrive at split"),
            "%s", error.message);
 }
 
