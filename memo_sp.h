@@ -2543,15 +2543,15 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-#ifdef MEMO_SP_NCCL
-/* ---- 1 comm over NCCL ---------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime, files and sockets for the first meeting.  Knows nothing of the
- * threads back end.
+
+/* ---- >>nccl back end ----------------------------------------------------------------------------
+ * Knows: NCCL, the CUDA runtime; files and sockets for the first meeting.  Knows nothing of the
+ * threads back end, attention or layouts.
  *
- * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns, and
- * is then polled, so that a peer that does not come ends in a time-out.  NCCL promises nothing
- * about a communicator that is aborted in one thread and used in another; a mutex keeps the two
- * apart, held for single calls only. */
+ * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns.  It
+ * is polled, so that a missing peer ends in a time-out.  NCCL does not allow one thread to abort a
+ * communicator while another uses it.  A mutex, held for single calls only, separates the two. */
+#ifdef MEMO_SP_NCCL
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -2570,8 +2570,8 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
 #endif
 
-#define MEMOI_NCCL_MESSAGES 2048 /* NCCL takes no larger group */
-#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on: torchrun keeps that one for itself */
+#define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
+#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on; torchrun itself may use the first */
 
 typedef struct memoi_nccl_message {
     void* address;
@@ -2588,7 +2588,7 @@ typedef struct memoi_nccl {
     double timeout_s;
     pthread_mutex_t mutex; /* of comm and failure */
     memo_error failure;    /* status OK: none */
-    void* barrier_word;    /* on the device */
+    void* barrier_word;    /* device memory */
 
     /* The open group. */
     int32_t group_depth;
@@ -2603,7 +2603,7 @@ MEMOI double memoi_nccl_now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Longer the longer one has waited, from 10 us to 10 ms. */
+/* Sleeps a tenth of the time waited so far, but 10 us to 10 ms. */
 MEMOI void memoi_nccl_nap(double waited_s) {
     double nap_s = waited_s * 0.1;
     struct timespec time;
@@ -2614,7 +2614,7 @@ MEMOI void memoi_nccl_nap(double waited_s) {
     nanosleep(&time, NULL);
 }
 
-/* --- the first meeting: the same bytes for all ranks --- */
+/* --- the first meeting: all ranks get rank 0's unique id --- */
 
 typedef struct memoi_nccl_hello {
     char magic[8];
@@ -2628,7 +2628,7 @@ typedef struct memoi_nccl_answer {
 
 static const char memoi_nccl_magic[9] = "memoNCCL";
 
-/* All of n_bytes, or 0. */
+/* Returns 0 if not all of n_bytes are transferred. */
 MEMOI int memoi_nccl_send_all(int socket_fd, const void* bytes, size_t n_bytes) {
     const char* next = (const char*)bytes;
     while (n_bytes) {
@@ -2652,7 +2652,7 @@ MEMOI int memoi_nccl_receive_all(int socket_fd, void* bytes, size_t n_bytes) {
     return 1;
 }
 
-/* Nobody may hold the meeting up by saying nothing. */
+/* A silent connection must not block the meeting. */
 MEMOI void memoi_nccl_limit(int socket_fd) {
     struct timeval limit;
     limit.tv_sec = 2;
@@ -2661,98 +2661,118 @@ MEMOI void memoi_nccl_limit(int socket_fd) {
     (void)setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-/* A listening socket on the first free port; -1: none. */
+/* Returns 0 on success.  An IPv6 socket accepts IPv4 connections too. */
+MEMOI int memoi_nccl_bind(int fd, int is_v4, int port) {
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    int no = 0;
+    if (is_v4) {
+        memset(&v4, 0, sizeof v4);
+        v4.sin_family = AF_INET;
+        v4.sin_addr.s_addr = htonl(INADDR_ANY);
+        v4.sin_port = htons((uint16_t)port);
+        return bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
+    }
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    memset(&v6, 0, sizeof v6);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = in6addr_any;
+    v6.sin6_port = htons((uint16_t)port);
+    return bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
+}
+
+/* A listening socket on the first free port; -1: none is free. */
 MEMOI int memoi_nccl_listen(int port) {
-    int k, family;
+    int k, is_v4, yes = 1;
     for (k = 0; k < MEMOI_NCCL_PORTS; k++)
-        for (family = 0; family < 2; family++) {
-            struct sockaddr_in6 v6;
-            struct sockaddr_in v4;
-            int yes = 1, no = 0, bound;
-            int fd = socket(family ? AF_INET : AF_INET6, SOCK_STREAM, 0);
+        for (is_v4 = 0; is_v4 < 2; is_v4++) {
+            int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
             if (fd < 0) continue;
             (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-            if (family) {
-                memset(&v4, 0, sizeof v4);
-                v4.sin_family = AF_INET;
-                v4.sin_addr.s_addr = htonl(INADDR_ANY);
-                v4.sin_port = htons((uint16_t)(port + k));
-                bound = bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
-            } else { /* for IPv4 too */
-                (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-                memset(&v6, 0, sizeof v6);
-                v6.sin6_family = AF_INET6;
-                v6.sin6_addr = in6addr_any;
-                v6.sin6_port = htons((uint16_t)(port + k));
-                bound = bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
-            }
-            if (bound == 0 && listen(fd, 1024) == 0) return fd;
+            if (!memoi_nccl_bind(fd, is_v4, port + k) && !listen(fd, 1024)) return fd;
             close(fd);
         }
     return -1;
 }
 
-/* Rank 0: answers until every other rank has said that it has the id. */
-MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
-                                   memo_error* error) {
-    double end_s = memoi_nccl_now_s() + timeout_s;
-    char* has_come = (char*)memoi_calloc(size, 1);
-    int32_t n_missing = size - 1, rank;
-    int listener = has_come ? memoi_nccl_listen(port) : -1;
-    memo_status status = MEMO_STATUS_OK;
-    if (!has_come) return memoi_no_memory(error, "the meeting of ranks");
-    if (listener < 0) {
-        MEMO_FREE(has_come);
-        return memo_error_set(error, MEMO_STATUS_IO,
-                              "no port of MASTER_PORT %d to %d can be listened on: %s", port,
-                              port + MEMOI_NCCL_PORTS - 1, strerror(errno));
+/* Answers one connection.  Returns the rank that has the id now, or 0: nobody.  Connections of
+ * other programs are ignored. */
+MEMOI int32_t memoi_nccl_serve_one(int fd, int32_t size, const ncclUniqueId* id,
+                                   memo_status* status, memo_error* error) {
+    memoi_nccl_hello hello;
+    memoi_nccl_answer answer;
+    char thanks = 0;
+    memoi_nccl_limit(fd);
+    memcpy(answer.magic, memoi_nccl_magic, 8);
+    answer.id = *id;
+    if (!memoi_nccl_receive_all(fd, &hello, sizeof hello) ||
+        memcmp(hello.magic, memoi_nccl_magic, 8) != 0)
+        return 0;
+    if (hello.size != size || hello.rank < 1 || hello.rank >= size) {
+        *status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                 "comm_nccl: rank %d of %d joined a world of %d ranks; start all "
+                                 "ranks with the same size",
+                                 (int)hello.rank, (int)hello.size, (int)size);
+        return 0;
     }
+    if (!memoi_nccl_send_all(fd, &answer, sizeof answer) ||
+        !memoi_nccl_receive_all(fd, &thanks, 1) || thanks != 1)
+        return 0;
+    return hello.rank;
+}
+
+MEMOI memo_status memoi_nccl_serve_all(int listener, int port, int32_t size, double timeout_s,
+                                       const ncclUniqueId* id, char* has_come, memo_error* error) {
+    double end_s = memoi_nccl_now_s() + timeout_s;
+    int32_t n_missing = size - 1, rank;
+    memo_status status = MEMO_STATUS_OK;
     while (n_missing && !status) {
         struct pollfd waiting;
         double left_s = end_s - memoi_nccl_now_s();
         int fd;
         if (left_s <= 0) {
             for (rank = 1; rank < size - 1 && has_come[rank];) rank++;
-            status = memo_error_set(error, MEMO_STATUS_COMM,
-                                    "%d of %d ranks, rank %d the first of them, did not come to "
-                                    "MASTER_PORT %d within %g s",
-                                    (int)n_missing, (int)size, (int)rank, port, timeout_s);
-            break;
+            return memo_error_set(
+                error, MEMO_STATUS_COMM,
+                "comm_nccl: %d of %d ranks, the first is rank %d, did not connect "
+                "to MASTER_PORT %d within %g s",
+                (int)n_missing, (int)size, (int)rank, port, timeout_s);
         }
         waiting.fd = listener;
         waiting.events = POLLIN;
         waiting.revents = 0;
         if (poll(&waiting, 1, left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500) <= 0) continue;
+
         fd = accept(listener, NULL, NULL);
-        if (fd >= 0) {
-            memoi_nccl_hello hello;
-            memoi_nccl_answer answer;
-            char thanks = 0;
-            memoi_nccl_limit(fd);
-            memcpy(answer.magic, memoi_nccl_magic, 8);
-            answer.id = *id;
-            if (memoi_nccl_receive_all(fd, &hello, sizeof hello) &&
-                memcmp(hello.magic, memoi_nccl_magic, 8) == 0) {
-                if (hello.size != size || hello.rank < 1 || hello.rank >= size)
-                    status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                            "a rank %d of %d came to the meeting of %d ranks",
-                                            (int)hello.rank, (int)hello.size, (int)size);
-                else if (memoi_nccl_send_all(fd, &answer, sizeof answer) &&
-                         memoi_nccl_receive_all(fd, &thanks, 1) && thanks == 1 &&
-                         !has_come[hello.rank]) {
-                    has_come[hello.rank] = 1;
-                    n_missing--;
-                }
-            }
-            close(fd);
-        }
+        if (fd < 0) continue;
+        rank = memoi_nccl_serve_one(fd, size, id, &status, error);
+        close(fd);
+        n_missing -= rank && !has_come[rank];
+        has_come[rank] = 1; /* of rank 0: never read */
     }
-    close(listener);
+    return status;
+}
+
+/* Rank 0: returns when every other rank has confirmed that it has the id. */
+MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
+                                   memo_error* error) {
+    char* has_come = (char*)memoi_calloc(size, 1);
+    int listener = has_come ? memoi_nccl_listen(port) : -1;
+    memo_status status;
+    if (!has_come) return memoi_no_memory(error, "the meeting of ranks");
+    if (listener < 0) {
+        status = memo_error_set(error, MEMO_STATUS_IO,
+                                "MASTER_PORT: cannot listen on ports %d to %d: %s; choose another",
+                                port, port + MEMOI_NCCL_PORTS - 1, strerror(errno));
+    } else {
+        status = memoi_nccl_serve_all(listener, port, size, timeout_s, id, has_come, error);
+        close(listener);
+    }
     MEMO_FREE(has_come);
     return status;
 }
 
-/* One try of one port. */
+/* One attempt at one address. */
 MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t size,
                          ncclUniqueId* id) {
     memoi_nccl_hello hello;
@@ -2775,54 +2795,61 @@ MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t s
     return is_answered;
 }
 
+/* Returns 1 if rank 0 answered on this port.  *problem: of getaddrinfo. */
+MEMOI int memoi_nccl_ask_port(const char* host, int port, int32_t rank, int32_t size,
+                              ncclUniqueId* id, int* problem) {
+    struct addrinfo hints, *addresses = NULL, *address;
+    char service[16];
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    snprintf(service, sizeof service, "%d", port);
+    *problem = getaddrinfo(host, service, &hints, &addresses);
+    if (*problem) return 0;
+    for (address = addresses; address; address = address->ai_next)
+        if (memoi_nccl_ask(address, rank, size, id)) break;
+    freeaddrinfo(addresses);
+    return address != NULL;
+}
+
 MEMOI memo_status memoi_nccl_fetch(const char* host, int port, int32_t rank, int32_t size,
                                    double timeout_s, ncclUniqueId* id, memo_error* error) {
     double start_s = memoi_nccl_now_s();
     int k = 0, problem = 0;
     do {
-        struct addrinfo hints, *addresses = NULL, *address;
-        char service[16];
-        memset(&hints, 0, sizeof hints);
-        hints.ai_socktype = SOCK_STREAM;
-        snprintf(service, sizeof service, "%d", port + k);
-        problem = getaddrinfo(host, service, &hints, &addresses);
-        for (address = problem ? NULL : addresses; address; address = address->ai_next)
-            if (memoi_nccl_ask(address, rank, size, id)) {
-                freeaddrinfo(addresses);
-                return MEMO_STATUS_OK;
-            }
-        if (!problem) freeaddrinfo(addresses);
+        if (memoi_nccl_ask_port(host, port + k, rank, size, id, &problem)) return MEMO_STATUS_OK;
         k = (k + 1) % MEMOI_NCCL_PORTS;
         if (k == 0) memoi_nccl_nap(1);
     } while (memoi_nccl_now_s() - start_s < timeout_s);
     return memo_error_set(error, MEMO_STATUS_COMM,
-                          "rank 0 was not found at MASTER_ADDR %.200s, ports %d to %d, within %g "
+                          "MASTER_ADDR: rank 0 did not answer at %.200s, ports %d to %d, within %g "
                           "s%s%s",
                           host, port, port + MEMOI_NCCL_PORTS - 1, timeout_s, problem ? ": " : "",
                           problem ? gai_strerror(problem) : "");
 }
 
-/* By a file: rank 0 writes it at once, the others wait until it is there. */
-MEMOI memo_status memoi_nccl_share_by_file(const char* path, int32_t rank, double timeout_s,
-                                           ncclUniqueId* id, memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+/* Rank 0 writes a new file and renames it, so that no rank reads half of it. */
+MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, memo_error* error) {
     size_t n_bytes = strlen(path) + 8;
-    if (rank == 0) {
-        char* temporary = (char*)MEMO_MALLOC(n_bytes);
-        FILE* file;
-        int is_written;
-        if (!temporary) return memoi_no_memory(error, "a file name");
-        snprintf(temporary, n_bytes, "%s.new", path);
-        file = fopen(temporary, "wb");
-        is_written = file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 &&
-                     fwrite(id, sizeof *id, 1, file) == 1;
-        if (file) is_written &= fclose(file) == 0;
-        if (is_written) is_written = rename(temporary, path) == 0;
-        MEMO_FREE(temporary);
-        if (is_written) return MEMO_STATUS_OK;
-        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", path,
-                              strerror(errno));
-    }
+    char* temporary = (char*)MEMO_MALLOC(n_bytes);
+    FILE* file;
+    int is_written;
+    if (!temporary) return memoi_no_memory(error, "a file name");
+    snprintf(temporary, n_bytes, "%s.new", path);
+    file = fopen(temporary, "wb");
+    is_written =
+        file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 && fwrite(id, sizeof *id, 1, file) == 1;
+    if (file) is_written &= fclose(file) == 0;
+    if (is_written) is_written = rename(temporary, path) == 0;
+    MEMO_FREE(temporary);
+    if (is_written) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "comm_nccl_desc.id_path: cannot write %.300s: %s",
+                          path, strerror(errno));
+}
+
+/* The other ranks wait until the file exists. */
+MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUniqueId* id,
+                                     memo_error* error) {
+    double start_s = memoi_nccl_now_s();
     for (;;) {
         double waited_s = memoi_nccl_now_s() - start_s;
         FILE* file = fopen(path, "rb");
@@ -2831,13 +2858,18 @@ MEMOI memo_status memoi_nccl_share_by_file(const char* path, int32_t rank, doubl
             int is_read = fread(magic, 8, 1, file) == 1 && fread(id, sizeof *id, 1, file) == 1;
             fclose(file);
             if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
-            return memo_error_set(error, MEMO_STATUS_FORMAT, "%.300s: is not an id of rank 0",
-                                  path);
+            return memo_error_set(
+                error, MEMO_STATUS_FORMAT,
+                "comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
+                "name for each run",
+                path);
         }
         if (waited_s > timeout_s)
-            return memo_error_set(error, MEMO_STATUS_COMM,
-                                  "rank 0 did not write %.300s within %g s: %s", path, timeout_s,
-                                  strerror(errno));
+            return memo_error_set(
+                error, MEMO_STATUS_COMM,
+                "comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
+                "%s",
+                path, timeout_s, strerror(errno));
         memoi_nccl_nap(waited_s);
     }
 }
@@ -2847,14 +2879,12 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
     const char* text = getenv(name);
     if (!text)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s is not set in the environment; start with torchrun, or set RANK, "
+                              "%s: not set in the environment; start with torchrun, set RANK, "
                               "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
                               name);
     if (memoi_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s is '%.100s' in the environment, "
-                          "which is no number",
-                          name, text);
+                          "%s: not a number in the environment ('%.100s')", name, text);
 }
 
 MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double timeout_s,
@@ -2864,11 +2894,13 @@ MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double
     memo_status status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (status) return status;
     if (port < 1 || port > 65535 - MEMOI_NCCL_PORTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "MASTER_PORT %lld is no port",
-                              (long long)port);
-    if (!host && rank)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_ADDR is not set in the environment");
+                              "MASTER_PORT: out of range (%lld); 1 to %d are valid",
+                              (long long)port, 65535 - MEMOI_NCCL_PORTS);
+    if (!host && rank)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "MASTER_ADDR: not set in the environment; set it to rank 0's address");
     return rank ? memoi_nccl_fetch(host, (int)port, rank, size, timeout_s, id, error)
                 : memoi_nccl_serve((int)port, size, timeout_s, id, error);
 }
@@ -2888,7 +2920,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the communicator, so that what waits on the device ends. */
+/* The mutex is held.  Aborts the communicator, so that operations on the device end. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     if (!me->failure.status)
@@ -2901,7 +2933,7 @@ MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* 
     return memo_error_set(error, me->failure.status, "%s", me->failure.message);
 }
 
-/* Where a call stands; the mutex is held.  OK with *is_done = 0: still in progress. */
+/* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
 MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
                                   int* is_done, memo_error* error) {
     ncclResult_t state = ncclSuccess;
@@ -2922,7 +2954,7 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
     }
 }
 
-/* Until a call that returned result is no longer in progress.  The mutex is not held. */
+/* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
     double start_s = memoi_nccl_now_s();
@@ -2933,7 +2965,7 @@ MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult
         pthread_mutex_lock(&me->mutex);
         status = memoi_nccl_look(me, what, result, &is_done, error);
         if (!status && !is_done && waited_s > me->timeout_s)
-            status = memoi_nccl_fail(me, what, "its peers did not come before the time-out", error);
+            status = memoi_nccl_fail(me, what, "its peers did not join within the time-out", error);
         pthread_mutex_unlock(&me->mutex);
         if (status || is_done) return status;
         memoi_nccl_nap(waited_s);
@@ -2966,17 +2998,18 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
         cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
         double waited_s = memoi_nccl_now_s() - start_s;
         memo_status status = memoi_nccl_status(comm, error);
-        /* "Not ready" too stays for the next check of a kernel, which would fail. */
+        /* "Not ready" would stay and fail the next check of a kernel launch. */
         if (result != cudaSuccess) (void)cudaGetLastError();
         if (status) return status;
         if (result == cudaSuccess) return MEMO_STATUS_OK;
         if (result != cudaErrorNotReady)
-            return memo_error_set(error, MEMO_STATUS_DEVICE, "stream: %s",
+            return memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamQuery: %s",
                                   cudaGetErrorString(result));
+
         if (waited_s > limit_s) {
             pthread_mutex_lock(&me->mutex);
             status = memoi_nccl_fail(me, "synchronize",
-                                     "the stream did not end within the time-out", error);
+                                     "the stream did not finish within the time-out", error);
             pthread_mutex_unlock(&me->mutex);
             return status;
         }
@@ -3051,8 +3084,9 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
                                                   is_single, has_other_stream, error);
     if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a group of more than %d sends and receives on '%s'",
-                                MEMOI_NCCL_MESSAGES, comm->name);
+                                "group on '%s': more than %d sends and receives; use several "
+                                "groups",
+                                comm->name, MEMOI_NCCL_MESSAGES);
     if (status) return memoi_nccl_drop_group(me, status);
     message = &me->messages[me->n_messages++];
     message->address = address;
@@ -3135,24 +3169,8 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error);
 
-/* All but NCCL's communicator, which follows. */
-MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
-                                  memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)memoi_calloc(1, sizeof *me);
-    memo_comm* table;
-    *result = NULL;
-    if (!me) return memoi_no_memory(error, "a communicator");
-    if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
-        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
-        (void)cudaFree(me->barrier_word);
-        MEMO_FREE(me);
-        return memo_error_set(error, MEMO_STATUS_DEVICE, "a communicator's 512 bytes: %s",
-                              cudaGetErrorString(cudaGetLastError()));
-    }
-    pthread_mutex_init(&me->mutex, NULL);
-    me->timeout_s = timeout_s;
-    snprintf(me->name, sizeof me->name, "%.63s", name);
-    table = &me->table;
+MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
+    memo_comm* table = &me->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
     table->context = me;
@@ -3165,11 +3183,31 @@ MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl
     table->collective = memoi_nccl_collective;
     table->abort = memoi_nccl_abort;
     table->status = memoi_nccl_status;
+}
+
+/* Everything except NCCL's communicator. */
+MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
+                                  memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)memoi_calloc(1, sizeof *me);
+    *result = NULL;
+    if (!me) return memoi_no_memory(error, "a communicator");
+    if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
+        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
+        (void)cudaFree(me->barrier_word);
+        MEMO_FREE(me);
+        return memo_error_set(error, MEMO_STATUS_DEVICE,
+                              "comm_nccl: no 512 bytes on the device: %s",
+                              cudaGetErrorString(cudaGetLastError()));
+    }
+    pthread_mutex_init(&me->mutex, NULL);
+    me->timeout_s = timeout_s;
+    snprintf(me->name, sizeof me->name, "%.63s", name);
+    memoi_nccl_fill_table(me);
     *result = me;
     return MEMO_STATUS_OK;
 }
 
-/* Rank and size as NCCL numbers them. */
+/* Sets rank and size as NCCL has numbered them. */
 MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     int rank = 0, size = 0;
     ncclResult_t result = ncclCommUserRank(me->comm, &rank);
@@ -3182,8 +3220,8 @@ MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The parent is in progress until the child's handle is there; then the child, until it can be
- * used. */
+/* First the parent is in progress, until the child's handle exists; then the child, until it is
+ * ready. */
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error) {
     memoi_nccl *me = (memoi_nccl*)comm->context, *child;
@@ -3196,6 +3234,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     snprintf(full_name, sizeof full_name, "nccl %.50s", name ? name : "part");
     status = memoi_nccl_make(full_name, me->timeout_s, &child, error);
     if (status) return status;
+
     config.blocking = 0;
     pthread_mutex_lock(&me->mutex);
     if (me->comm)
@@ -3205,6 +3244,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     status = memoi_nccl_finish(me, "split", result, error);
     if (!status && child->comm) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
     if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
+
     if (status || !child->comm) {
         if (status && child->comm) memoi_nccl_abort(&child->table);
         memoi_nccl_destroy(&child->table);
@@ -3220,13 +3260,29 @@ memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
     return desc;
 }
 
+/* All ranks get rank 0's id. */
+MEMOI memo_status memoi_nccl_share_id(const char* path, int32_t rank, int32_t size,
+                                      double timeout_s, ncclUniqueId* id, memo_error* error) {
+    memset(id, 0, sizeof *id);
+    if (rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(id);
+        if (result != ncclSuccess)
+            return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                                  ncclGetErrorString(result), ncclGetLastError(NULL));
+    }
+    if (size == 1) return MEMO_STATUS_OK;
+    if (!path) return memoi_nccl_share_by_network(rank, size, timeout_s, id, error);
+    return rank ? memoi_nccl_read_id(path, timeout_s, id, error)
+                : memoi_nccl_write_id(path, id, error);
+}
+
 memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                   memo_error* error) {
     int64_t rank = desc->rank, size = desc->size;
     double timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 30;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    ncclResult_t result = ncclSuccess;
+    ncclResult_t result;
     memoi_nccl* me;
     memo_status status = MEMO_STATUS_OK;
     *comm = NULL;
@@ -3236,21 +3292,17 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         if (status) return status;
     }
     if (size < 1 || size > INT32_MAX || rank < 0 || rank >= size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "there is no rank %lld of %lld",
-                              (long long)rank, (long long)size);
-    memset(&id, 0, sizeof id);
-    if (rank == 0) result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess)
-        return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                              ncclGetErrorString(result), ncclGetLastError(NULL));
-    if (size > 1)
-        status =
-            desc->id_path
-                ? memoi_nccl_share_by_file(desc->id_path, (int32_t)rank, timeout_s, &id, error)
-                : memoi_nccl_share_by_network((int32_t)rank, (int32_t)size, timeout_s, &id, error);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+            (long long)rank, (long long)size);
+    status =
+        memoi_nccl_share_id(desc->id_path, (int32_t)rank, (int32_t)size, timeout_s, &id, error);
     if (!status)
         status = memoi_nccl_make(desc->name ? desc->name : "nccl world", timeout_s, &me, error);
     if (status) return status;
+
+    /* Join. */
     me->table.rank = (int32_t)rank;
     me->table.size = (int32_t)size;
     config.blocking = 0;
@@ -3267,7 +3319,8 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     *comm = &me->table;
     return MEMO_STATUS_OK;
 }
-#endif
+
+#endif /* MEMO_SP_NCCL */
 /* ---- 2 mesh -------------------------------------------------------------------------------------
  * Knows: split of the table of chapter 1, whatever its back end.  Knows nothing of threads, streams
  * or data. */
