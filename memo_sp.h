@@ -3321,9 +3321,8 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
 }
 
 #endif /* MEMO_SP_NCCL */
-/* ---- 2 mesh -------------------------------------------------------------------------------------
- * Knows: split of the table of chapter 1, whatever its back end.  Knows nothing of threads, streams
- * or data. */
+/* ---- >>mesh -------------------------------------------------------------------------------------
+ * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 
 enum {
     MEMOI_AXIS_DATA = 1,
@@ -3341,8 +3340,7 @@ memo_mesh_desc memo_mesh_desc_default(void) {
     return desc;
 }
 
-/* The degrees in the order in which they are named, slowest first, without the nesting of ring and
- * ulysses. */
+/* The degrees in the order in which messages list them. */
 typedef struct memoi_mesh_axis {
     const char* name;
     int32_t degree;
@@ -3366,44 +3364,47 @@ MEMOI void memoi_mesh_list(const memo_mesh_desc* desc, memoi_mesh_axis* axes) {
     }
 }
 
-MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, memo_error* error) {
-    memo_status status;
-    char text[160], hint[200];
-    int length = 0;
-    int64_t product = 1;
-    int i;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        if (axes[i].degree < 1)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "mesh: the %s degree is %d; it must be at least 1 (0: 1)",
-                                  axes[i].name, (int)axes[i].degree);
-        /* Beyond the size it is wrong anyway; so it cannot overflow. */
-        product = product > size ? product : product * axes[i].degree;
-    }
-    if (product == size) return MEMO_STATUS_OK;
-    for (i = 0; i < MEMOI_MESH_AXES; i++)
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
-                           axes[i].name, (int)axes[i].degree);
-    length = 0;
+/* Writes "data 4, or ring 6": the single degrees that could change so that the product is size. */
+MEMOI void memoi_mesh_hint(const memoi_mesh_axis* axes, int32_t size, char text[200]) {
+    int length = 0, i, k;
+    text[0] = 0;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         int64_t others = 1;
-        int k;
         for (k = 0; k < MEMOI_MESH_AXES; k++)
             if (k != i && others <= size) others *= axes[k].degree;
         if (size % others) continue;
-        length += snprintf(hint + length, sizeof hint - (size_t)length, "%s%s %lld",
-                           length ? ", or " : "", axes[i].name, (long long)(size / others));
+        length += snprintf(text + length, 200 - (size_t)length, "%s%s %lld", length ? ", or " : "",
+                           axes[i].name, (long long)(size / others));
     }
-    status = memo_error_set(
-        error, MEMO_STATUS_INVALID_ARGUMENT, "mesh: %s is not the world's size, %d; %s%s", text,
-        (int)size, length ? "what would fit: " : "no change of a single degree makes it fit",
-        length ? hint : "");
-    return status;
+}
+
+MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, memo_error* error) {
+    char text[160], hint[200];
+    int length = 0, i;
+    int64_t product = 1;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        if (axes[i].degree < 1)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
+                                  (int)axes[i].degree);
+        /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
+        product = product > size ? product : product * axes[i].degree;
+    }
+    if (product == size) return MEMO_STATUS_OK;
+
+    for (i = 0; i < MEMOI_MESH_AXES; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
+                           axes[i].name, (int)axes[i].degree);
+    memoi_mesh_hint(axes, size, hint);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
+                          hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
                             memo_error* error) {
     memoi_mesh_axis axes[MEMOI_MESH_AXES];
+    memo_mesh_desc* degrees = &mesh->degrees;
     int32_t rest = rank, inner, outer;
     memo_status status;
     memset(mesh, 0, sizeof *mesh);
@@ -3412,31 +3413,33 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     if (status) return status;
     if (rank < 0 || rank >= size)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mesh: there is no rank %d among %d", (int)rank, (int)size);
-    mesh->degrees.data = axes[0].degree;
-    mesh->degrees.pipeline = axes[1].degree;
-    mesh->degrees.tensor = axes[2].degree;
-    mesh->degrees.ring = axes[3].degree;
-    mesh->degrees.ulysses = axes[4].degree;
-    mesh->degrees.ring_is_inner = desc->ring_is_inner;
+                              "mesh rank: out of range (%d); 0 to %d are valid", (int)rank,
+                              (int)size - 1);
+    degrees->data = axes[0].degree;
+    degrees->pipeline = axes[1].degree;
+    degrees->tensor = axes[2].degree;
+    degrees->ring = axes[3].degree;
+    degrees->ulysses = axes[4].degree;
+    degrees->ring_is_inner = desc->ring_is_inner;
     mesh->rank = rank;
     mesh->size = size;
-    mesh->tensor_rank = rest % mesh->degrees.tensor;
-    rest /= mesh->degrees.tensor;
-    inner = desc->ring_is_inner ? mesh->degrees.ring : mesh->degrees.ulysses;
-    outer = desc->ring_is_inner ? mesh->degrees.ulysses : mesh->degrees.ring;
+
+    /* From the fastest axis to the slowest. */
+    mesh->tensor_rank = rest % degrees->tensor;
+    rest /= degrees->tensor;
+    inner = desc->ring_is_inner ? degrees->ring : degrees->ulysses;
+    outer = desc->ring_is_inner ? degrees->ulysses : degrees->ring;
     mesh->ring_rank = desc->ring_is_inner ? rest % inner : rest / inner % outer;
     mesh->ulysses_rank = desc->ring_is_inner ? rest / inner % outer : rest % inner;
     rest /= inner * outer;
-    mesh->data_rank = rest % mesh->degrees.data;
-    mesh->pipeline_rank = rest / mesh->degrees.data;
-    mesh->sequence_rank = mesh->ring_rank * mesh->degrees.ulysses + mesh->ulysses_rank;
-    mesh->gradient_rank =
-        mesh->data_rank * mesh->degrees.ring * mesh->degrees.ulysses + mesh->sequence_rank;
+    mesh->data_rank = rest % degrees->data;
+    mesh->pipeline_rank = rest / degrees->data;
+    mesh->sequence_rank = mesh->ring_rank * degrees->ulysses + mesh->ulysses_rank;
+    mesh->gradient_rank = mesh->data_rank * degrees->ring * degrees->ulysses + mesh->sequence_rank;
     return MEMO_STATUS_OK;
 }
 
-/* A number that the ranks have in common which differ only along axes. */
+/* A number that is equal for ranks which differ only along axes. */
 MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
     int32_t color = 0;
     if (!(axes & MEMOI_AXIS_PIPELINE)) color = mesh->pipeline_rank;
@@ -3447,34 +3450,42 @@ MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
     return color;
 }
 
+#define MEMOI_MESH_GROUPS 7
+
+typedef struct memoi_mesh_group {
+    const char* name;
+    int axes;
+    int32_t key;
+    memo_comm** comm;
+} memoi_mesh_group;
+
+MEMOI memoi_mesh_group memoi_mesh_group_at(memo_mesh* mesh, int index) {
+    const memoi_mesh_group groups[MEMOI_MESH_GROUPS] = {
+        {"data", MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
+        {"pipeline", MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
+        {"tensor", MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
+        {"ring", MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
+        {"ulysses", MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
+        {"sequence", MEMOI_AXIS_SEQUENCE, mesh->sequence_rank, &mesh->sequence},
+        {"gradient", MEMOI_AXIS_GRADIENT, mesh->gradient_rank, &mesh->gradient},
+    };
+    return groups[index];
+}
+
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
     memo_mesh* mesh = (memo_mesh*)memoi_calloc(1, sizeof *mesh);
     memo_status status;
+    int i;
     *result = NULL;
     if (!mesh) return memoi_no_memory(error, "a mesh");
     status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
-    if (!status) {
-        struct {
-            const char* name;
-            int axes;
-            int32_t key;
-            memo_comm** comm;
-        } groups[7] = {
-            {"data", MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
-            {"pipeline", MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
-            {"tensor", MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
-            {"ring", MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
-            {"ulysses", MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
-            {"sequence", MEMOI_AXIS_SEQUENCE, mesh->sequence_rank, &mesh->sequence},
-            {"gradient", MEMOI_AXIS_GRADIENT, mesh->gradient_rank, &mesh->gradient},
-        };
-        int i;
-        for (i = 0; i < 7 && !status; i++)
-            status = memo_comm_split(world, memoi_mesh_color(mesh, groups[i].axes), groups[i].key,
-                                     groups[i].name, groups[i].comm, error);
-    }
     mesh->world = world;
+    for (i = 0; i < MEMOI_MESH_GROUPS && !status; i++) {
+        memoi_mesh_group group = memoi_mesh_group_at(mesh, i);
+        status = memo_comm_split(world, memoi_mesh_color(mesh, group.axes), group.key, group.name,
+                                 group.comm, error);
+    }
     if (status) {
         memo_mesh_destroy(mesh);
         return status;
@@ -3484,21 +3495,13 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 }
 
 void memo_mesh_destroy(memo_mesh* mesh) {
-    memo_comm* groups[7];
     int i;
     if (!mesh) return;
-    groups[0] = mesh->data;
-    groups[1] = mesh->pipeline;
-    groups[2] = mesh->tensor;
-    groups[3] = mesh->ring;
-    groups[4] = mesh->ulysses;
-    groups[5] = mesh->sequence;
-    groups[6] = mesh->gradient;
-    for (i = 0; i < 7; i++) memo_comm_destroy(groups[i]);
+    for (i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_group_at(mesh, i).comm);
     MEMO_FREE(mesh);
 }
 
-/* ---- 3 layouts ----------------------------------------------------------------------------------
+/* ---- >>layouts ----------------------------------------------------------------------------------
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
 const char* memo_layout_name(memo_layout_kind kind) {
@@ -3517,10 +3520,10 @@ memo_layout_desc memo_layout_desc_default(void) {
     return desc;
 }
 
-/* So that a rank's runs are counted in 31 bits, and those of all ranks in 63. */
+/* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
 
-/* Do they ascend from 0 to n_tokens? */
+/* Returns 1 if the documents are valid: from 0 to n_tokens, not descending. */
 MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_t n_tokens) {
     int64_t i;
     if (!begins || n_documents < 1 || begins[0] || begins[n_documents] != n_tokens) return 0;
@@ -3529,59 +3532,88 @@ MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_
     return 1;
 }
 
-memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
-    int64_t unit;
-    memset(layout, 0, sizeof *layout);
-    if (desc->kind != MEMO_LAYOUT_ZIGZAG && desc->kind != MEMO_LAYOUT_PLAIN &&
-        desc->kind != MEMO_LAYOUT_STRIPED && desc->kind != MEMO_LAYOUT_DOCUMENTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "layout: %d is no kind",
-                              (int)desc->kind);
+/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
+ * documents contain nothing.  O(log n_documents). */
+MEMOI int64_t memoi_document_of(const int64_t* begins, int64_t n_documents, int64_t position) {
+    int64_t low = 0, high = n_documents; /* begins[low] <= position < begins[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (begins[middle] <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+MEMOI memo_status memoi_layout_check(const memo_layout_desc* desc, memo_error* error) {
+    if ((int)desc->kind < MEMO_LAYOUT_ZIGZAG || (int)desc->kind > MEMO_LAYOUT_DOCUMENTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout_desc.kind: not a memo_layout_kind (%d); 0 to %d are valid",
+                              (int)desc->kind, (int)MEMO_LAYOUT_DOCUMENTS);
     if (desc->ring < 0 || desc->ulysses < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: the degrees are ring %d and ulysses %d; they must be at "
-                              "least 1 (0: 1)",
-                              (int)desc->ring, (int)desc->ulysses);
+                              "layout_desc.%s: negative (%d); 0 means 1",
+                              desc->ring < 0 ? "ring" : "ulysses",
+                              (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
     if (desc->n_tokens < 1 || desc->n_tokens > MEMOI_BYTES_MAX / 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: a sequence of %lld tokens", (long long)desc->n_tokens);
+                              "layout_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
+                              (long long)desc->n_tokens, (long long)(MEMOI_BYTES_MAX / 2));
     if (desc->kind != MEMO_LAYOUT_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: %s does not look at documents, \"documents\" does; the mask "
-                              "takes them with any layout",
+                              "layout_desc.document_begins: not used by the layout %s; use "
+                              "MEMO_LAYOUT_DOCUMENTS, or pass the documents in the mask",
                               memo_layout_name(desc->kind));
     if (desc->kind == MEMO_LAYOUT_DOCUMENTS &&
         (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: the %lld documents must ascend from 0 to the %lld tokens",
-                              (long long)desc->n_documents, (long long)desc->n_tokens);
-    layout->document_begins = desc->document_begins;
-    layout->n_documents = desc->document_begins ? desc->n_documents : 0;
+                              "layout_desc.document_begins: invalid (%lld documents); 1 to %d that "
+                              "ascend from 0 to n_tokens (%lld) are valid",
+                              (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX,
+                              (long long)desc->n_tokens);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
+    int64_t unit;
+    memo_status status = memoi_layout_check(desc, error);
+    memset(layout, 0, sizeof *layout);
+    if (status) return status;
     layout->kind = desc->kind;
     layout->ring = desc->ring ? desc->ring : 1;
     layout->ulysses = desc->ulysses ? desc->ulysses : 1;
     layout->n_tokens = desc->n_tokens;
-    /* Equal shares; zigzag cuts the rows of a ring rank in two, so they must be even. */
+    layout->document_begins = desc->document_begins;
+    layout->n_documents = desc->document_begins ? desc->n_documents : 0;
+
+    /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)layout->ring * layout->ulysses;
     if (desc->kind == MEMO_LAYOUT_ZIGZAG && layout->ulysses % 2) unit *= 2;
     if (unit > INT32_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: ring %d x ulysses %d are too many ranks", (int)layout->ring,
-                              (int)layout->ulysses);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "layout_desc: ring %d x ulysses %d are too many ranks; at most %d are "
+            "valid",
+            (int)layout->ring, (int)layout->ulysses, INT32_MAX / 2);
     layout->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
     layout->local_tokens = layout->padded_tokens / layout->ring / layout->ulysses;
     layout->ring_tokens = layout->local_tokens * layout->ulysses;
     return MEMO_STATUS_OK;
 }
 
-/* --- the layout of documents: how many tokens, by dealing them out --- */
+/* --- the layout of documents ---
+ *
+ * Tokens are dealt in turn, so the share of a rank among the first n tokens has a closed form.  The
+ * share of a document is the difference of two of them. */
 
-/* Of the first n tokens of the sequence, those of ring ranks below r; and of these, those in first
- * chunks (second: in second ones). */
+/* Of the first n tokens: the number that ring ranks below r get. */
 MEMOI int64_t memoi_layout_dealt(const memo_layout* layout, int64_t r, int64_t n) {
     int64_t rest = n % layout->ring;
     return n / layout->ring * r + (rest < r ? rest : r);
 }
+/* Of these, the number in first chunks, or in second ones. */
 MEMOI int64_t memoi_layout_dealt_chunk(const memo_layout* layout, int is_second, int64_t r,
                                        int64_t n) {
     int64_t each = n / layout->ring, rest = n % layout->ring, n_more = rest < r ? rest : r;
@@ -3589,12 +3621,12 @@ MEMOI int64_t memoi_layout_dealt_chunk(const memo_layout* layout, int is_second,
     return n_more * ((each + 2) / 2) + (r - n_more) * ((each + 1) / 2);
 }
 
-/* Tokens of ring rank r among the first n. */
+/* The number that ring rank r gets. */
 MEMOI int64_t memoi_layout_rows(const memo_layout* layout, int64_t r, int64_t n) {
     return memoi_layout_dealt(layout, r + 1, n) - memoi_layout_dealt(layout, r, n);
 }
 
-/* Chunk r, or 2 rd - 1 - r (is_second), of a document: positions [*begin, *end). */
+/* Positions [*begin, *end) of chunk r of a document, or of chunk 2 rd - 1 - r (is_second). */
 MEMOI void memoi_layout_chunk(const memo_layout* layout, int64_t document, int64_t r, int is_second,
                               int64_t* begin, int64_t* end) {
     int64_t first = layout->document_begins[document], last = layout->document_begins[document + 1];
@@ -3606,21 +3638,23 @@ MEMOI void memoi_layout_chunk(const memo_layout* layout, int64_t document, int64
     *end = is_second ? last - below : first + with;
 }
 
-/* The first position of a ring rank's padding, which follows its rows. */
+/* The first position of a ring rank's padding, which follows its tokens. */
 MEMOI int64_t memoi_layout_padding(const memo_layout* layout, int64_t r) {
     return layout->n_tokens + r * layout->ring_tokens -
            memoi_layout_dealt(layout, r, layout->n_tokens);
 }
 
+/* The run that begins at a row of ring rank r. */
 MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, int64_t row) {
     int64_t n_rows = memoi_layout_rows(layout, r, layout->n_tokens), begin, end;
-    int64_t low = 0,
-            high = layout->n_documents; /* rows of r before low <= row < those before high */
+    int64_t low = 0, high = layout->n_documents;
     memo_run run;
     run.stride = 1;
     run.start = memoi_layout_padding(layout, r) + row - n_rows;
     run.count = layout->ring_tokens - row;
     if (row >= n_rows) return run;
+
+    /* The document: rows before low <= row < rows before high. */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         if (memoi_layout_rows(layout, r, layout->document_begins[middle]) <= row)
@@ -3628,6 +3662,8 @@ MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, 
         else
             high = middle;
     }
+
+    /* The chunk, and the place in it. */
     row -= memoi_layout_rows(layout, r, layout->document_begins[low]);
     memoi_layout_chunk(layout, low, r, 0, &begin, &end);
     if (row >= end - begin) {
@@ -3639,9 +3675,10 @@ MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, 
     return run;
 }
 
+/* The inverse: ring rank and place among its rows. */
 MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t position,
                                        int64_t* ring_rank, int64_t* place) {
-    int64_t low = 0, high = layout->n_documents, r = 0, begin, end;
+    int64_t document, r = 0, begin, end;
     if (position >= layout->n_tokens) {
         while (position >= memoi_layout_padding(layout, r + 1)) r++;
         *ring_rank = r;
@@ -3649,21 +3686,16 @@ MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t positi
                  memoi_layout_padding(layout, r);
         return;
     }
-    while (high - low > 1) { /* begins[low] <= position < begins[high] */
-        int64_t middle = low + (high - low) / 2;
-        if (layout->document_begins[middle] <= position)
-            low = middle;
-        else
-            high = middle;
-    }
+
+    document = memoi_document_of(layout->document_begins, layout->n_documents, position);
     for (r = 0;; r++) {
         *ring_rank = r;
-        *place = memoi_layout_rows(layout, r, layout->document_begins[low]) + position;
-        memoi_layout_chunk(layout, low, r, 0, &begin, &end);
+        *place = memoi_layout_rows(layout, r, layout->document_begins[document]) + position;
+        memoi_layout_chunk(layout, document, r, 0, &begin, &end);
         *place -= begin;
         if (position >= begin && position < end) return;
         *place += end;
-        memoi_layout_chunk(layout, low, r, 1, &begin, &end);
+        memoi_layout_chunk(layout, document, r, 1, &begin, &end);
         *place -= begin;
         if (position >= begin && position < end) return;
     }
@@ -3671,7 +3703,7 @@ MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t positi
 
 /* --- runs --- */
 
-/* Rows of a ring rank from this one on, as far as they are one run. */
+/* The run that begins at a row of a ring rank. */
 MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank, int64_t row) {
     int64_t n = layout->ring_tokens, rd = layout->ring;
     memo_run run;
@@ -3697,7 +3729,7 @@ MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank,
     return run;
 }
 
-/* The run that begins at *row of a sequence rank; moves *row behind it.  Returns 0 at the end. */
+/* The run that begins at *row of a sequence rank.  Advances *row past it.  Returns 0 at the end. */
 MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, int64_t* row,
                             memo_run* run) {
     int64_t left = layout->local_tokens - *row;
@@ -3709,7 +3741,7 @@ MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, in
     return 1;
 }
 
-/* The runs of all ranks of a ulysses group together; returns how many.  runs NULL: only counts. */
+/* The runs of all ranks of a ulysses group.  Returns their number; runs NULL: the number only. */
 MEMOI int32_t memoi_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
     memo_run run;
     int64_t row;
@@ -3733,7 +3765,6 @@ int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_
     return n;
 }
 
-/* The map of the reference: t -> chunk, ring rank and place among its rows. */
 void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                       int64_t* row) {
     int64_t ring_rank = position / layout->ring_tokens, place = position % layout->ring_tokens;
@@ -3757,8 +3788,8 @@ int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank, i
         .start;
 }
 
-/* The documents [begin, end) that a position lies in; those who ask in ascending order pass
- * *document on. */
+/* The borders [*begin, *end) of the document that contains position.  *document remembers it, for
+ * ascending positions. */
 MEMOI void memoi_layout_document(const memo_layout* layout, const int64_t* document_begins,
                                  int64_t n_documents, int64_t position, int64_t* document,
                                  int64_t* begin, int64_t* end) {
@@ -3788,7 +3819,7 @@ void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
         }
 }
 
-/* Rows of a run that are tokens, not padding. */
+/* The number of rows of a run that are not padding. */
 MEMOI int64_t memoi_run_tokens(const memo_run* run, int64_t n_tokens) {
     int64_t n = run->start >= n_tokens ? 0 : (n_tokens - 1 - run->start) / run->stride + 1;
     return n < run->count ? n : run->count;
@@ -3851,6 +3882,22 @@ memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* su
     return memo_all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
 }
 
+MEMOI void memoi_layout_print_rank(const memo_layout* layout, int32_t rank, memo_text* lines) {
+    memo_run run;
+    int64_t n_tokens = 0, row = 0;
+    memo_text_put(lines, "rank %d (ring %d, ulysses %d):", (int)rank, (int)(rank / layout->ulysses),
+                  (int)(rank % layout->ulysses));
+    while (memoi_layout_next(layout, rank, &row, &run)) {
+        memo_text_put(lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
+                      (long long)(run.start + (run.count - 1) * run.stride));
+        if (run.stride > 1) memo_text_put(lines, " step %lld", (long long)run.stride);
+        n_tokens += memoi_run_tokens(&run, layout->n_tokens);
+    }
+    if (n_tokens < layout->local_tokens)
+        memo_text_put(lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
+    memo_text_put(lines, "\n");
+}
+
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
     memo_text lines;
     int64_t n_bytes;
@@ -3861,22 +3908,10 @@ int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacit
                   (long long)layout->n_tokens,
                   (long long)(layout->padded_tokens - layout->n_tokens),
                   (long long)layout->local_tokens);
-    for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
-        memo_run run;
-        int64_t n_tokens = 0, row = 0;
-        memo_text_put(&lines, "rank %d (ring %d, ulysses %d):", (int)rank,
-                      (int)(rank / layout->ulysses), (int)(rank % layout->ulysses));
-        while (memoi_layout_next(layout, rank, &row, &run)) {
-            memo_text_put(&lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
-                          (long long)(run.start + (run.count - 1) * run.stride));
-            if (run.stride > 1) memo_text_put(&lines, " step %lld", (long long)run.stride);
-            n_tokens += memoi_run_tokens(&run, layout->n_tokens);
-        }
-        if (n_tokens < layout->local_tokens)
-            memo_text_put(&lines, " (%lld of padding)",
-                          (long long)(layout->local_tokens - n_tokens));
-        memo_text_put(&lines, "\n");
-    }
+    for (rank = 0; rank < layout->ring * layout->ulysses; rank++)
+        memoi_layout_print_rank(layout, rank, &lines);
+
+    /* Cut to what fits. */
     n_bytes = lines.n_bytes;
     if (capacity_bytes > 0) {
         int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
@@ -3887,33 +3922,34 @@ int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacit
     return n_bytes;
 }
 
-/* ---- the queue ----------------------------------------------------------------------------------
- * Knows: a device, a recorder around one, a schedule, the row kernels.  Knows nothing of ranks or
+/* ---- >>queue ------------------------------------------------------------------------------------
+ * Knows: a device, a recorder around it, a schedule, the row kernels.  Knows nothing of ranks or
  * attention.
  *
- * What is enqueued goes to a device, or, as data, into a schedule. */
+ * One walk through an engine's code either enqueues on a device, or appends the same operations to
+ * a schedule. */
 
 enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_N_STREAMS };
 enum { MEMOI_SP_COMPUTED = 0, MEMOI_SP_EVEN, MEMOI_SP_ODD, MEMOI_SP_N_EVENTS };
 
 typedef struct memoi_sp_queue {
-    const memo_device* device; /* NULL: into schedule */
+    const memo_device* device; /* NULL: append to schedule */
     memo_stream streams[MEMOI_SP_N_STREAMS];
     memo_event events[MEMOI_SP_N_EVENTS];
     memo_schedule* schedule;
     int32_t stream_indices[MEMOI_SP_N_STREAMS];
     int32_t event_indices[MEMOI_SP_N_EVENTS];
-    int32_t has_ranges; /* 0: addresses mean nothing */
+    int32_t has_ranges; /* 0: addresses are not real; leave them out */
 } memoi_sp_queue;
 
-/* A table from older code ends before annotate. */
+/* A table from older code may end before annotate. */
 MEMOI int memoi_sp_has_annotate(const memo_device* device) {
     int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
     return device->struct_bytes >= needed && device->annotate;
 }
 
-/* What is about to be enqueued, and is not in the table.  The caller enqueues it where there is a
- * device. */
+/* Announces an operation that the table has no function for.  With a device, the caller enqueues it
+ * afterwards. */
 MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, memo_op_desc* op,
                                     memo_error* error) {
     if (queue->device)
@@ -3982,9 +4018,17 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
     return status;
 }
 
+/* The stream of that name, added if there is none. */
+MEMOI memo_status memoi_schedule_stream(memo_schedule* schedule, const char* name, int32_t* stream,
+                                        memo_error* error) {
+    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
+        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
+    return memo_schedule_add_stream(schedule, name, stream, error);
+}
+
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* A recorder passes calls on; what is launched goes to the device at the end of the chain. */
+/* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
     while (memoi_sp_has_annotate(device) && device->annotate == memoi_rec_annotate)
         device = &((const memo_recorder*)device->context)->inner;
@@ -3995,18 +4039,18 @@ MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
 
 /* --- row kernels --- */
 
-/* A table from older code ends before them. */
+/* A table from older code may end before the row kernels. */
 MEMOI int memoi_sp_has_kernels(const memo_device* device) {
     return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
 }
 
 MEMOI memo_status memoi_sp_no_kernel(const memoi_sp_queue* queue, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "the device '%s' has no row kernels",
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "device '%s': it has no row kernels; use a device that has them",
                           queue->device->name);
 }
 
-/* Enqueues a row kernel of the table on the compute stream, or, where there is no device, announces
- * op. */
+/* Enqueues a row kernel on the compute stream; without a device, announces op. */
 #define MEMOI_SP_KERNEL(queue, op, entry, desc)                                                    \
     (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
      : memoi_sp_has_kernels((queue)->device) && (queue)->device->entry                             \
@@ -4035,7 +4079,7 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
-/* to += from, rows of n numbers. */
+/* to += from, in rows of n elements. */
 MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t to_stride,
                                const float* from, int64_t from_stride, int64_t n, int64_t n_rows,
                                memo_error* error) {
@@ -4052,6 +4096,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     add.n_columns = n;
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
+
     reads[0] = memoi_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
     reads[1] = memoi_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
     op.name = "add";
@@ -4063,7 +4108,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
-/* sums[row] = sum of a * b over the n numbers of a row. */
+/* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
                                     const void* b, memo_type type, int64_t n, int64_t n_rows,
                                     memo_error* error) {
@@ -4090,7 +4135,7 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
-/* to (type) = from, n numbers. */
+/* to (type) = from, n elements. */
 MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const float* from,
                                 memo_type type, int64_t n, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
@@ -4114,27 +4159,13 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, &cast);
 }
 
-/* ---- 4 local attention --------------------------------------------------------------------------
- * Knows: masks over positions, and how to compute a block on the host.  Knows nothing of ranks or
- * layouts. */
+/* ---- >>masks ------------------------------------------------------------------------------------
+ * Knows: positions and documents.  Knows nothing of ranks, layouts or devices. */
 
 memo_mask memo_mask_default(void) {
     memo_mask mask;
     memset(&mask, 0, sizeof mask);
     return mask;
-}
-
-/* The document that a position lies in. */
-MEMOI int64_t memoi_mask_document(const memo_mask* mask, int64_t position) {
-    int64_t low = 0, high = mask->n_documents; /* begins[low] <= position < begins[high] */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (mask->document_begins[middle] <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
@@ -4145,7 +4176,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
         return;
     }
     if (mask->document_begins) {
-        int64_t document = memoi_mask_document(mask, query);
+        int64_t document = memoi_document_of(mask->document_begins, mask->n_documents, query);
         *begin = mask->document_begins[document];
         *end = mask->document_begins[document + 1];
     }
@@ -4154,7 +4185,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (mask->kind == MEMO_MASK_CAUSAL && *end > query + 1) *end = query + 1;
 }
 
-/* Indices [begin, end) of a run whose positions lie in [low, high). */
+/* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
                               int64_t* end) {
     int64_t first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
@@ -4164,7 +4195,7 @@ MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, in
     if (*end < *begin) *end = *begin;
 }
 
-/* Pairs (query, key) that the mask lets through; exact up to 2^53.  O(queries). */
+/* The number of pairs (query, key) that see each other; exact up to 2^53.  O(queries). */
 MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
                               const memo_run* k_runs, int32_t n_k_runs) {
     double n = 0;
@@ -4182,22 +4213,23 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
     return n;
 }
 
-/* The positions that the queries of a run see together: with stride 1 one interval, as those of
- * neighbours overlap or touch.  Returns 0 where there is none. */
+/* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
+ * interval, because neighbours' intervals overlap or touch.  Returns 0 if they see none. */
 MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
-    int64_t n_queries, ignored;
-    if (q->start >= mask->n_tokens || !q->count) return 0;
-    n_queries = (mask->n_tokens - 1 - q->start) / q->stride + 1;
-    if (n_queries > q->count) n_queries = q->count;
+    int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
+    if (!n_queries) return 0;
     memo_mask_interval(mask, q->start, low, &ignored);
     memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, high);
     return *low < *high;
 }
 
-/* --- on the host: tiles of queries against tiles of keys --- */
+/* ---- >>host attention ---------------------------------------------------------------------------
+ * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or layouts.
+ *
+ * Exact attention in tiles of queries against tiles of keys, with fp32 sums. */
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* Numbers of the types that attention takes. */
+/* Reads n elements as fp32. */
 MEMOI void memoi_row_load(float* to, const void* from, int64_t first, int64_t n, memo_type type) {
     if (type == MEMO_TYPE_F32)
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
@@ -4216,16 +4248,16 @@ typedef struct memoi_host_attention_args {
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
 
-/* Some queries of one run, of one head. */
+/* Up to MEMOI_TILE_Q queries of one run, for one head. */
 typedef struct memoi_q_tile {
     int64_t row; /* the first, in q */
     int64_t n;
-    int64_t low[MEMOI_TILE_Q], high[MEMOI_TILE_Q]; /* positions each may see */
+    int64_t low[MEMOI_TILE_Q], high[MEMOI_TILE_Q]; /* positions that each sees */
     int64_t min_low, max_high;
     float q[MEMOI_TILE_Q][MEMOI_HEAD];
 } memoi_q_tile;
 
-/* Some keys of one run, with what each query sees of them: indices [begin, end) in the tile. */
+/* Up to MEMOI_TILE_K keys of one run; each query sees the indices [begin, end) of them. */
 typedef struct memoi_k_tile {
     int64_t row, n;
     int64_t begin[MEMOI_TILE_Q], end[MEMOI_TILE_Q];
@@ -4247,7 +4279,7 @@ MEMOI void memoi_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* blo
         if (tile->low[i] < tile->min_low) tile->min_low = tile->low[i];
         if (tile->high[i] > tile->max_high) tile->max_high = tile->high[i];
     }
-    if (tile->min_low > tile->max_high) tile->min_low = 0; /* none of them sees anything */
+    if (tile->min_low > tile->max_high) tile->min_low = 0; /* no query sees a key */
 }
 
 MEMOI int64_t memoi_q_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
@@ -4261,7 +4293,7 @@ MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
 }
 
-/* Returns 0 where the mask lets no pair through. */
+/* Returns 0 if no query of the tile sees a key of this one. */
 MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, const memo_run* run,
                              int64_t run_row, int64_t first, int64_t last) {
     int64_t i;
@@ -4292,7 +4324,7 @@ MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const 
         if (transposed)
             for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
-    if (transposed) /* products are taken of whole tiles */
+    if (transposed) /* memoi_tile_products reads whole tiles */
         for (e = 0; e < d; e++)
             for (i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
 }
@@ -4315,7 +4347,7 @@ MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) 
     for (e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
-/* Softmax in one pass: sums are relative to the largest score so far. */
+/* The softmax in one pass: sums are relative to the largest score so far. */
 typedef struct memoi_softmax {
     float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
     float out[MEMOI_TILE_Q][MEMOI_HEAD];
@@ -4335,6 +4367,8 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
+
+        /* Rescale the sums so far to the new largest score. */
         correction = expf(softmax->largest[i] - largest);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
@@ -4390,7 +4424,7 @@ MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_ti
     }
 }
 
-/* What one head of one tile of queries does with all keys.  Returns the scores computed. */
+/* One tile of queries of one head against all keys.  Returns the number of scores computed. */
 MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile* q_tile, int64_t b,
                                  int64_t h) {
     memoi_softmax softmax;
@@ -4404,6 +4438,7 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
         memoi_row_load(q_tile->q[i], block->q, memoi_q_offset(block, b, q_tile->row + i, h),
                        block->head_size, block->type);
     }
+
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
@@ -4436,6 +4471,7 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
         memoi_row_load(q_tile->q[i], block->q, at, d, block->type);
         memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
     }
+
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
@@ -4447,6 +4483,8 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
                               k_tile.n, kv_head);
             memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
                               kv_head);
+
+            /* The keys' gradients are summed in the tile, then added to the block's. */
             for (i = 0; i < k_tile.n; i++) {
                 memset(g.d_k[i], 0, (size_t)d * sizeof(float));
                 memset(g.d_v[i], 0, (size_t)d * sizeof(float));
@@ -4459,6 +4497,7 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
             }
         }
     }
+
     for (i = 0; i < q_tile->n; i++)
         memoi_row_add(block->d_q + memoi_q_offset(block, b, q_tile->row + i, h), 1, g.d_q[i], d);
     return n_scores;
@@ -4496,17 +4535,19 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "the host's attention: head_size is %d; it must lie in [1, %d]",
+                              "host attention.head_size: out of range (%d); 1 to %d are supported",
                               (int)block->head_size, MEMOI_HEAD);
     if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
         block->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "the host's attention does not take %s", memo_type_name(block->type));
+                              "host attention.type: not supported (%s); f32, bf16 and f16 are",
+                              memo_type_name(block->type));
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the host's attention: %d query heads do not share %d key heads "
-                              "evenly",
-                              (int)block->n_q_heads, (int)block->n_kv_heads);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
+            "it for groups of heads that are",
+            (int)block->n_q_heads, (int)block->n_kv_heads);
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
@@ -5862,14 +5903,6 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 /* --- as a schedule --- */
 
-/* The stream of that name, added where there is none. */
-MEMOI memo_status memoi_sp_schedule_stream(memo_schedule* schedule, const char* name,
-                                           int32_t* stream, memo_error* error) {
-    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
-        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
-    return memo_schedule_add_stream(schedule, name, stream, error);
-}
-
 MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* compute_name,
                                           const char* ring_name, int has_ring,
                                           memoi_sp_queue* queue, memo_error* error) {
@@ -5877,11 +5910,11 @@ MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* c
     int i;
     memset(queue, 0, sizeof *queue);
     queue->schedule = schedule;
-    status = memoi_sp_schedule_stream(schedule, compute_name,
-                                      &queue->stream_indices[MEMOI_SP_COMPUTE], error);
+    status = memoi_schedule_stream(schedule, compute_name, &queue->stream_indices[MEMOI_SP_COMPUTE],
+                                   error);
     if (!has_ring || status) return status;
     status =
-        memoi_sp_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
+        memoi_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
     for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
         status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
     return status;
@@ -6526,14 +6559,6 @@ MEMOI void memoi_blocks_backward(memoi_blocks_builder* b) {
     }
 }
 
-/* The stream of that name, new where there is none. */
-MEMOI memo_status memoi_blocks_stream(memo_schedule* schedule, const char* name, int32_t* stream,
-                                      memo_error* error) {
-    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
-        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
-    return memo_schedule_add_stream(schedule, name, stream, error);
-}
-
 /* steps gets one of each op, to be freed with MEMO_FREE, layer_begins (n_layers) where each begins;
  * both may be NULL, and schedule is empty where they are not. */
 MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int is_backward,
@@ -6551,8 +6576,8 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     /* The most has backward of attention split by sequence. */
     b.ranges = (memo_range*)memoi_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
     if (!b.ranges) return memoi_no_memory(error, "a schedule");
-    b.status = memoi_blocks_stream(schedule, "compute", &b.compute, error);
-    if (!b.status) b.status = memoi_blocks_stream(schedule, "comm", &b.comm, error);
+    b.status = memoi_schedule_stream(schedule, "compute", &b.compute, error);
+    if (!b.status) b.status = memoi_schedule_stream(schedule, "comm", &b.comm, error);
     for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
         b.status = memo_schedule_add_event(schedule, &event, error);
         if (i == 0) b.first_event = event;
@@ -7006,7 +7031,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
     memo_op_desc told = memo_op_desc_default();
-    if (d->struct_bytes < (int64_t)sizeof(memo_device) || !d->annotate) return MEMO_STATUS_OK;
+    if (!memoi_sp_has_annotate(d)) return MEMO_STATUS_OK;
     told.name = memo_schedule_op_name(schedule, index);
     told.duration_s = op->duration_s;
     told.reads = schedule->ranges + op->first_range;
