@@ -4575,11 +4575,11 @@ memo_attention memo_host_attention_functions(memo_host_attention* state) {
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-/* ---- 5 Ulysses ----------------------------------------------------------------------------------
- * Knows: heads and rows of one rank and its ulysses group.  Knows nothing of positions, masks or
- * attention. */
+/* ---- >>ulysses exchange -------------------------------------------------------------------------
+ * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
+ * or attention. */
 
-/* Heads that share key heads evenly; nothing else needs to divide. */
+/* n_q_heads must be a multiple of n_kv_heads; nothing else needs to divide. */
 MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
                                                 int32_t ulysses, int32_t ulysses_rank) {
     memo_ulysses_heads heads;
@@ -4592,7 +4592,7 @@ MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_
     return heads;
 }
 
-/* What does not change from call to call. */
+/* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
     memo_layout layout;
     int32_t ring_rank, ulysses_rank;
@@ -4601,9 +4601,9 @@ typedef struct memoi_sp_shape {
     float scale;
     int32_t sends_again;
     memo_ulysses_heads heads;
-    int32_t is_replicated;    /* some key head is needed by more than one rank */
-    const memo_run* runs;     /* ring ranks one behind another */
-    const int64_t* first_run; /* of each ring rank, and one more */
+    int32_t is_replicated;    /* more than one rank needs some key head */
+    const memo_run* runs;     /* of all ring ranks, in their order */
+    const int64_t* first_run; /* (ring + 1) */
 } memoi_sp_shape;
 
 MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_rank, int32_t* n) {
@@ -4611,7 +4611,7 @@ MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_ra
     return shape->runs + shape->first_run[ring_rank];
 }
 
-/* A tensor that is exchanged: n_heads heads of n numbers in each row. */
+/* A tensor to exchange: in each row n elements per head. */
 typedef struct memoi_exchanged {
     const char* name;
     int32_t is_kv;
@@ -4632,7 +4632,7 @@ MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int
     return heads;
 }
 
-/* Heads that all ranks together need of a row: more than there are, where some are replicated. */
+/* The heads that all ranks need together; more than exist if some are replicated. */
 MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
     int64_t n = 0;
     int32_t p;
@@ -4654,7 +4654,7 @@ typedef struct memoi_ulysses {
     const memoi_sp_shape* shape;
     memoi_sp_queue* queue;
     memo_comm* comm;
-    char* staging; /* room for all heads needed of all local rows */
+    char* staging; /* holds all heads needed, of all local rows */
     double bytes_per_s, latency_s;
 } memoi_ulysses;
 
@@ -4678,115 +4678,175 @@ MEMOI memo_status memoi_ulysses_announce(const memoi_ulysses* u, const char* nam
     return memoi_sp_announce(u->queue, MEMOI_SP_COMPUTE, &op, error);
 }
 
+/* The measures of one exchange. */
+typedef struct memoi_ulysses_measures {
+    int32_t degree, me;
+    int64_t n_heads, own_heads, first_head;
+    int64_t unit;                 /* bytes of a head in a row */
+    int64_t n_local, n_rows;      /* rows of this rank: of a sequence, of the batch */
+    int64_t ring_tokens;          /* rows by heads, of a sequence */
+    int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
+} memoi_ulysses_measures;
+
+MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
+                                                   const memoi_exchanged* x) {
+    const memoi_sp_shape* shape = u->shape;
+    memoi_heads own = memoi_heads_of(shape, x->is_kv, shape->ulysses_rank);
+    memoi_ulysses_measures m;
+    m.degree = shape->layout.ulysses;
+    m.me = shape->ulysses_rank;
+    m.n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
+    m.own_heads = own.n;
+    m.first_head = own.first;
+    m.unit = x->n * memo_type_bytes(x->type);
+    m.n_local = shape->layout.local_tokens;
+    m.n_rows = shape->n_batch * m.n_local;
+    m.ring_tokens = shape->layout.ring_tokens;
+    m.row_bytes = m.n_heads * m.unit;
+    m.own_bytes = m.own_heads * m.unit;
+    return m;
+}
+
+/* The peers of a step.  In step k every rank sends to another one, so that no rank is everyone's
+ * first. */
+MEMOI int32_t memoi_ulysses_to(const memoi_ulysses_measures* m, int32_t step) {
+    return (m->me + step) % m->degree;
+}
+MEMOI int32_t memoi_ulysses_from(const memoi_ulysses_measures* m, int32_t step) {
+    return (m->me - step + m->degree) % m->degree;
+}
+
+/* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
+ * place. A peer that needs all heads is sent whole rows, unpacked.  *staged: bytes of staging
+ * used. */
+MEMOI memo_status memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* x,
+                                     const char* from, char* to, int64_t* staged,
+                                     memo_error* error) {
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    memo_status status = MEMO_STATUS_OK;
+    int32_t step, b;
+    *staged = 0;
+    for (step = 1; !status && step < m.degree; step++) {
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
+        if (peer.n == m.n_heads) continue;
+        status = memoi_sp_copy_rows(u->queue, u->staging + *staged, peer.n * m.unit,
+                                    from + peer.first * m.unit, m.row_bytes, peer.n * m.unit,
+                                    m.n_rows, error);
+        *staged += peer.n * m.unit * m.n_rows;
+    }
+    for (b = 0; !status && b < u->shape->n_batch; b++)
+        status = memoi_sp_copy_rows(
+            u->queue, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.own_bytes,
+            from + b * m.n_local * m.row_bytes + m.first_head * m.unit, m.row_bytes, m.own_bytes,
+            m.n_local, error);
+    return status;
+}
+
 /* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
 MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
                                          const void* from_rows, void* to_heads, memo_error* error) {
-    const memoi_sp_shape* shape = u->shape;
-    int32_t ud = shape->layout.ulysses, me = shape->ulysses_rank, step, b;
-    int64_t n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
-    int64_t unit = x->n * memo_type_bytes(x->type), n_local = shape->layout.local_tokens;
-    int64_t n_rows = shape->n_batch * n_local, ring_tokens = shape->layout.ring_tokens;
-    memoi_heads own = memoi_heads_of(shape, x->is_kv, me), peer;
-    const char* from = (const char*)from_rows;
-    char *to = (char*)to_heads, *packed = u->staging;
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    const char *from = (const char*)from_rows, *packed = u->staging;
+    char* to = (char*)to_heads;
+    memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
     memo_range reads[2], write;
-    memo_status status = MEMO_STATUS_OK;
-    for (step = 1; !status && step < ud; step++) {
-        peer = memoi_heads_of(shape, x->is_kv, (me + step) % ud);
-        if (peer.n == n_heads) continue; /* whole rows are sent as they lie */
-        status = memoi_sp_copy_rows(u->queue, packed, peer.n * unit, from + peer.first * unit,
-                                    n_heads * unit, peer.n * unit, n_rows, error);
-        packed += peer.n * unit * n_rows;
-    }
-    for (b = 0; !status && b < shape->n_batch; b++)
-        status = memoi_sp_copy_rows(u->queue, to + (b * ring_tokens + me * n_local) * own.n * unit,
-                                    own.n * unit, from + (b * n_local * n_heads + own.first) * unit,
-                                    n_heads * unit, own.n * unit, n_local, error);
-    reads[0] = memoi_range_at(from, n_rows * n_heads * unit);
-    reads[1] = memoi_range_at(u->staging, packed - u->staging);
-    write = memoi_range_at(to, shape->n_batch * ring_tokens * own.n * unit);
+    int64_t staged;
+    int32_t step, b;
+    memo_status status = memoi_ulysses_pack(u, x, from, to, &staged, error);
+    reads[0] = memoi_range_at(from, m.n_rows * m.row_bytes);
+    reads[1] = memoi_range_at(u->staging, staged);
+    write = memoi_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     if (!status)
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
-                                        memoi_to_heads_bytes(shape, x), error);
+                                        memoi_to_heads_bytes(u->shape, x), error);
     if (status || !u->queue->device) return status;
+
+    /* Receive in place. */
     memoi_comm_label(u->comm, x->name, 0);
     status = memo_group_begin(u->comm, error);
-    packed = u->staging;
-    for (step = 1; !status && step < ud; step++) {
-        int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
-        const char* rows;
-        peer = memoi_heads_of(shape, x->is_kv, to_rank);
-        rows = peer.n == n_heads ? from : packed;
-        for (b = 0; !status && b < shape->n_batch; b++)
+    for (step = 1; !status && step < m.degree; step++) {
+        int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, to_rank);
+        const char* rows = peer.n == m.n_heads ? from : packed;
+        for (b = 0; !status && b < u->shape->n_batch; b++)
             status = memoi_comm_exchange(
-                u->comm, u->queue->streams[MEMOI_SP_COMPUTE], rows + b * n_local * peer.n * unit,
-                n_local * peer.n * x->n, to_rank,
-                to + (b * ring_tokens + from_rank * n_local) * own.n * unit, n_local * own.n * x->n,
-                from_rank, x->type, error);
-        if (peer.n != n_heads) packed += peer.n * unit * n_rows;
+                u->comm, stream, rows + b * m.n_local * peer.n * m.unit, m.n_local * peer.n * x->n,
+                to_rank, to + (b * m.ring_tokens + from_rank * m.n_local) * m.own_bytes,
+                m.n_local * m.own_heads * x->n, from_rank, x->type, error);
+        if (peer.n != m.n_heads) packed += peer.n * m.unit * m.n_rows;
     }
-    if (!status) status = memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+    if (!status) status = memo_group_end(u->comm, stream, error);
     memoi_comm_label(u->comm, NULL, 0);
     return status;
 }
 
+/* Heads to rows, first part: sends in place, and receives the heads of the peers into staging. */
+MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* x,
+                                        const char* from, memo_error* error) {
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
+    char* packed = u->staging;
+    memo_range read = memoi_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    memo_range write = memoi_range_at(
+        u->staging, (memoi_heads_needed(u->shape, x->is_kv) - m.own_heads) * m.unit * m.n_rows);
+    int32_t step, b;
+    memo_status status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
+                                                memoi_to_rows_bytes(u->shape, x), error);
+    if (status || !u->queue->device) return status;
+
+    memoi_comm_label(u->comm, x->name, 0);
+    status = memo_group_begin(u->comm, error);
+    for (step = 1; !status && step < m.degree; step++) {
+        int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, from_rank);
+        for (b = 0; !status && b < u->shape->n_batch; b++)
+            status = memoi_comm_exchange(
+                u->comm, stream, from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
+                m.n_local * m.own_heads * x->n, to_rank, packed + b * m.n_local * peer.n * m.unit,
+                m.n_local * peer.n * x->n, from_rank, x->type, error);
+        packed += peer.n * m.unit * m.n_rows;
+    }
+    if (!status) status = memo_group_end(u->comm, stream, error);
+    memoi_comm_label(u->comm, NULL, 0);
+    return status;
+}
+
+/* Puts rows of n_heads heads to their place in to or, if sums, adds them there. */
+MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x, char* to,
+                                      float* sums, int64_t first_row, int64_t first_head,
+                                      const char* rows, int64_t n_heads, int64_t n_rows,
+                                      memo_error* error) {
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    int64_t at = (first_row * m.n_heads + first_head) * x->n;
+    if (sums)
+        return memoi_sp_add(u->queue, sums + at, m.n_heads * x->n, (const float*)(const void*)rows,
+                            n_heads * x->n, n_heads * x->n, n_rows, error);
+    return memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
+                              n_heads * m.unit, n_heads * m.unit, n_rows, error);
+}
+
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
- * (fp32, shaped as to) a head that several ranks have is the sum of theirs, and to is not
- * touched. */
+ * (fp32, shaped as to), to is not used: replicas of a head are added up in sums. */
 MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                         const void* from_heads, void* to_rows, float* sums,
                                         memo_error* error) {
-    const memoi_sp_shape* shape = u->shape;
-    int32_t ud = shape->layout.ulysses, me = shape->ulysses_rank, step, b;
-    int64_t n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
-    int64_t unit = x->n * memo_type_bytes(x->type), n_local = shape->layout.local_tokens;
-    int64_t n_rows = shape->n_batch * n_local, ring_tokens = shape->layout.ring_tokens;
-    memoi_heads own = memoi_heads_of(shape, x->is_kv, me), peer;
-    const char* from = (const char*)from_heads;
-    char *to = (char*)to_rows, *packed = u->staging;
-    memo_range read, write;
-    memo_status status;
-    read = memoi_range_at(from, shape->n_batch * ring_tokens * own.n * unit);
-    write =
-        memoi_range_at(u->staging, (memoi_heads_needed(shape, x->is_kv) - own.n) * unit * n_rows);
-    status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1, memoi_to_rows_bytes(shape, x),
-                                    error);
-    if (!status && u->queue->device) {
-        memoi_comm_label(u->comm, x->name, 0);
-        status = memo_group_begin(u->comm, error);
-        for (step = 1; !status && step < ud; step++) {
-            int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
-            peer = memoi_heads_of(shape, x->is_kv, from_rank);
-            for (b = 0; !status && b < shape->n_batch; b++)
-                status = memoi_comm_exchange(
-                    u->comm, u->queue->streams[MEMOI_SP_COMPUTE],
-                    from + (b * ring_tokens + to_rank * n_local) * own.n * unit,
-                    n_local * own.n * x->n, to_rank, packed + b * n_local * peer.n * unit,
-                    n_local * peer.n * x->n, from_rank, x->type, error);
-            packed += peer.n * unit * n_rows;
-        }
-        if (!status) status = memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
-        memoi_comm_label(u->comm, NULL, 0);
-    }
-    if (!status && sums) status = memoi_sp_fill(u->queue, sums, n_rows * n_heads * unit, error);
-    for (b = 0; !status && b < shape->n_batch; b++) {
-        const char* rows = from + (b * ring_tokens + me * n_local) * own.n * unit;
-        int64_t at = b * n_local * n_heads * x->n + own.first * x->n;
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    const char *from = (const char*)from_heads, *packed = u->staging;
+    char* to = (char*)to_rows;
+    int32_t step, b;
+    memo_status status = memoi_ulysses_collect(u, x, from, error);
+    if (!status && sums) status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
+
+    /* The own heads, then those of each peer. */
+    for (b = 0; !status && b < u->shape->n_batch; b++)
+        status = memoi_ulysses_place(u, x, to, sums, b * m.n_local, m.first_head,
+                                     from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
+                                     m.own_heads, m.n_local, error);
+    for (step = 1; !status && step < m.degree; step++) {
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, memoi_ulysses_from(&m, step));
         status =
-            sums ? memoi_sp_add(u->queue, sums + at, n_heads * x->n, (const float*)rows,
-                                own.n * x->n, own.n * x->n, n_local, error)
-                 : memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), n_heads * unit,
-                                      rows, own.n * unit, own.n * unit, n_local, error);
-    }
-    packed = u->staging;
-    for (step = 1; !status && step < ud; step++) {
-        peer = memoi_heads_of(shape, x->is_kv, (me - step + ud) % ud);
-        status =
-            sums ? memoi_sp_add(u->queue, sums + peer.first * x->n, n_heads * x->n,
-                                (const float*)packed, peer.n * x->n, peer.n * x->n, n_rows, error)
-                 : memoi_sp_copy_rows(u->queue, to + peer.first * unit, n_heads * unit, packed,
-                                      peer.n * unit, peer.n * unit, n_rows, error);
-        packed += peer.n * unit * n_rows;
+            memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows, error);
+        packed += peer.n * m.unit * m.n_rows;
     }
     return status;
 }
