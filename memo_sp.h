@@ -4851,36 +4851,36 @@ MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exch
     return status;
 }
 
-/* ---- 6 ring -------------------------------------------------------------------------------------
+/* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
- * Ulysses, nor where its tensors come from: they are by heads, (n_batch, ring_tokens, heads of the
- * rank, head_size). */
+ * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * the rank, head_size). */
 
-/* Of one rank, through one forward or backward. */
+/* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_sp_shape* shape;
     memoi_sp_queue* queue;
     memo_comm* comm;
     const memo_attention* attention;
-    const memo_sp_attention_costs* costs; /* into a schedule */
+    const memo_sp_attention_costs* costs; /* for a schedule */
     memo_mask mask;
     int32_t is_backward;
-    const int32_t* more_streams; /* those of the other ranks, in a schedule of all */
+    const int32_t* more_streams; /* the other ranks' streams, in a schedule of all ranks */
     int32_t n_more_streams;
 
     const char *q, *k, *v, *d_out;
-    float *out, *lse; /* running, at the end final */
+    float *out, *lse; /* merged so far; final at the end */
     float *block_out, *block_lse;
     const float* row_dots;
     float* d_q;
     char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
     float *d_k[2], *d_v[2];       /* step s adds to, and exchange s + 1 sends, number (s + 1) % 2 */
-    float *d_k_step, *d_v_step;   /* what a step adds */
-    float *d_k_final, *d_v_final; /* where the last hop brings them; may be one of the above */
+    float *d_k_step, *d_v_step;   /* the contribution of a step */
+    float *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
-    int32_t last_step;  /* of any rank with something to compute */
+    int32_t last_step;  /* the last one in which any rank computes */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
-    int32_t has_worked; /* this rank, in the step before */
+    int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
@@ -4888,8 +4888,8 @@ typedef struct memoi_rectangle {
     int32_t q_begin, q_end, k_begin, k_end;
 } memoi_rectangle;
 
-/* From a striped run to another of its stride all distances are the same modulo the stride: a
- * narrow window may hold none of them. */
+/* Two striped runs of one stride have the same distances modulo the stride.  A narrow window may
+ * contain none of them. */
 MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
     if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
@@ -4899,8 +4899,8 @@ MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const me
            (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
 }
 
-/* The smallest that holds every pair of runs that see each other; returns 0 where there is none.
- * O(runs of both): runs ascend, and so do the ends of what they see. */
+/* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
+ * is none.  O(runs): runs ascend, and so do the ends of what they see. */
 MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
                                int32_t k_rank, memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
@@ -4910,14 +4910,18 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
     for (q = 0; q < n_q; q++) {
         int64_t low, high, begin, end;
         if (!memoi_run_sees(mask, &q_runs[q], &low, &high)) continue;
+
+        /* Key runs [k_first, k_behind) reach into [low, high). */
         while (k_first < n_k &&
                k_runs[k_first].start + (k_runs[k_first].count - 1) * k_runs[k_first].stride < low)
             k_first++;
         while (k_behind < n_k && k_runs[k_behind].start < high) k_behind++;
         if (k_first >= k_behind) continue;
+
+        /* A striped run may have no position in between. */
         memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first]))
-            continue; /* between two keys of a striped run */
+        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first])) continue;
+
         if (!r->q_end) {
             r->q_begin = q;
             r->k_begin = k_first;
@@ -4928,6 +4932,7 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
     return r->q_end > 0;
 }
 
+/* All ranks must find the same step, so it looks at all of them. */
 MEMOI int32_t memoi_ring_last_step(const memoi_sp_shape* shape, const memo_mask* mask) {
     int32_t rd = shape->layout.ring, step, rank;
     memoi_rectangle rectangle;
@@ -4949,7 +4954,7 @@ MEMOI int64_t memoi_ring_kv_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->layout.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
 
-/* Into the caller's hands: what an exchange sends and receives. */
+/* What an exchange sends and receives. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
@@ -4968,6 +4973,8 @@ MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, vo
     list->n++;
 }
 
+/* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
+ * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
     int32_t rd = ring->shape->layout.ring, me = ring->shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
@@ -4985,14 +4992,14 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
                                previous);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], MEMO_TYPE_F32, next,
                                previous);
-    } else { /* home */
+    } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
         memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, MEMO_TYPE_F32, home, other);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, MEMO_TYPE_F32, home, other);
     }
 }
 
-/* Exchange s in three parts, so that those of all ranks can be written into one schedule. */
+/* An exchange has three parts, so that one schedule can contain those of all ranks. */
 MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
     int is_needed = s == 0 || (ring->has_worked && (ring->is_backward || s > 1));
     return is_needed ? memoi_sp_wait(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_RING, error)
@@ -5007,6 +5014,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
     memoi_message_list list;
     memo_status status;
     int32_t i;
+
+    /* Announce what is read and written. */
     memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
         int64_t n_bytes = n * memo_type_bytes(list.types[i]);
@@ -5025,6 +5034,7 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
                                             ring->costs->ring_latency_s, op.link_bytes);
     status = memoi_sp_announce(ring->queue, MEMOI_SP_RING, &op, error);
     if (status || !ring->queue->device) return status;
+
     memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
     for (i = 0; i < list.n && !status; i++)
@@ -5048,7 +5058,7 @@ MEMOI memo_status memoi_ring_await(memoi_ring* ring, int32_t s, memo_error* erro
                          error);
 }
 
-/* Rows of the first n runs. */
+/* The number of rows of the first n runs. */
 MEMOI int64_t memoi_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
     int32_t k;
@@ -5056,7 +5066,8 @@ MEMOI int64_t memoi_runs_rows(const memo_run* runs, int32_t n) {
     return rows;
 }
 
-/* Heads that share key heads evenly: the callback's condition.  first are of the rank's own. */
+/* Splits the rank's heads into at most three parts in which query heads share key heads evenly, as
+ * the callback requires.  first_q and first_kv count from the rank's own first head. */
 MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_heads parts[3]) {
     const memo_ulysses_heads* own = &shape->heads;
     int32_t group = shape->n_q_heads / shape->n_kv_heads, q = own->first_q;
@@ -5102,27 +5113,29 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.q_batch_stride = shape->layout.ring_tokens * block.q_row_stride;
     block.k_batch_stride = shape->layout.ring_tokens * block.k_row_stride;
     block.lse_batch_stride = shape->layout.ring_tokens * block.lse_row_stride;
+
+    /* Addresses of the rectangle's first rows. */
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
     lse_at = q_row * block.lse_row_stride;
     block.q = ring->q + q_at * element_bytes;
     block.k = k + k_at * element_bytes;
     block.v = v + k_at * element_bytes;
-    if (ring->is_backward) {
-        block.d_out = ring->d_out + q_at * element_bytes;
-        block.lse = ring->lse + lse_at;
-        block.row_dots = ring->row_dots + lse_at;
-        block.d_q = ring->d_q + q_at;
-        block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
-        block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
-    } else {
+    if (!ring->is_backward) {
         block.out = (s ? ring->block_out : ring->out) + q_at;
         block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
+        return block;
     }
+    block.d_out = ring->d_out + q_at * element_bytes;
+    block.lse = ring->lse + lse_at;
+    block.row_dots = ring->row_dots + lse_at;
+    block.d_q = ring->d_q + q_at;
+    block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
+    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
     return block;
 }
 
-/* The part of block that works on some heads. */
+/* The part of a block that computes some heads. */
 MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block* block,
                                                      const memo_ulysses_heads* heads) {
     memo_attention_block part = *block;
@@ -5145,68 +5158,76 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     return part;
 }
 
-/* From the first row of the first batch to the last of the last one. */
-MEMOI memo_range memoi_ring_range(const void* first, int64_t n_batch, int64_t batch_stride,
-                                  int64_t n_rows, int64_t row_stride, int64_t element_bytes) {
+/* The bytes of rows of q (out, d_q), k (v, d_k, d_v) and lse (row_dots), from the first row of the
+ * first batch to the last row of the last one. */
+MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
+                                    int64_t element_bytes) {
+    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
     return memoi_range_at(first,
-                          ((n_batch - 1) * batch_stride + n_rows * row_stride) * element_bytes);
+                          ((block->n_batch - 1) * block->q_batch_stride + n * block->q_row_stride) *
+                              element_bytes);
+}
+MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
+                                    int64_t element_bytes) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
+    return memoi_range_at(first,
+                          ((block->n_batch - 1) * block->k_batch_stride + n * block->k_row_stride) *
+                              element_bytes);
+}
+MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
+    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
+    return memoi_range_at(
+        first, ((block->n_batch - 1) * block->lse_batch_stride + n * block->lse_row_stride) * 4);
+}
+
+/* Announces the operation with what it reads and writes. */
+MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* block,
+                                      memo_error* error) {
+    int64_t bytes = memo_type_bytes(block->type);
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[6], writes[3];
+    reads[0] = memoi_ring_q_range(block, block->q, bytes);
+    reads[1] = memoi_ring_k_range(block, block->k, bytes);
+    reads[2] = memoi_ring_k_range(block, block->v, bytes);
+    if (ring->is_backward) {
+        reads[3] = memoi_ring_q_range(block, block->d_out, bytes);
+        reads[4] = memoi_ring_lse_range(block, block->lse);
+        reads[5] = memoi_ring_lse_range(block, block->row_dots);
+        writes[0] = memoi_ring_q_range(block, block->d_q, 4);
+        writes[1] = memoi_ring_k_range(block, block->d_k, 4);
+        writes[2] = memoi_ring_k_range(block, block->d_v, 4);
+    } else {
+        writes[0] = memoi_ring_q_range(block, block->out, 4);
+        writes[1] = memoi_ring_lse_range(block, block->lse);
+    }
+    op.name = ring->is_backward ? "attention backward" : "attention";
+    op.reads = reads;
+    op.n_reads = ring->is_backward ? 6 : 3;
+    op.writes = writes;
+    op.n_writes = ring->is_backward ? 3 : 2;
+
+    /* Only a schedule needs the duration: counting pairs takes time. */
+    if (!ring->queue->device)
+        op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
+                                           : ring->costs->forward_s_per_score) *
+                        (double)block->n_batch * ring->shape->heads.n_q *
+                        memoi_mask_count(&block->mask, block->q_runs, block->n_q_runs,
+                                         block->k_runs, block->n_k_runs);
+    return memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
 }
 
 MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
                                     memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
-    int64_t n_q = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    int64_t n_k = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    int64_t element_bytes = memo_type_bytes(shape->type), nb = shape->n_batch;
+    const memo_attention* attention = ring->attention;
+    memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
     memo_ulysses_heads parts[3];
-    memo_op_desc op = memo_op_desc_default();
-    memo_range reads[6], writes[3];
-    int32_t n_parts = memoi_ring_head_parts(shape, parts), i;
-    memo_status status;
-    reads[0] = memoi_ring_range(block->q, nb, block->q_batch_stride, n_q, block->q_row_stride,
-                                element_bytes);
-    reads[1] = memoi_ring_range(block->k, nb, block->k_batch_stride, n_k, block->k_row_stride,
-                                element_bytes);
-    reads[2] = memoi_ring_range(block->v, nb, block->k_batch_stride, n_k, block->k_row_stride,
-                                element_bytes);
-    op.n_reads = 3;
-    op.n_writes = 2;
-    op.name = ring->is_backward ? "attention backward" : "attention";
-    if (ring->is_backward) {
-        reads[3] = memoi_ring_range(block->d_out, nb, block->q_batch_stride, n_q,
-                                    block->q_row_stride, element_bytes);
-        reads[4] = memoi_ring_range(block->lse, nb, block->lse_batch_stride, n_q,
-                                    block->lse_row_stride, 4);
-        reads[5] = memoi_ring_range(block->row_dots, nb, block->lse_batch_stride, n_q,
-                                    block->lse_row_stride, 4);
-        writes[0] =
-            memoi_ring_range(block->d_q, nb, block->q_batch_stride, n_q, block->q_row_stride, 4);
-        writes[1] =
-            memoi_ring_range(block->d_k, nb, block->k_batch_stride, n_k, block->k_row_stride, 4);
-        writes[2] =
-            memoi_ring_range(block->d_v, nb, block->k_batch_stride, n_k, block->k_row_stride, 4);
-        op.n_reads = 6;
-        op.n_writes = 3;
-    } else {
-        writes[0] =
-            memoi_ring_range(block->out, nb, block->q_batch_stride, n_q, block->q_row_stride, 4);
-        writes[1] = memoi_ring_range(block->lse, nb, block->lse_batch_stride, n_q,
-                                     block->lse_row_stride, 4);
-    }
-    op.reads = reads;
-    op.writes = writes;
-    if (!ring->queue->device)
-        op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
-                                           : ring->costs->forward_s_per_score) *
-                        (double)(nb * shape->heads.n_q) *
-                        memoi_mask_count(&block->mask, block->q_runs, block->n_q_runs,
-                                         block->k_runs, block->n_k_runs);
-    status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
+    int32_t n_parts = memoi_ring_head_parts(ring->shape, parts), i;
+    memo_status status = memoi_ring_announce(ring, block, error);
     if (!ring->queue->device) return status;
     for (i = 0; i < n_parts && !status; i++) {
         memo_attention_block part = memoi_ring_block_of_heads(block, &parts[i]);
-        status = (ring->is_backward ? ring->attention->backward : ring->attention->forward)(
-            ring->attention->user, ring->queue->streams[MEMOI_SP_COMPUTE], &part, error);
+        status = (ring->is_backward ? attention->backward
+                                    : attention->forward)(attention->user, stream, &part, error);
     }
     return status;
 }
@@ -5229,7 +5250,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     return memoi_sp_merge(ring->queue, &merge, error);
 }
 
-/* The rows of d_k or d_v that block writes, zeroed before and added to the carried ones after. */
+/* Zeroes the rows of d_k_step or d_v_step that block adds to. */
 MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
                                         const memo_attention_block* block, memo_error* error) {
     int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
@@ -5239,6 +5260,8 @@ MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
         status = memoi_sp_fill(ring->queue, rows + b * block->k_batch_stride, n * 4, error);
     return status;
 }
+
+/* Adds them to the gradients that travel. */
 MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const float* all,
                                       const float* rows, const memo_attention_block* block,
                                       memo_error* error) {
@@ -5247,45 +5270,53 @@ MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const f
                         block->k_batch_stride, n, block->n_batch, error);
 }
 
+/* A step after the first: its result is merged with, or added to, the earlier ones. */
+MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_block* block,
+                                        int32_t s, memo_error* error) {
+    memo_status status = memoi_ring_await(ring, s - 1, error); /* the keys */
+    if (!ring->is_backward) {
+        if (!status) status = memoi_ring_attend(ring, block, error);
+        return status ? status : memoi_ring_merge(ring, block, error);
+    }
+    if (!status) status = memoi_ring_clear_rows(ring, block->d_k, block, error);
+    if (!status) status = memoi_ring_clear_rows(ring, block->d_v, block, error);
+    if (!status) status = memoi_ring_attend(ring, block, error);
+    if (!status) status = memoi_ring_await(ring, s, error); /* their gradients so far */
+    if (!status)
+        status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block->d_k,
+                                     block, error);
+    if (!status)
+        status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block->d_v,
+                                     block, error);
+    return status;
+}
+
 MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->layout.ring, n_exchanges = memoi_ring_n_exchanges(ring);
-    int32_t k_rank = (shape->ring_rank - s + rd) % rd;
+    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd;
     memoi_rectangle rectangle;
     memo_attention_block block;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     ring->has_worked =
         memoi_ring_rectangle(shape, &ring->mask, shape->ring_rank, k_rank, &rectangle);
-    if (s == 0) { /* sets every row */
+    if (s == 0) { /* the whole square, because it sets every row */
         ring->has_worked = 1;
         rectangle.q_begin = rectangle.k_begin = 0;
         memoi_sp_runs(shape, shape->ring_rank, &rectangle.q_end);
         rectangle.k_end = rectangle.q_end;
     }
     if (!ring->has_worked) return MEMO_STATUS_OK;
+
     block = memoi_ring_block(ring, &rectangle, s);
-    if (s) status = memoi_ring_await(ring, s - 1, error);
-    if (!status && s && ring->is_backward) {
-        status = memoi_ring_clear_rows(ring, block.d_k, &block, error);
-        if (!status) status = memoi_ring_clear_rows(ring, block.d_v, &block, error);
-    }
-    if (!status) status = memoi_ring_attend(ring, &block, error);
-    if (!status && s && !ring->is_backward) status = memoi_ring_merge(ring, &block, error);
-    if (!status && s && ring->is_backward) {
-        status = memoi_ring_await(ring, s, error);
-        if (!status)
-            status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block.d_k,
-                                         &block, error);
-        if (!status)
-            status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block.d_v,
-                                         &block, error);
-    }
-    if (!status && s + 1 < n_exchanges && (s || ring->is_backward))
+    status =
+        s ? memoi_ring_later_step(ring, &block, s, error) : memoi_ring_attend(ring, &block, error);
+    /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
+    if (!status && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
     return status;
 }
 
-/* Before the first step: last_step is set, and in backward what is added to is zeroed. */
+/* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
     int64_t n_kv = memoi_ring_kv_elements(ring->shape);
     int64_t n_q = ring->shape->n_batch * ring->shape->layout.ring_tokens * ring->shape->heads.n_q *
@@ -5313,7 +5344,7 @@ MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
     return n_exchanges ? memoi_ring_await(ring, n_exchanges - 1, error) : MEMO_STATUS_OK;
 }
 
-/* n_rings: 1, or those of all ranks, into one schedule: then the first exchanges for all. */
+/* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
 MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
     int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
     int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
