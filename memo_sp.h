@@ -5365,14 +5365,14 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
     return status;
 }
 
-/* ---- 7 hybrid -----------------------------------------------------------------------------------
- * Knows: Ulysses and the ring as functions, and which buffers they need.  Knows nothing of how they
- * do it. */
+/* ---- >>hybrid attention -------------------------------------------------------------------------
+ * Knows: Ulysses and the ring as functions, and the buffers they need.  Knows nothing of how they
+ * work. */
 
 typedef struct memoi_sp_buffers {
-    char *q, *k, *v; /* by heads, where backward sends again */
-    char* typed;     /* by heads: the output in its type; d_out, then gradients in their type */
-    char* staging;   /* of exchanges between rows and heads */
+    char *q, *k, *v; /* by heads; used if backward sends again */
+    char* typed;     /* by heads, in the tensors' type: output; d_out, then gradients */
+    char* staging;   /* for exchanges between rows and heads */
     float* out;      /* by heads: fp32 output; d_q */
     float *block_out, *block_lse;
     float *dots_rows, *dots; /* row dots by rows, by heads */
@@ -5390,7 +5390,7 @@ struct memo_sp_attention {
     memo_comm *ring, *ulysses;
     memoi_sp_queue queue;
     memoi_sp_buffers forward, backward; /* in the same memory */
-    void* memory;                       /* its own; NULL: the user's, or none */
+    void* memory;                       /* owned; NULL: the user's, or none */
 };
 
 memo_sp_attention_desc memo_sp_attention_desc_default(void) {
@@ -5401,58 +5401,85 @@ memo_sp_attention_desc memo_sp_attention_desc_default(void) {
 
 /* --- shapes and sizes --- */
 
-MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_layout* layout = &desc->layout;
-    if (layout->ring < 1 || layout->ulysses < 1 || layout->local_tokens < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: desc.layout is empty; memo_layout_make fills it");
-    if ((desc->ring && desc->ring->size != layout->ring) ||
-        (desc->ulysses && desc->ulysses->size != layout->ulysses))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: the layout is for ring %d and ulysses %d, the "
-                              "communicators have %d and %d ranks",
-                              (int)layout->ring, (int)layout->ulysses,
-                              desc->ring ? (int)desc->ring->size : 1,
-                              desc->ulysses ? (int)desc->ulysses->size : 1);
-    if (desc->ring_rank < 0 || desc->ring_rank >= layout->ring || desc->ulysses_rank < 0 ||
-        desc->ulysses_rank >= layout->ulysses)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: there is no ring rank %d and ulysses rank %d among "
-                              "%d x %d",
-                              (int)desc->ring_rank, (int)desc->ulysses_rank, (int)layout->ring,
-                              (int)layout->ulysses);
-    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads ||
-        desc->head_size < 1 || desc->n_batch < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: batch %d, %d query heads, %d key heads of size %d; "
-                              "query heads must be a multiple of key heads",
-                              desc->n_batch ? (int)desc->n_batch : 1, (int)desc->n_q_heads,
-                              (int)desc->n_kv_heads, (int)desc->head_size);
-    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: type %s; it takes f32, bf16 and f16",
-                              memo_type_name(desc->type));
-    if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
-        layout->n_documents > MEMOI_DOCUMENTS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: max_documents is %lld, the layout has %lld; both must "
-                              "lie in [0, %d]",
-                              (long long)desc->max_documents, (long long)layout->n_documents,
-                              MEMOI_DOCUMENTS_MAX);
-    /* So that no product below overflows: every rank's bytes, sent to every rank, once a hop. */
-    if ((double)layout->ring_tokens * layout->ring * (desc->n_batch ? desc->n_batch : 1) *
-            desc->n_q_heads * desc->head_size * layout->ulysses >
-        (double)(MEMOI_BYTES_MAX / 1024))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: %lld tokens x %d query heads of %d x batch %d are too "
-                              "many; tokens x heads x head size x batch x ulysses must be below "
-                              "2^52",
-                              (long long)layout->n_tokens, (int)desc->n_q_heads,
-                              (int)desc->head_size, desc->n_batch ? (int)desc->n_batch : 1);
+    const memo_comm* comms[2];
+    const char* const names[2] = {"ring", "ulysses"};
+    int32_t degrees[2], ranks[2];
+    int k;
+    comms[0] = desc->ring;
+    comms[1] = desc->ulysses;
+    degrees[0] = layout->ring;
+    degrees[1] = layout->ulysses;
+    ranks[0] = desc->ring_rank;
+    ranks[1] = desc->ulysses_rank;
+    for (k = 0; k < 2; k++) {
+        if (comms[k] && comms[k]->size != degrees[k])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_desc.%s: its size is not the layout's degree (%d, "
+                                  "%d); make both from one mesh",
+                                  names[k], (int)comms[k]->size, (int)degrees[k]);
+        if (ranks[k] < 0 || ranks[k] >= degrees[k])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid",
+                                  names[k], (int)ranks[k], (int)degrees[k] - 1);
+    }
     return MEMO_STATUS_OK;
 }
 
-/* Runs of all ring ranks together, at most. */
+MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    if (desc->n_batch < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.n_batch: negative (%d); 0 means 1",
+                              (int)desc->n_batch);
+    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
+                              "(%d, %d); choose one that is",
+                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
+    if (desc->head_size < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
+                              (int)desc->head_size);
+    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
+                              memo_type_name(desc->type));
+    return MEMO_STATUS_OK;
+}
+
+/* Everything that does not need a device. */
+MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const memo_layout* layout = &desc->layout;
+    int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    memo_status status;
+    if (layout->ring < 1 || layout->ulysses < 1 || layout->local_tokens < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.layout: empty; fill it with memo_layout_make");
+    status = memoi_sp_ranks_check(desc, error);
+    if (!status) status = memoi_sp_heads_check(desc, error);
+    if (status) return status;
+    if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
+        layout->n_documents > MEMOI_DOCUMENTS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.max_documents: out of range (%lld; the layout has "
+                              "%lld); 0 to %d are valid",
+                              (long long)desc->max_documents, (long long)layout->n_documents,
+                              MEMOI_DOCUMENTS_MAX);
+
+    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
+    if ((double)layout->ring_tokens * layout->ring * n_batch * desc->n_q_heads * desc->head_size *
+            layout->ulysses >
+        (double)(MEMOI_BYTES_MAX / 1024))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
+                              "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+                              (long long)layout->n_tokens, (int)desc->n_q_heads,
+                              (int)desc->head_size, (int)n_batch);
+    return MEMO_STATUS_OK;
+}
+
+/* The most runs that all ring ranks can have together. */
 MEMOI int64_t memoi_sp_max_runs(const memo_layout* layout, int64_t max_documents) {
     return layout->ring * (layout->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
@@ -5464,7 +5491,7 @@ MEMOI void memoi_sp_take_runs(const memo_layout* layout, memo_run* runs, int64_t
         first_run[r + 1] = first_run[r] + memoi_layout_ring_runs(layout, r, runs + first_run[r]);
 }
 
-/* runs, first_run: NULL where only sizes are wanted. */
+/* runs and first_run are NULL if only sizes are needed. */
 MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
                                       int64_t* first_run, memoi_sp_shape* shape,
                                       memo_error* error) {
@@ -5505,7 +5532,7 @@ MEMOI memoi_exchanged memoi_sp_exchanged_dots(const memoi_sp_shape* shape) {
     x.type = MEMO_TYPE_F32;
     return x;
 }
-/* Gradients of replicas are not rounded before they are summed. */
+/* Gradients of replicas are summed before they are rounded. */
 MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name) {
     memoi_exchanged x = memoi_sp_exchanged(shape, name, 1);
     if (shape->is_replicated) x.type = MEMO_TYPE_F32;
@@ -5516,7 +5543,7 @@ MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, i
     return shape->n_batch * n_tokens * n_heads * shape->head_size;
 }
 
-/* Where tensors need no exchange and no rounding, the user's own memory is worked in. */
+/* Tensors that need no exchange and no rounding are computed in the user's memory. */
 MEMOI int memoi_sp_is_direct(const memoi_sp_shape* shape) {
     return shape->layout.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
@@ -5532,7 +5559,7 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     return address;
 }
 
-/* q, k and v by heads lie one behind another. */
+/* q, k and v by heads, in this order.  Returns their bytes. */
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
@@ -5547,69 +5574,81 @@ MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char
     return carver.n_bytes;
 }
 
+/* Buffers of the exchanges between rows and heads. */
+MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
+                                  int is_backward, memoi_sp_buffers* buffers) {
+    int64_t element_bytes = memo_type_bytes(shape->type);
+    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t kv_needed =
+        memoi_heads_needed(shape, 1) * (is_backward && shape->is_replicated ? 4 : element_bytes);
+    int64_t q_needed = shape->n_q_heads * element_bytes;
+    if (shape->sends_again) {
+        int64_t n_bytes = memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v);
+        char* part = memoi_hybrid_carve(carver, n_bytes);
+        if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
+    }
+    /* Row dots are smaller than q, except for heads of one or two elements. */
+    if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
+        q_needed = 4 * (int64_t)shape->n_q_heads;
+    buffers->staging =
+        memoi_hybrid_carve(carver, memoi_sp_elements(shape, shape->layout.local_tokens,
+                                                     kv_needed > q_needed ? kv_needed : q_needed));
+    if (is_backward || shape->type != MEMO_TYPE_F32)
+        buffers->typed = memoi_hybrid_carve(carver, n_q * element_bytes);
+}
+
+/* Buffers of gradients. */
+MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
+                                   memoi_sp_buffers* buffers) {
+    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t n_kv = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv);
+    int64_t n_local = shape->layout.local_tokens;
+    int has_ulysses = shape->layout.ulysses > 1, has_ring = shape->layout.ring > 1, i;
+    buffers->dots = (float*)memoi_hybrid_carve(carver, n_q / shape->head_size * 4);
+    buffers->dots_rows = buffers->dots;
+    if (has_ulysses)
+        buffers->dots_rows =
+            (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
+    for (i = 0; i < 2; i++) {
+        if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
+        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+    }
+    if (has_ring) {
+        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+    }
+    if (has_ulysses && shape->is_replicated)
+        buffers->sums = (float*)memoi_hybrid_carve(
+            carver, memoi_sp_elements(shape, n_local, shape->n_kv_heads) * 4);
+}
+
 /* Returns the bytes needed. */
 MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
                              memoi_sp_buffers* buffers) {
-    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
-    int64_t n_q = memoi_sp_elements(shape, n, shape->heads.n_q);
-    int64_t n_kv = memoi_sp_elements(shape, n, shape->heads.n_kv);
-    int has_ulysses = shape->layout.ulysses > 1, has_ring = shape->layout.ring > 1, i;
-    int is_direct = memoi_sp_is_direct(shape);
+    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t kv_bytes = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv) *
+                       memo_type_bytes(shape->type);
+    int has_ring = shape->layout.ring > 1, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
     carver.base = base;
     carver.n_bytes = 0;
-    /* First, so that forward and backward have them at the same place: what orders the one's use of
-     * them orders the other's. */
-    if (has_ring)
-        for (i = 0; i < 2; i++) {
-            buffers->ring_k[i] = memoi_hybrid_carve(&carver, n_kv * element_bytes);
-            buffers->ring_v[i] = memoi_hybrid_carve(&carver, n_kv * element_bytes);
-        }
-    if (has_ulysses) {
-        int64_t needed = memoi_heads_needed(shape, 1) *
-                         (is_backward && shape->is_replicated ? 4 : element_bytes);
-        int64_t q_needed = shape->n_q_heads * element_bytes;
-        char* part = NULL;
-        if (shape->sends_again) {
-            part = memoi_hybrid_carve(
-                &carver, memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v));
-            if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
-        }
-        /* Row dots are smaller than q but for heads of one or two elements. */
-        if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
-            q_needed = 4 * (int64_t)shape->n_q_heads;
-        buffers->staging =
-            memoi_hybrid_carve(&carver, memoi_sp_elements(shape, shape->layout.local_tokens,
-                                                          needed > q_needed ? needed : q_needed));
-        if (is_backward || shape->type != MEMO_TYPE_F32)
-            buffers->typed = memoi_hybrid_carve(&carver, n_q * element_bytes);
+
+    /* First, so that forward and backward have the ring's buffers at the same place: then the waits
+     * that order their use in one pass order it between passes too. */
+    for (i = 0; has_ring && i < 2; i++) {
+        buffers->ring_k[i] = memoi_hybrid_carve(&carver, kv_bytes);
+        buffers->ring_v[i] = memoi_hybrid_carve(&carver, kv_bytes);
     }
-    if (!is_direct) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
-    if (!is_backward) {
-        if (has_ring) {
-            buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
-            buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
-        }
-        return carver.n_bytes;
+    if (shape->layout.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
+    if (!memoi_sp_is_direct(shape)) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+    if (is_backward) {
+        memoi_sp_carve_backward(shape, &carver, buffers);
+    } else if (has_ring) {
+        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
     }
-    buffers->dots = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
-    buffers->dots_rows = buffers->dots;
-    if (has_ulysses)
-        buffers->dots_rows = (float*)memoi_hybrid_carve(
-            &carver, shape->n_batch * shape->layout.local_tokens * shape->n_q_heads * 4);
-    for (i = 0; i < 2; i++) {
-        if (i == 0 ? !has_ring : !has_ring && is_direct) continue;
-        buffers->d_k[i] = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-        buffers->d_v[i] = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-    }
-    if (has_ring) {
-        buffers->d_k_step = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-        buffers->d_v_step = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-    }
-    if (has_ulysses && shape->is_replicated)
-        buffers->sums = (float*)memoi_hybrid_carve(
-            &carver, memoi_sp_elements(shape, shape->layout.local_tokens, shape->n_kv_heads) * 4);
     return carver.n_bytes;
 }
 
@@ -5623,6 +5662,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     memoi_sp_buffers buffers;
     char* ignored;
     memset(sizes, 0, sizeof *sizes);
+
+    /* Memory. */
     forward = memoi_sp_carve(shape, NULL, 0, &buffers);
     backward = memoi_sp_carve(shape, NULL, 1, &buffers);
     sizes->device_bytes = forward > backward ? forward : backward;
@@ -5630,6 +5671,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
         sizes->saved_bytes = memoi_sp_carve_heads(shape, NULL, &ignored, &ignored, &ignored);
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->layout.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
+
+    /* Traffic. */
     sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &q);
     sizes->ulysses_backward_bytes =
         memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &dots) +
@@ -5651,23 +5694,34 @@ memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
 
 /* --- creation --- */
 
+MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const char* missing = !desc->device                                ? "device"
+                          : !desc->stream                              ? "stream"
+                          : !desc->attention.forward                   ? "attention.forward"
+                          : !desc->attention.backward                  ? "attention.backward"
+                          : !desc->ring && desc->layout.ring > 1       ? "ring"
+                          : !desc->ulysses && desc->layout.ulysses > 1 ? "ulysses"
+                                                                       : NULL;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
+                              missing, (int)desc->layout.ring, (int)desc->layout.ulysses);
+    if ((uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.device_memory: not aligned (%p); align it to %d "
+                              "bytes",
+                              desc->device_memory, MEMOI_DEVICE_ALIGNMENT);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_attention_desc* desc,
                                           memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
     memo_status status = memoi_sp_shape_make(desc, a->runs, a->first_run, &a->shape, error);
     int i;
+    if (!status) status = memoi_sp_device_check(desc, error);
     if (status) return status;
-    if (!device || !desc->stream || !desc->attention.forward || !desc->attention.backward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: desc.device, stream and attention's two functions "
-                              "are needed");
-    if ((!desc->ring && desc->layout.ring > 1) || (!desc->ulysses && desc->layout.ulysses > 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: the layout is for ring %d and ulysses %d, but "
-                              "desc.%s is NULL",
-                              (int)desc->layout.ring, (int)desc->layout.ulysses,
-                              !desc->ring && desc->layout.ring > 1 ? "ring" : "ulysses");
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
@@ -5679,11 +5733,9 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
         for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
             status = memo_event_create(device, &a->queue.events[i], error);
     }
+
+    /* Scratch memory. */
     memoi_sp_sizes(&a->shape, &sizes);
-    if (!status && (uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "device_memory is not at a multiple of %d bytes",
-                                MEMOI_DEVICE_ALIGNMENT);
     if (!status && !desc->device_memory && sizes.device_bytes)
         status = memo_device_alloc(device, sizes.device_bytes, &a->memory, error);
     if (!status && sizes.device_bytes) {
@@ -5724,7 +5776,7 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     if (!a) return;
     device = a->queue.device;
     if (device) {
-        /* The stream may still read the runs. */
+        /* It may still read the runs. */
         if (a->queue.streams[MEMOI_SP_COMPUTE])
             memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
         if (a->queue.streams[MEMOI_SP_RING])
@@ -5745,14 +5797,16 @@ memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout
     memo_status status;
     if (layout->kind != own->kind || layout->ring != own->ring || layout->ulysses != own->ulysses ||
         layout->n_tokens != own->n_tokens)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: it was created for %s, ring %d x ulysses %d and %lld "
-                              "tokens; only the documents may change",
-                              memo_layout_name(own->kind), (int)own->ring, (int)own->ulysses,
-                              (long long)own->n_tokens);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sp_attention_set_layout.layout: does not match %s, ring %d x ulysses "
+            "%d, %lld tokens; change only its documents",
+            memo_layout_name(own->kind), (int)own->ring, (int)own->ulysses,
+            (long long)own->n_tokens);
     if (layout->n_documents > a->max_documents)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: %lld documents, desc.max_documents was %lld",
+                              "sp_attention_set_layout.layout: too many documents (%lld); "
+                              "desc.max_documents allows %lld",
                               (long long)layout->n_documents, (long long)a->max_documents);
     status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
     if (status) return status;
@@ -5764,20 +5818,25 @@ memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout
 /* --- one forward or backward --- */
 
 MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, memo_error* error) {
-    if ((mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL) || mask->window < 0)
+    if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: a mask of kind %d with a window of %lld",
-                              (int)mask->kind, (long long)mask->window);
-    if (!mask->document_begins) return MEMO_STATUS_OK;
-    if (!memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
+                              "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
+                              (int)mask->kind);
+    if (mask->window < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: the %lld documents must ascend from 0 to the %lld "
-                              "tokens of the layout",
-                              (long long)mask->n_documents, (long long)n_tokens);
+                              "mask.window: negative (%lld); 0 means no limit",
+                              (long long)mask->window);
+    if (mask->document_begins &&
+        !memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.document_begins: invalid (%lld documents); they must ascend from "
+            "0 to the layout's n_tokens (%lld)",
+            (long long)mask->n_documents, (long long)n_tokens);
     return MEMO_STATUS_OK;
 }
 
-/* Everything that a walk through forward or backward needs, on this rank. */
+/* One forward or backward of this rank, on a device or into a schedule. */
 typedef struct memoi_sp_walk {
     const memoi_sp_shape* shape;
     memoi_sp_queue queue;
@@ -5815,7 +5874,8 @@ MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_
     walk->ulysses.latency_s = costs->ulysses_latency_s;
 }
 
-/* q, k and v by heads: the user's own, or exchanged where is_sent. */
+/* Sets q, k and v by heads.  With ulysses they are exchanged if is_sent, otherwise they were
+ * saved. */
 MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error* error) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0);
@@ -5829,7 +5889,8 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
         walk->ring.v = (const char*)t->v;
         return MEMO_STATUS_OK;
     }
-    if (!walk->shape->heads.n_q) /* nothing will lie there */
+
+    if (!walk->shape->heads.n_q) /* a rank without heads gets no bytes; any address will do */
         q_heads = k_heads = v_heads = (char*)t->out;
     else if (!walk->shape->sends_again)
         memoi_sp_carve_heads(walk->shape, (char*)t->saved, &q_heads, &k_heads, &v_heads);
@@ -5843,7 +5904,7 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
     return status;
 }
 
-/* An fp32 result by heads goes, in the tensors' type, to the user's rows. */
+/* Converts an fp32 result by heads to the tensors' type, and moves it to the user's rows. */
 MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, float* from,
                                 void* to, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
@@ -5851,7 +5912,7 @@ MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, f
     int64_t n = memoi_sp_elements(shape, shape->layout.ring_tokens,
                                   x->is_kv ? shape->heads.n_kv : shape->heads.n_q);
     memo_status status = MEMO_STATUS_OK;
-    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* it is there already */
+    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
     if (shape->layout.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
     if (x->is_kv && shape->is_replicated) {
         status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
@@ -5866,7 +5927,7 @@ MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, f
                   : memoi_ulysses_to_rows(&walk->ulysses, x, walk->buffers.typed, to, NULL, error);
 }
 
-/* Each pass is begin, ring, end: the ring may run for all ranks at once, in one schedule. */
+/* A pass is begin, ring, end.  In one schedule the rings of all ranks run together in between. */
 MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error) {
     const memoi_sp_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
@@ -5907,10 +5968,14 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
         ring->d_k[i] = b->d_k[i];
         ring->d_v[i] = b->d_v[i];
     }
-    /* The last exchange, number last_step + 1, sends buffer (last_step + 1) % 2. */
+
+    /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
+     * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
     ring->d_k_final = is_direct ? (float*)t->d_k : ring->d_k[i];
     ring->d_v_final = is_direct ? (float*)t->d_v : ring->d_v[i];
+
+    /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
     status = memoi_sp_take_qkv(walk, shape->sends_again, error);
     if (!status)
         status = memoi_sp_row_sums(
@@ -5957,8 +6022,8 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
                                                                            : NULL;
     if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "sp attention: %s is NULL",
-                              missing);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_tensors: %s is NULL; it is required here", missing);
     return memoi_sp_mask_check(mask, a->shape.layout.n_tokens, error);
 }
 
@@ -6041,7 +6106,7 @@ typedef struct memoi_sp_all_ranks {
     int32_t* more_streams;
 } memoi_sp_all_ranks;
 
-/* The first ring rank exchanges for all; its walk knows the other ranks' streams. */
+/* The first ring rank exchanges for all; its ring has the other ranks' streams. */
 MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t r;
@@ -6056,24 +6121,54 @@ MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, me
     return status;
 }
 
+/* The walk of ring rank r, on streams of its own. */
+MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
+                                         const memo_sp_attention_desc* rank_desc, int32_t r,
+                                         const memo_mask* mask, int32_t is_backward,
+                                         const memo_sp_attention_costs* costs,
+                                         memo_schedule* schedule, memo_error* error) {
+    char* somewhere = (char*)(uintptr_t)4096; /* never accessed; not NULL */
+    memo_sp_attention_tensors tensors;
+    memo_sp_attention_desc desc = *rank_desc;
+    char compute_name[32], ring_name[32];
+    memoi_sp_buffers buffers;
+    memoi_sp_queue queue;
+    memo_status status;
+    desc.ring_rank = r;
+    snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
+    snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
+    status = memoi_sp_shape_make(&desc, all->runs, all->first_run, &all->shapes[r], error);
+    if (!status)
+        status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.layout.ring > 1,
+                                         &queue, error);
+    if (status) return status;
+
+    memset(&tensors, 0, sizeof tensors);
+    tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
+    tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
+    tensors.lse = (float*)(void*)somewhere;
+    memoi_sp_carve(&all->shapes[r], somewhere, is_backward, &buffers);
+    memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
+                       is_backward);
+    memoi_sp_walk_set_costs(&all->walks[r], costs);
+    if (r) all->more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
                                             const memo_mask* mask, int32_t is_backward,
                                             const memo_sp_attention_costs* costs,
                                             memo_schedule* schedule, memo_error* error) {
-    char* somewhere = (char*)(uintptr_t)4096; /* never touched */
     memo_status status = memoi_sp_shape_check(desc, error);
     memo_sp_attention_costs none;
-    memo_sp_attention_tensors tensors;
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
     int32_t rd = desc->layout.ring, r;
     if (!status) status = memoi_sp_mask_check(mask, desc->layout.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
-    memset(&tensors, 0, sizeof tensors);
-    tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
-    tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
-    tensors.lse = (float*)(void*)somewhere;
+    if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
+    rank_desc.ring = rank_desc.ulysses = NULL;
     all.shapes = (memoi_sp_shape*)memoi_calloc(rd, sizeof(memoi_sp_shape));
     all.walks = (memoi_sp_walk*)memoi_calloc(rd, sizeof(memoi_sp_walk));
     all.rings = (memoi_ring*)memoi_calloc(rd, sizeof(memoi_ring));
@@ -6083,31 +6178,16 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     all.more_streams = (int32_t*)memoi_calloc(rd, sizeof(int32_t));
     if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
         status = memoi_no_memory(error, "the schedule of a ring");
-    if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
-    rank_desc.ring = rank_desc.ulysses = NULL;
-    for (r = 0; r < rd && !status; r++) {
-        char compute_name[32], ring_name[32];
-        memoi_sp_buffers buffers;
-        memoi_sp_queue queue;
-        rank_desc.ring_rank = r;
-        snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
-        snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
-        status = memoi_sp_shape_make(&rank_desc, all.runs, all.first_run, &all.shapes[r], error);
-        if (!status)
-            status =
-                memoi_sp_schedule_queue(schedule, compute_name, ring_name, rd > 1, &queue, error);
-        if (status) break;
-        memoi_sp_carve(&all.shapes[r], somewhere, is_backward, &buffers);
-        memoi_sp_walk_init(&all.walks[r], &all.shapes[r], &queue, &buffers, &tensors, mask,
-                           is_backward);
-        memoi_sp_walk_set_costs(&all.walks[r], costs ? costs : &none);
-        if (r) all.more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
-    }
+
+    for (r = 0; r < rd && !status; r++)
+        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, mask, is_backward,
+                                        costs ? costs : &none, schedule, error);
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
         all.walks[0].ring.n_more_streams = rd - 1;
+        status = memoi_sp_all_ranks_run(&all, rd, error);
     }
-    if (!status) status = memoi_sp_all_ranks_run(&all, rd, error);
+
     MEMO_FREE(all.shapes);
     MEMO_FREE(all.walks);
     MEMO_FREE(all.rings);
