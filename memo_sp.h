@@ -3088,6 +3088,7 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
                                 "groups",
                                 comm->name, MEMOI_NCCL_MESSAGES);
     if (status) return memoi_nccl_drop_group(me, status);
+
     message = &me->messages[me->n_messages++];
     message->address = address;
     message->count = count;
@@ -6197,9 +6198,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     return status;
 }
 
-/* ---- 8 overlapped blocks: the schedules ---------------------------------------------------------
- * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks, but to
- * measure collectives. */
+/* ---- >>block schedules --------------------------------------------------------------------------
+ * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     switch (order) {
@@ -6218,7 +6218,7 @@ memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void) {
 }
 
 #define MEMOI_BLOCKS_PARTS 1000
-#define MEMOI_BLOCKS_MAX   (1 << 20) /* parts of all blocks: some 10 operations each */
+#define MEMOI_BLOCKS_MAX   (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
 
 typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_NONE = 0, /* a record or a wait */
@@ -6227,70 +6227,53 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_BACKWARD,
     MEMOI_BLOCKS_WEIGHTS,
     MEMOI_BLOCKS_END,
-    MEMOI_BLOCKS_REDUCE_FORWARD,   /* the first of those on the comm stream */
-    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* somebody reads what was recomputed */
-    MEMOI_BLOCKS_REDUCE_UNREAD,    /* nobody does, but the order is the published one */
+    MEMOI_BLOCKS_REDUCE_FORWARD,   /* from here on: on the comm stream */
+    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* its result is read */
+    MEMOI_BLOCKS_REDUCE_UNREAD,    /* its result is not read; it is part of the published order */
     MEMOI_BLOCKS_REDUCE_BACKWARD,
     MEMOI_BLOCKS_GATHER_INPUT,
     MEMOI_BLOCKS_GATHER_GRADIENT
 } memoi_blocks_kind;
 
-/* What op k of a schedule is. */
+/* Describes one op of a schedule. */
 typedef struct memoi_blocks_step {
     memoi_blocks_kind kind;
     int32_t block, part;
 } memoi_blocks_step;
 
-/* Tensors of each part, numbered for the checker.  Those of a block are there for as many blocks as
- * are in use at once; a trainer may keep more. */
+/* The tensors of each part, numbered for memo_schedule_check.  A tensor of a block exists as often
+ * as blocks use it at once; a trainer may keep more. */
 enum {
     MEMOI_BLOCKS_OUTPUT,         /* y: partial, then reduced */
     MEMOI_BLOCKS_INPUT_GRADIENT, /* g: partial, then reduced */
-    MEMOI_BLOCKS_STREAM,         /* d: gradient of what the blocks add to */
+    MEMOI_BLOCKS_STREAM,         /* d: gradient of the residual stream */
     MEMOI_BLOCKS_KEYS,           /* keys and values of the sequence's part */
     MEMOI_BLOCKS_KEY_GRADIENTS,
     MEMOI_BLOCKS_RESULT,
-    MEMOI_BLOCKS_GATHERED_GRADIENT, /* of even and of odd blocks */
+    MEMOI_BLOCKS_GATHERED_GRADIENT, /* for even and for odd blocks */
     MEMOI_BLOCKS_TENSORS = MEMOI_BLOCKS_GATHERED_GRADIENT + 2
-    /* then the input of each block; activations and gathered input of each block of a layer */
+    /* Then the input of each block, and activations and gathered input of each block of a layer. */
 };
 
 typedef struct memoi_blocks_builder {
-    memo_blocks_schedule_desc desc; /* nothing is 0 that has a default */
+    memo_blocks_schedule_desc desc; /* with defaults filled in */
     memo_schedule* schedule;
     int64_t steps_capacity;
     memoi_blocks_step* steps; /* one an op */
     int32_t compute, comm;
-    int32_t first_event; /* n_parts each: ready, reduced output, reduced gradient, gathered */
-    memo_range* ranges;  /* of the op being built */
+    int32_t first_event; /* n_parts each: ready, reduced, returned, gathered */
+    memo_range* ranges;  /* of the current op: reads, then writes */
     int64_t n_reads, n_writes;
-    int64_t* layer_begins; /* ops, in the order of the pass; may be NULL */
+    int64_t* layer_begins; /* ops, in the order of the pass; optional */
     memo_status status;
     memo_error* error;
 } memoi_blocks_builder;
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_GATHERED };
 
-MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
-    int64_t i, n;
-    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
-    if (desc->n_parts == 0) desc->n_parts = 2;
-    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d is no order; there are default, pipelined, cross and fine",
-                              (int)desc->order);
-    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%d parts; 1 to %d would work",
-                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
-    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d blocks are not whole layers of %d", (int)desc->n_blocks,
-                              (int)desc->blocks_per_layer);
-    if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d blocks of %d parts are too many; n_blocks x n_parts may be %d",
-                              (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
-    n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0;
+MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc,
+                                           memo_error* error) {
+    int64_t n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0, i;
     for (i = 0; i < n; i++) {
         const memo_block_times* t = &desc->times[i];
         double sum = t->forward_s + t->recompute_s + t->backward_s + t->weights_s + t->reduce_s +
@@ -6298,13 +6281,43 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
               t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "a time of block %d, part %d is below 0, or no number",
+                                  "blocks_schedule_desc.times: negative or not a number (block %d, "
+                                  "part %d); use times of at least 0",
                                   (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
     }
     return MEMO_STATUS_OK;
 }
 
-/* --- bytes --- */
+/* Fills in the defaults. */
+MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
+    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
+    if (desc->n_parts == 0) desc->n_parts = 2;
+
+    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
+            "valid",
+            (int)desc->order, (int)MEMO_BLOCKS_FINE);
+    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
+                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
+                              "layer); use a positive multiple of blocks_per_layer",
+                              (int)desc->n_blocks, (int)desc->blocks_per_layer);
+    if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
+            "n_parts may be %d",
+            (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
+    return memoi_blocks_check_times(desc, error);
+}
+
+/* --- the bytes that an op reads and writes --- */
 
 MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_builder* b, int32_t block) {
     return block % b->desc.blocks_per_layer;
@@ -6323,7 +6336,7 @@ MEMOI int32_t memoi_blocks_gathered_gradient(int32_t block) {
     return MEMOI_BLOCKS_GATHERED_GRADIENT + (block & 1);
 }
 
-/* All reads of an op before its writes. */
+/* Call it for all reads of an op before its writes. */
 MEMOI void memoi_blocks_touch(memoi_blocks_builder* b, int64_t byte, int is_written) {
     memo_range* range = &b->ranges[b->n_reads + b->n_writes];
     range->begin = (uint64_t)byte;
@@ -6344,12 +6357,12 @@ MEMOI int memoi_blocks_couples(const memoi_blocks_builder* b, int32_t block) {
     return b->desc.splits_sequence && memoi_blocks_in_layer(b, block) == 0;
 }
 
-/* Is the input of a block there when its recomputation starts, from the forward pass? */
+/* Returns 1 if forward saves the input of a block for its recomputation. */
 MEMOI int memoi_blocks_is_saved(const memo_blocks_schedule_desc* desc, int32_t block) {
     return desc->order == MEMO_BLOCKS_FINE || block % desc->blocks_per_layer == 0;
 }
 
-/* What forward or recomputation reads: the input, or what it is the sum of. */
+/* The reads of forward and recomputation: the input, or the two terms of its sum. */
 MEMOI void memoi_blocks_read_input(memoi_blocks_builder* b, int32_t block, int32_t part,
                                    int is_there) {
     int32_t before;
@@ -6372,95 +6385,109 @@ MEMOI void memoi_blocks_write_activations(memoi_blocks_builder* b, int32_t block
     if (memoi_blocks_couples(b, block)) memoi_blocks_write(b, MEMOI_BLOCKS_KEYS, part);
 }
 
-/* Nobody reads the output of a layer's last block when it is recomputed, nor, in the fine order, of
- * any. */
+/* Returns 1 if recomputation must compute the output: in the fine order never, in the cross order
+ * not for a layer's last block. */
 MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t block) {
     int is_last = block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
     if (desc->order == MEMO_BLOCKS_FINE) return 0;
     return !(desc->order == MEMO_BLOCKS_CROSS && is_last);
 }
 
-/* Numbered behind all tensors of parts. */
+/* Weight gradients are numbered after the tensors of all parts. */
 MEMOI int64_t memoi_blocks_weights(const memoi_blocks_builder* b, int32_t block) {
     return (int64_t)memoi_blocks_tensors(b) * b->desc.n_parts + block;
 }
 
-MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
-                                int is_backward) {
-    const int32_t block = step->block, part = step->part;
+MEMOI void memoi_blocks_touch_backward(memoi_blocks_builder* b, int32_t block, int32_t part) {
     const int is_scattered = b->desc.is_scattered;
     int32_t before;
+    memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
+    if (is_scattered) {
+        memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
+        memoi_blocks_read(b, memoi_blocks_gathered_gradient(block), part);
+    } else {
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+        memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        if (block < b->desc.n_blocks - 1) { /* g is carried through the norm of the next block */
+            memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
+            memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        }
+    }
+    for (before = 0; before <= part && memoi_blocks_couples(b, block); before++) {
+        memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
+        memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
+    }
+    if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+
+    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
+    memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+    if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
+    if (!is_scattered) memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
+    for (before = 0; before <= part && memoi_blocks_couples(b, block); before++)
+        memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
+}
+
+MEMOI void memoi_blocks_touch_weights(memoi_blocks_builder* b, int32_t block, int32_t part) {
+    const int is_scattered = b->desc.is_scattered;
+    memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
+    memoi_blocks_read(b, is_scattered ? memoi_blocks_gathered(b, block) : memoi_blocks_input(block),
+                      part);
+    memoi_blocks_read(b, is_scattered ? memoi_blocks_gathered_gradient(block) : MEMOI_BLOCKS_STREAM,
+                      part);
+    memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+    memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
+}
+
+/* tensor is reduced.  In the scattered form the rows are then carried to the next block's input, or
+ * to the previous block's gradient, and gathered there (gathered < 0: nothing follows). */
+MEMOI void memoi_blocks_touch_reduce(memoi_blocks_builder* b, int32_t tensor, int32_t block,
+                                     int32_t carried, int32_t gathered, int32_t part) {
+    int has_rows = b->desc.is_scattered && gathered >= 0;
+    memoi_blocks_read(b, tensor, part);
+    if (has_rows) {
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+        if (carried == MEMOI_BLOCKS_STREAM) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        memoi_blocks_write(b, carried, part);
+        memoi_blocks_write(b, gathered, part);
+    }
+    memoi_blocks_write(b, tensor, part);
+}
+
+MEMOI void memoi_blocks_touch_end(memoi_blocks_builder* b, int32_t block, int32_t part,
+                                  int is_backward) {
+    memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_STREAM : memoi_blocks_input(block), part);
+    memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
+    if (is_backward) memoi_blocks_read(b, memoi_blocks_input(block), part);
+    memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
+}
+
+MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
+                                int is_backward) {
+    const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
+    int is_saved = memoi_blocks_is_saved(&b->desc, block);
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
         memoi_blocks_read_input(b, block, part, block == 0);
         memoi_blocks_write_activations(b, block, part, block == 0, 1);
         break;
-    case MEMOI_BLOCKS_RECOMPUTE: {
-        int is_saved = memoi_blocks_is_saved(&b->desc, block);
+    case MEMOI_BLOCKS_RECOMPUTE:
         memoi_blocks_read_input(b, block, part, is_saved);
         memoi_blocks_write_activations(b, block, part, is_saved,
                                        memoi_blocks_has_output(&b->desc, block));
         break;
-    }
-    case MEMOI_BLOCKS_BACKWARD:
-        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-        if (is_scattered) {
-            memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
-            memoi_blocks_read(b, memoi_blocks_gathered_gradient(block), part);
-        } else {
-            memoi_blocks_read(b, memoi_blocks_input(block), part);
-            memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-            if (block < b->desc.n_blocks - 1) { /* carried through the norm of the block above */
-                memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
-                memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-            }
-        }
-        if (memoi_blocks_couples(b, block))
-            for (before = 0; before <= part; before++) {
-                memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
-                memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
-            }
-        if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
-        memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
-        memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-        if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
-        if (!is_scattered) memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
-        if (memoi_blocks_couples(b, block))
-            for (before = 0; before <= part; before++)
-                memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
-        break;
-    case MEMOI_BLOCKS_WEIGHTS:
-        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-        memoi_blocks_read(
-            b, is_scattered ? memoi_blocks_gathered(b, block) : memoi_blocks_input(block), part);
-        memoi_blocks_read(
-            b, is_scattered ? memoi_blocks_gathered_gradient(block) : MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
-        memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
-        break;
+    case MEMOI_BLOCKS_BACKWARD: memoi_blocks_touch_backward(b, block, part); break;
+    case MEMOI_BLOCKS_WEIGHTS: memoi_blocks_touch_weights(b, block, part); break;
     case MEMOI_BLOCKS_REDUCE_FORWARD:
     case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
-        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
-        if (is_scattered && block < b->desc.n_blocks - 1) {
-            memoi_blocks_read(b, memoi_blocks_input(block), part);
-            memoi_blocks_write(b, memoi_blocks_input(block + 1), part);
-            memoi_blocks_write(b, memoi_blocks_gathered(b, block + 1), part);
-        }
-        memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_OUTPUT, block, memoi_blocks_input(block + 1),
+                                  block < last ? memoi_blocks_gathered(b, block + 1) : -1, part);
         break;
     case MEMOI_BLOCKS_REDUCE_UNREAD:
-        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
-        memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_OUTPUT, block, -1, -1, part);
         break;
     case MEMOI_BLOCKS_REDUCE_BACKWARD:
-        memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-        if (is_scattered && block > 0) {
-            memoi_blocks_read(b, memoi_blocks_input(block), part);
-            memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-            memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
-            memoi_blocks_write(b, memoi_blocks_gathered_gradient(block - 1), part);
-        }
-        memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_INPUT_GRADIENT, block, MEMOI_BLOCKS_STREAM,
+                                  block > 0 ? memoi_blocks_gathered_gradient(block - 1) : -1, part);
         break;
     case MEMOI_BLOCKS_GATHER_INPUT:
         memoi_blocks_read(b, memoi_blocks_input(block), part);
@@ -6470,12 +6497,7 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
         memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
         memoi_blocks_write(b, memoi_blocks_gathered_gradient(block), part);
         break;
-    case MEMOI_BLOCKS_END:
-        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_STREAM : memoi_blocks_input(block), part);
-        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
-        if (is_backward) memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
-        break;
+    case MEMOI_BLOCKS_END: memoi_blocks_touch_end(b, block, part, is_backward); break;
     case MEMOI_BLOCKS_NONE: break;
     }
 }
@@ -6520,7 +6542,7 @@ MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
         snprintf(name, 40, "%s%s.%d", kinds[step->kind], block, (int)step->part + 1);
 }
 
-/* Keeps steps as long as the schedule has ops. */
+/* Describes the op just appended, so that there is one step per op. */
 MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
                               int32_t part) {
     void* steps = b->steps;
@@ -6579,12 +6601,12 @@ MEMOI void memoi_blocks_await(memoi_blocks_builder* b, int event, int32_t part, 
     memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
 }
 
-/* In the default order the collective has been waited for already. */
+/* In the default order the collective itself has been waited for. */
 MEMOI void memoi_blocks_need(memoi_blocks_builder* b, int event, int32_t part) {
     if (b->desc.order != MEMO_BLOCKS_DEFAULT) memoi_blocks_await(b, event, part, b->compute);
 }
 
-/* Behind all that compute has been given so far. */
+/* A collective after everything that compute has so far. */
 MEMOI void memoi_blocks_collective(memoi_blocks_builder* b, memoi_blocks_kind kind, int event,
                                    int32_t block, int32_t part) {
     memoi_blocks_record(b, MEMOI_BLOCKS_READY, part, b->compute);
@@ -6599,7 +6621,7 @@ MEMOI void memoi_blocks_gather(memoi_blocks_builder* b, int32_t block, int32_t p
         memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_INPUT, MEMOI_BLOCKS_GATHERED, block, part);
 }
 
-/* The k-th layer of the pass begins here. */
+/* The k-th layer of the pass begins at the next op. */
 MEMOI void memoi_blocks_mark(memoi_blocks_builder* b, int32_t k) {
     if (b->layer_begins) b->layer_begins[k] = b->schedule->n_ops;
 }
@@ -6629,7 +6651,7 @@ MEMOI void memoi_blocks_forward(memoi_blocks_builder* b) {
 
 /* --- backward --- */
 
-/* The k-th part that goes backward. */
+/* The part that goes backward as the k-th. */
 MEMOI int32_t memoi_blocks_back(const memoi_blocks_builder* b, int32_t k) {
     return b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
 }
@@ -6650,8 +6672,8 @@ MEMOI void memoi_blocks_recompute(memoi_blocks_builder* b, int32_t block, int32_
 
 MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int32_t part) {
     int is_last = memoi_blocks_in_layer(b, block) == b->desc.blocks_per_layer - 1;
-    /* At the end of a layer the gradient is there already: in the pipelined order the barrier has
-     * waited; in the cross order its recomputation did, for a collective that came later on the
+    /* At the end of a layer the gradient has been waited for: in the pipelined order by the
+     * barrier; in the cross order by its recomputation, which waits for a later collective on the
      * comm stream. */
     int is_there =
         is_last && (b->desc.order == MEMO_BLOCKS_PIPELINED ||
@@ -6661,7 +6683,8 @@ MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int3
     memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part, 1);
     memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block, part);
     if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part, 1);
-    /* The next recomputation needs its rows; behind the weights, which read those of this block. */
+    /* The next recomputation needs its rows.  They come after the weights, which read this
+     * block's. */
     if (block > 0 && b->desc.order >= MEMO_BLOCKS_CROSS &&
         (b->desc.order == MEMO_BLOCKS_FINE || memoi_blocks_in_layer(b, block) == 0))
         memoi_blocks_gather(
@@ -6669,7 +6692,7 @@ MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int3
             part);
 }
 
-/* Recomputation and backward of a block side by side. */
+/* Recomputation and backward of a block, part by part. */
 MEMOI void memoi_blocks_segment(memoi_blocks_builder* b, int32_t block) {
     int32_t k;
     if (memoi_blocks_couples(b, block))
@@ -6691,15 +6714,16 @@ MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
     int32_t first = layer * b->desc.blocks_per_layer, last = first + b->desc.blocks_per_layer - 1;
     int32_t i, k;
     int is_top = last == b->desc.n_blocks - 1;
-    if (is_top && b->desc.is_scattered)
-        for (k = 0; k < b->desc.n_parts; k++)
-            memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_GRADIENT, MEMOI_BLOCKS_RETURNED, last,
-                                    k);
+    for (k = 0; k < b->desc.n_parts && is_top && b->desc.is_scattered; k++)
+        memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_GRADIENT, MEMOI_BLOCKS_RETURNED, last, k);
+
     if (order == MEMO_BLOCKS_FINE) {
         for (k = 0; is_top && k < b->desc.n_parts; k++) memoi_blocks_gather(b, last, k);
         for (i = last; i >= first; i--) memoi_blocks_segment(b, i);
         return;
     }
+
+    /* Recompute the layer; in the cross order its last block together with its backward. */
     if (is_top || order != MEMO_BLOCKS_CROSS)
         for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_gather(b, first, k);
     for (i = first; i < last; i++)
@@ -6712,6 +6736,8 @@ MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
         for (k = 0; k < b->desc.n_parts; k++)
             memoi_blocks_backward_of(b, last, memoi_blocks_back(b, k));
     }
+
+    /* The rest of the backward. */
     for (i = last - 1; i >= first; i--)
         for (k = 0; k < b->desc.n_parts; k++)
             memoi_blocks_backward_of(b, i, memoi_blocks_back(b, k));
@@ -6730,8 +6756,8 @@ MEMOI void memoi_blocks_backward(memoi_blocks_builder* b) {
     }
 }
 
-/* steps gets one of each op, to be freed with MEMO_FREE, layer_begins (n_layers) where each begins;
- * both may be NULL, and schedule is empty where they are not. */
+/* steps: one per op; the caller frees it with MEMO_FREE.  layer_begins (n_layers): the first op of
+ * each layer.  Both are optional; if they are given, schedule must be empty. */
 MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int is_backward,
                                      memo_schedule* schedule, memoi_blocks_step** steps,
                                      int64_t* layer_begins, memo_error* error) {
@@ -6744,7 +6770,8 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     b.error = error;
     b.status = memoi_blocks_check(&b.desc, error);
     if (b.status) return b.status;
-    /* The most has backward of attention split by sequence. */
+
+    /* The backward of attention with a split sequence touches the most. */
     b.ranges = (memo_range*)memoi_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
     if (!b.ranges) return memoi_no_memory(error, "a schedule");
     b.status = memoi_schedule_stream(schedule, "compute", &b.compute, error);
@@ -6753,6 +6780,7 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
         b.status = memo_schedule_add_event(schedule, &event, error);
         if (i == 0) b.first_event = event;
     }
+
     if (is_backward)
         memoi_blocks_backward(&b);
     else
@@ -6775,7 +6803,9 @@ memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
     return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
 }
 
-/* --- how long collectives take --- */
+/* ---- >>block costs ------------------------------------------------------------------------------
+ * Knows: schedules of blocks; a communicator and a device, to measure collectives.  Knows nothing
+ * of how blocks run. */
 
 #define MEMOI_MEASURE_RUNS 5
 
@@ -6798,7 +6828,7 @@ MEMOI memo_status memoi_measure_once(memo_comm* comm, const memo_device* d, memo
     return status ? status : memo_event_elapsed(d, events[0], events[1], elapsed_s, error);
 }
 
-/* The slowest rank's.  host: pinned, for device: n doubles each. */
+/* Replaces host[n] by the maxima over all ranks.  host is pinned; on_device holds n doubles too. */
 MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, memo_stream stream,
                                       double* on_device, double* host, int32_t n,
                                       memo_error* error) {
@@ -6811,47 +6841,99 @@ MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, mem
     return status ? status : memo_stream_synchronize(d, stream, error);
 }
 
+typedef struct memoi_measure {
+    memo_comm* comm;
+    const memo_device* device;
+    memo_stream stream;
+    memo_collective kind;
+    memo_type type;
+    memo_event events[2];
+    void *x, *on_device, *host;
+} memoi_measure;
+
+/* The largest count; 0 if one is below 1. */
+MEMOI int64_t memoi_measure_largest(const int64_t* counts, int32_t n) {
+    int64_t largest = 0;
+    int32_t k;
+    for (k = 0; k < n; k++) {
+        if (counts[k] < 1) return 0;
+        if (counts[k] > largest) largest = counts[k];
+    }
+    return largest;
+}
+
+MEMOI memo_status memoi_measure_open(memoi_measure* m, int64_t n_bytes, int32_t n,
+                                     memo_error* error) {
+    const memo_device* d = m->device;
+    int32_t k;
+    memo_status status = memo_device_alloc(d, n_bytes, &m->x, error);
+    if (!status) status = memo_fill(d, m->stream, m->x, 0, n_bytes, error);
+    if (!status) status = memo_device_alloc(d, n * (int64_t)sizeof(double), &m->on_device, error);
+    if (!status) status = memo_host_alloc(d, n * (int64_t)sizeof(double), &m->host, error);
+    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &m->events[k], error);
+    return status;
+}
+
+MEMOI void memoi_measure_close(memoi_measure* m) {
+    const memo_device* d = m->device;
+    int32_t k;
+    for (k = 0; k < 2; k++)
+        if (m->events[k]) (void)memo_event_destroy(d, m->events[k], NULL);
+    if (m->host) (void)memo_host_free(d, m->host, NULL);
+    if (m->on_device) (void)memo_device_free(d, m->on_device, NULL);
+    if (m->x) (void)memo_device_free(d, m->x, NULL);
+}
+
+/* The median of MEMOI_MEASURE_RUNS runs after one warm-up. */
+MEMOI memo_status memoi_measure_count(memoi_measure* m, int64_t count, double* median_s,
+                                      memo_error* error) {
+    double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
+    int32_t run, j;
+    for (run = -1; run < MEMOI_MEASURE_RUNS; run++) {
+        memo_status status = memoi_measure_once(m->comm, m->device, m->stream, m->kind, m->type,
+                                                count, (char*)m->x, m->events, &elapsed_s, error);
+        if (status) return status;
+        for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
+        if (run >= 0) runs[j] = elapsed_s;
+    }
+    *median_s = runs[MEMOI_MEASURE_RUNS / 2];
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_stream stream,
                               memo_collective kind, memo_type type, const int64_t* counts,
                               int32_t n, double* measured_s, memo_error* error) {
-    const memo_device* d = device;
-    memo_event events[2] = {NULL, NULL};
-    void *x = NULL, *on_device = NULL, *host = NULL;
-    int64_t largest = 0;
-    int32_t k, run, j;
-    double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
-    memo_status status = MEMO_STATUS_OK;
-    for (k = 0; k < n; k++) largest = counts[k] > largest && counts[k] > 0 ? counts[k] : largest;
-    for (k = 0; k < n; k++) largest = counts[k] < 1 ? 0 : largest;
-    if (largest < 1 || largest > MEMOI_BYTES_MAX / 8 / comm->size || !memo_type_bytes(type) ||
-        (int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
+    int64_t largest = memoi_measure_largest(counts, n), bytes = memo_type_bytes(type);
+    memoi_measure m;
+    int32_t k;
+    memo_status status;
+    if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "an all-reduce, all-gather or reduce-scatter of 1 to 2^59 / size "
-                              "elements can be measured");
-    largest *= memo_type_bytes(type) * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size);
-    status = memo_device_alloc(d, largest, &x, error);
-    if (!status) status = memo_fill(d, stream, x, 0, largest, error);
-    if (!status) status = memo_device_alloc(d, n * (int64_t)sizeof(double), &on_device, error);
-    if (!status) status = memo_host_alloc(d, n * (int64_t)sizeof(double), &host, error);
-    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &events[k], error);
-    for (k = 0; k < n && !status; k++) {
-        for (run = -1; run < MEMOI_MEASURE_RUNS && !status; run++) {
-            status = memoi_measure_once(comm, d, stream, kind, type, counts[k], (char*)x, events,
-                                        &elapsed_s, error);
-            for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
-            if (run >= 0) runs[j] = elapsed_s;
-        }
-        if (!status) ((double*)host)[k] = runs[MEMOI_MEASURE_RUNS / 2];
-    }
+                              "comm_measure.kind: not supported (%d); all-reduce, all-gather and "
+                              "reduce-scatter are",
+                              (int)kind);
+    if (!bytes || largest < 1 || largest > MEMOI_BYTES_MAX / bytes / comm->size)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "comm_measure.counts: out of range (%d counts up to %lld, type %s); "
+                              "counts of at least 1 whose bytes fit 2^62 are valid",
+                              (int)n, (long long)largest, memo_type_name(type));
+    memset(&m, 0, sizeof m);
+    m.comm = comm;
+    m.device = device;
+    m.stream = stream;
+    m.kind = kind;
+    m.type = type;
+
+    status = memoi_measure_open(
+        &m, largest * bytes * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size), n, error);
+    for (k = 0; k < n && !status; k++)
+        status = memoi_measure_count(&m, counts[k], &((double*)m.host)[k], error);
     if (!status)
-        status = memoi_measure_share(comm, d, stream, (double*)on_device, (double*)host, n, error);
-    if (!status) memcpy(measured_s, host, (size_t)n * sizeof(double));
-    if (status) (void)memo_stream_synchronize(d, stream, NULL);
-    for (k = 0; k < 2; k++)
-        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
-    if (host) (void)memo_host_free(d, host, NULL);
-    if (on_device) (void)memo_device_free(d, on_device, NULL);
-    if (x) (void)memo_device_free(d, x, NULL);
+        status = memoi_measure_share(comm, device, stream, (double*)m.on_device, (double*)m.host, n,
+                                     error);
+    if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
+    if (status) (void)memo_stream_synchronize(device, stream, NULL);
+    memoi_measure_close(&m);
     return status;
 }
 
@@ -6897,6 +6979,19 @@ MEMOI double memoi_blocks_share(double whole_s, double overhead_s, int32_t n_par
     return whole_s <= overhead_s ? whole_s : overhead_s + (whole_s - overhead_s) / n_parts;
 }
 
+/* The times of one of n parts. */
+MEMOI memo_block_times memoi_blocks_part_times(const memo_block_times* whole,
+                                               const memo_blocks_overhead* overhead, int32_t n) {
+    memo_block_times part;
+    part.forward_s = memoi_blocks_share(whole->forward_s, overhead->operation_s, n);
+    part.recompute_s = memoi_blocks_share(whole->recompute_s, overhead->operation_s, n);
+    part.backward_s = memoi_blocks_share(whole->backward_s, overhead->operation_s, n);
+    part.weights_s = memoi_blocks_share(whole->weights_s, overhead->operation_s, n);
+    part.reduce_s = memoi_blocks_share(whole->reduce_s, overhead->collective_s, n);
+    part.gather_s = memoi_blocks_share(whole->gather_s, overhead->collective_s, n);
+    return part;
+}
+
 memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
                                    const memo_blocks_overhead* overhead, int32_t max_parts,
                                    int32_t* n_parts, double* makespan_s, memo_error* error) {
@@ -6908,31 +7003,31 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     tried.n_parts = 1;
     status = memoi_blocks_check(&tried, error);
     if (status) return status;
-    if (!desc->times || max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS ||
-        !(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
+    if (!desc->times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the best number of parts needs times, overheads of at least 0 and a "
-                              "maximum of 1 to %d",
-                              MEMOI_BLOCKS_PARTS);
+                              "blocks_schedule_desc.times: NULL; the best number of parts needs "
+                              "times");
+    if (max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
+                              (int)max_parts, MEMOI_BLOCKS_PARTS);
+    if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_overhead: negative or not a number (%g, %g); use times of at "
+                              "least 0",
+                              overhead->operation_s, overhead->collective_s);
     times = (memo_block_times*)memoi_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
     if (!times) return memoi_no_memory(error, "times");
+
+    /* The tolerance lets fewer parts win a tie in spite of rounding. */
     tried.times = times;
     for (n = 1; !status && n <= max_parts; n *= 2) {
         double total_s;
         tried.n_parts = n;
         for (i = 0; i < desc->n_blocks; i++)
-            for (s = 0; s < n; s++) {
-                const memo_block_times* whole = &desc->times[i];
-                memo_block_times* part = &times[(int64_t)i * n + s];
-                part->forward_s = memoi_blocks_share(whole->forward_s, overhead->operation_s, n);
-                part->recompute_s =
-                    memoi_blocks_share(whole->recompute_s, overhead->operation_s, n);
-                part->backward_s = memoi_blocks_share(whole->backward_s, overhead->operation_s, n);
-                part->weights_s = memoi_blocks_share(whole->weights_s, overhead->operation_s, n);
-                part->reduce_s = memoi_blocks_share(whole->reduce_s, overhead->collective_s, n);
-                part->gather_s = memoi_blocks_share(whole->gather_s, overhead->collective_s, n);
-            }
+            for (s = 0; s < n; s++)
+                times[(int64_t)i * n + s] = memoi_blocks_part_times(&desc->times[i], overhead, n);
         status = memoi_blocks_makespan(&tried, &total_s, error);
         if (!status && (n == 1 || total_s < best_s * (1 - 1e-12))) {
             best_s = total_s;
@@ -6944,9 +7039,11 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     return status;
 }
 
-/* ---- 8 overlapped blocks: run -------------------------------------------------------------------
- * Knows: a schedule's steps, a device, a communicator and the trainer's functions.  The schedule is
- * the program: one op after the other is enqueued as it stands there. */
+/* ---- >>block runs -------------------------------------------------------------------------------
+ * Knows: the steps of a schedule, a device, a communicator and the trainer's functions.  Knows
+ * nothing of why the schedule is ordered as it is.
+ *
+ * The schedule is the program: its ops are enqueued one after another. */
 
 typedef struct memoi_blocks_pass {
     memo_schedule* schedule;
@@ -6955,14 +7052,14 @@ typedef struct memoi_blocks_pass {
 } memoi_blocks_pass;
 
 struct memo_blocks {
-    memo_blocks_desc desc;       /* nothing is 0 that has a default; buffers are these: */
+    memo_blocks_desc desc;       /* with defaults filled in; its buffers are the next field */
     memo_block_buffers* buffers; /* (n_parts) */
     int32_t owns_comm_stream;
     int32_t n_layers, n_events;
     memo_event* events;
     void** inputs;                       /* (n_parts, blocks_per_layer) */
     memoi_blocks_pass passes[2];         /* forward, backward */
-    int32_t next_forward, next_backward; /* layers that may come next; -1: none */
+    int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
 };
 
 memo_blocks_desc memo_blocks_desc_default(void) {
@@ -6971,38 +7068,61 @@ memo_blocks_desc memo_blocks_desc_default(void) {
     return desc;
 }
 
-MEMOI memo_status memoi_blocks_missing(const char* what, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "overlapped blocks need %s", what);
+/* The name of a missing buffer, or NULL. */
+MEMOI const char* memoi_blocks_missing_buffer(const memo_blocks_desc* desc,
+                                              const memo_block_buffers* buffers) {
+    int32_t j;
+    if (!buffers->output) return "output";
+    if (!buffers->gradient) return "gradient";
+    if (!desc->schedule.is_scattered) return NULL;
+    if (!buffers->gradients[0] || !buffers->gradients[1]) return "gradients";
+    for (j = 0; j < desc->schedule.blocks_per_layer; j++)
+        if (!buffers->inputs || !buffers->inputs[j]) return "inputs";
+    return NULL;
 }
 
-MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
-    const memo_block_functions* f = &desc->functions;
-    int32_t s, j;
-    memo_status status = memoi_blocks_check(&desc->schedule, error);
-    if (status) return status;
-    if (!desc->device || !desc->comm || !desc->buffers)
-        return memoi_blocks_missing("a device, a communicator and buffers", error);
-    if (!memo_type_bytes(desc->type)) return memoi_blocks_missing("a type", error);
-    if (!f->forward || !f->recompute || !f->backward)
-        return memoi_blocks_missing("the functions forward, recompute and backward", error);
-    if (desc->schedule.is_scattered && (!f->forward_rows || !f->backward_rows))
-        return memoi_blocks_missing("forward_rows and backward_rows in the scattered form", error);
+MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_error* error) {
+    int32_t s;
     for (s = 0; s < desc->schedule.n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
-        int is_there = buffers->output && buffers->gradient && buffers->count >= 0;
-        if (desc->schedule.is_scattered) {
-            is_there =
-                is_there && buffers->inputs && buffers->gradients[0] && buffers->gradients[1];
-            for (j = 0; is_there && j < desc->schedule.blocks_per_layer; j++)
-                is_there = buffers->inputs[j] != NULL;
-            if (is_there && buffers->count % desc->comm->size)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "part %d: %lld elements cannot be scattered over %d ranks",
-                                      (int)s + 1, (long long)buffers->count, (int)desc->comm->size);
-        }
-        if (!is_there) return memoi_blocks_missing("all buffers of every part", error);
+        const char* missing = memoi_blocks_missing_buffer(desc, buffers);
+        if (missing)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "blocks_desc.buffers[%d].%s: NULL; every part needs it", (int)s,
+                                  missing);
+        if (buffers->count < 0 ||
+            (desc->schedule.is_scattered && buffers->count % desc->comm->size))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "blocks_desc.buffers[%d].count: negative or, scattered, not a "
+                                  "multiple of the ranks (%lld, %d ranks)",
+                                  (int)s, (long long)buffers->count, (int)desc->comm->size);
     }
     return MEMO_STATUS_OK;
+}
+
+/* Fills in the defaults of desc->schedule. */
+MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
+    const memo_block_functions* f = &desc->functions;
+    int is_scattered = desc->schedule.is_scattered;
+    const char* missing = !desc->device                       ? "device"
+                          : !desc->comm                       ? "comm"
+                          : !desc->buffers                    ? "buffers"
+                          : !f->forward                       ? "functions.forward"
+                          : !f->recompute                     ? "functions.recompute"
+                          : !f->backward                      ? "functions.backward"
+                          : is_scattered && !f->forward_rows  ? "functions.forward_rows"
+                          : is_scattered && !f->backward_rows ? "functions.backward_rows"
+                                                              : NULL;
+    memo_status status = memoi_blocks_check(&desc->schedule, error);
+    if (status) return status;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_desc.%s: NULL; it is required", missing);
+    if (!memo_type_bytes(desc->type))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
+                              (int)desc->type, (int)MEMO_TYPE_U8);
+    return memoi_blocks_check_buffers(desc, error);
 }
 
 MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* error) {
@@ -7023,10 +7143,10 @@ MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* err
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
-    const memo_device* d = blocks->desc.device;
+/* The schedules of both passes. */
+MEMOI memo_status memoi_blocks_build_passes(memo_blocks* blocks, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    memo_status status = memoi_blocks_copy_buffers(blocks, error);
     for (k = 0; k < 2 && !status; k++) {
         memoi_blocks_pass* pass = &blocks->passes[k];
         pass->layer_begins = (int64_t*)memoi_calloc(blocks->n_layers + 1, sizeof(int64_t));
@@ -7037,12 +7157,21 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
                                         pass->layer_begins, error);
         if (!status) pass->layer_begins[blocks->n_layers] = pass->schedule->n_ops;
     }
-    blocks->desc.schedule.times = NULL; /* the caller's */
+    blocks->desc.schedule.times = NULL; /* borrowed until here */
+    return status;
+}
+
+/* Both passes use the same events. */
+MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
+    const memo_device* d = blocks->desc.device;
+    int32_t n_events, k;
+    memo_status status = memoi_blocks_copy_buffers(blocks, error);
+    if (!status) status = memoi_blocks_build_passes(blocks, error);
     if (status) return status;
-    blocks->events =
-        (memo_event*)memoi_calloc(blocks->passes[0].schedule->n_events, sizeof(memo_event));
+    n_events = blocks->passes[0].schedule->n_events;
+    blocks->events = (memo_event*)memoi_calloc(n_events, sizeof(memo_event));
     if (!blocks->events) return memoi_no_memory(error, "overlapped blocks");
-    for (k = 0; k < blocks->passes[0].schedule->n_events && !status; k++) {
+    for (k = 0; k < n_events && !status; k++) {
         status = memo_event_create(d, &blocks->events[k], error);
         blocks->n_events += !status;
     }
@@ -7115,7 +7244,7 @@ MEMOI memo_status memoi_blocks_callback(const memo_blocks* blocks, memo_block_fu
     return function(blocks->desc.functions.context, &call, error);
 }
 
-/* What forward and recompute find and leave. */
+/* Calls the trainer's function for an op of the compute stream. */
 MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_blocks_step* step,
                                        int is_backward, memo_error* error) {
     const memo_block_functions* f = &blocks->desc.functions;
@@ -7138,7 +7267,7 @@ MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_bl
                                  stream, error);
 }
 
-/* Rows of the shares, carried over and gathered into rows of all. */
+/* Scattered form: the trainer converts its share of the rows, then all shares are gathered. */
 MEMOI memo_status memoi_blocks_rows(const memo_blocks* blocks, memo_block_function function,
                                     int32_t block, int32_t part, int is_input_saved, void* rows,
                                     memo_error* error) {
@@ -7166,37 +7295,45 @@ MEMOI memo_status memoi_blocks_reduce(const memo_blocks* blocks, void* buffer, i
                                share, desc->type, MEMO_REDUCTION_SUM, error);
 }
 
+/* After a reduction in the scattered form, the rows go to another block: the next one in forward,
+ * the previous one in backward.  There may be none. */
+MEMOI memo_status memoi_blocks_rows_to(const memo_blocks* blocks, int32_t block, int32_t part,
+                                       int is_gradient, int is_input_saved, memo_error* error) {
+    const memo_blocks_desc* desc = &blocks->desc;
+    const memo_block_buffers* buffers = &desc->buffers[part];
+    if (!desc->schedule.is_scattered || block < 0 || block >= desc->schedule.n_blocks)
+        return MEMO_STATUS_OK;
+    return is_gradient
+               ? memoi_blocks_rows(blocks, desc->functions.backward_rows, block, part,
+                                   is_input_saved, buffers->gradients[block % 2], error)
+               : memoi_blocks_rows(blocks, desc->functions.forward_rows, block, part,
+                                   is_input_saved,
+                                   buffers->inputs[block % desc->schedule.blocks_per_layer], error);
+}
+
+/* Enqueues an op of the comm stream. */
 MEMOI memo_status memoi_blocks_communicate(const memo_blocks* blocks, const memoi_blocks_step* step,
                                            memo_error* error) {
-    const memo_blocks_desc* desc = &blocks->desc;
-    const memo_block_buffers* buffers = &desc->buffers[step->part];
-    const int32_t block = step->block, m = desc->schedule.blocks_per_layer;
-    const int is_scattered = desc->schedule.is_scattered;
+    const memo_block_buffers* buffers = &blocks->desc.buffers[step->part];
+    const int32_t block = step->block, part = step->part;
     memo_status status;
     switch (step->kind) {
-    case MEMOI_BLOCKS_GATHER_INPUT:
-        return memoi_blocks_rows(blocks, desc->functions.forward_rows, block, step->part, 1,
-                                 buffers->inputs[block % m], error);
+    case MEMOI_BLOCKS_GATHER_INPUT: return memoi_blocks_rows_to(blocks, block, part, 0, 1, error);
     case MEMOI_BLOCKS_GATHER_GRADIENT:
-        return memoi_blocks_rows(blocks, desc->functions.backward_rows, block, step->part, 1,
-                                 buffers->gradients[block % 2], error);
+        return memoi_blocks_rows_to(blocks, block, part, 1, 1, error);
     case MEMOI_BLOCKS_REDUCE_FORWARD:
     case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
         status = memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
-        if (status || !is_scattered || block == desc->schedule.n_blocks - 1) return status;
-        return memoi_blocks_rows(blocks, desc->functions.forward_rows, block + 1, step->part, 0,
-                                 buffers->inputs[(block + 1) % m], error);
+        return status ? status : memoi_blocks_rows_to(blocks, block + 1, part, 0, 0, error);
     case MEMOI_BLOCKS_REDUCE_UNREAD:
         return memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
     default: /* MEMOI_BLOCKS_REDUCE_BACKWARD */
         status = memoi_blocks_reduce(blocks, buffers->gradient, buffers->count, error);
-        if (status || !is_scattered || block == 0) return status;
-        return memoi_blocks_rows(blocks, desc->functions.backward_rows, block - 1, step->part, 0,
-                                 buffers->gradients[(block - 1) % 2], error);
+        return status ? status : memoi_blocks_rows_to(blocks, block - 1, part, 1, 0, error);
     }
 }
 
-/* Told to whoever listens, as the schedule has it. */
+/* Announces an op with the bytes of the schedule. */
 MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_schedule* schedule,
                                         int64_t index, memo_stream stream, memo_error* error) {
     const memo_device* d = blocks->desc.device;
@@ -7218,7 +7355,7 @@ MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backwa
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &pass->schedule->ops[index];
     const memoi_blocks_step* step = &pass->steps[index];
-    /* Streams were added in this order to an empty schedule. */
+    /* memoi_blocks_build adds compute first, to an empty schedule. */
     memo_stream stream = op->stream == 0 ? blocks->desc.compute_stream : blocks->desc.comm_stream;
     memo_status status;
     if (op->kind == MEMO_OP_RECORD)
@@ -7229,7 +7366,8 @@ MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backwa
     if (status) return status;
     if (!memoi_blocks_is_comm(step->kind))
         return memoi_blocks_compute(blocks, step, is_backward, error);
-    /* Collectives of both passes have the same counts: the label tells them apart. */
+
+    /* Collectives of both passes may have the same counts; the label distinguishes them. */
     memoi_comm_label(blocks->desc.comm, is_backward ? "blocks backward" : "blocks forward", index);
     status = memoi_blocks_communicate(blocks, step, error);
     memoi_comm_label(blocks->desc.comm, NULL, 0);
@@ -7251,8 +7389,8 @@ memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_e
     memo_status status;
     if (layer < 0 || layer >= blocks->n_layers || (layer && layer != blocks->next_forward))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "forward of layer %d out of order; there are layers 0 to %d",
-                              (int)layer, (int)blocks->n_layers - 1);
+                              "blocks_forward_layer: out of order (layer %d); layer 0 is valid%s",
+                              (int)layer, blocks->next_forward > 0 ? ", or the next one" : "");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 0, layer, error);
     if (status) return status;
@@ -7265,10 +7403,9 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
     memo_status status;
     if (layer < 0 || layer != blocks->next_backward)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              blocks->next_backward < 0
-                                  ? "backward of layer %d without a forward of all layers"
-                                  : "backward of layer %d out of order",
-                              (int)layer);
+                              "blocks_backward_layer: out of order (layer %d); %s", (int)layer,
+                              blocks->next_backward < 0 ? "run forward for all layers first"
+                                                        : "run the layers in descending order");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 1, blocks->n_layers - 1 - layer, error);
     if (!status) blocks->next_backward = layer - 1;
@@ -7291,8 +7428,8 @@ memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error) {
     return status;
 }
 
-/* ---- 8 overlapped blocks: degrees that change ---------------------------------------------------
- * Knows: which ranks stand together.  Knows nothing of rows. */
+/* ---- >>degrees ----------------------------------------------------------------------------------
+ * Knows: which ranks form a group.  Knows nothing of rows or blocks. */
 
 memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
                                      memo_degree_comms* comms, memo_error* error) {
@@ -7304,8 +7441,8 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
         (next_degree && (world->size % next_degree || high % low)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "degrees %d and %d in a world of %d: each must divide the world, and one the "
-            "other",
+            "degree_comms: degrees %d and %d do not fit a world of %d; each must divide the world, "
+            "and one the other",
             (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
     status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
@@ -7324,7 +7461,7 @@ void memo_degree_comms_destroy(memo_degree_comms* comms) {
     memset(comms, 0, sizeof *comms);
 }
 
-/* ---- 8 overlapped blocks: layers of a split model -----------------------------------------------
+/* ---- >>linear layers ----------------------------------------------------------------------------
  * Knows: shares of a matrix.  Knows nothing of schedules. */
 
 memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
@@ -7359,9 +7496,8 @@ memo_status memo_linear_weights(const memo_linear* linear, memo_stream stream, c
 /* --- on the host device --- */
 
 typedef struct memoi_linear_args {
-    const float *x, *weights, *bias; /* x: or d_y */
-    const float* d_y;
-    float *y, *d_bias; /* y: or d_x, d_weights */
+    const float *x, *weights, *bias, *d_y;
+    float *y, *d_bias; /* y: the result, which may be d_x or d_weights */
     int64_t n_rows, n_in, n_out;
 } memoi_linear_args;
 

@@ -820,7 +820,7 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK(memo_blocks_forward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_blocks_backward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_blocks_backward(blocks, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "without a forward") != NULL);
+    CHECK(strstr(error.message, "run forward for all layers first") != NULL);
     CHECK(memo_blocks_forward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error));
     CHECK(memo_blocks_backward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
