@@ -496,7 +496,7 @@ MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_
  * of this rank's losses and its number of labels; it becomes the sums over comm
  * (memo_mesh.gradient).  Afterwards loss = sums[0] / sums[1] on every rank.  The gradient of each
  * label's loss is 1 / sums[1].  Sum parameter gradients over comm; do not average them.  Enqueues
- * on stream; all ranks must call it.  Errors: those of all_reduce. */
+ * on stream; all ranks must call it.  Errors: as memo_all_reduce. */
 MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
                                           memo_error* error);
 
@@ -538,9 +538,9 @@ MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* 
 /* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
  * element e of head h of row i of batch b of q is at
  *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
- * d_out, out and d_q have the strides of q; v, d_k and d_v those of k; lse and row_dots (one number
- * per row and head) those of lse.  Strides count elements.  Query head h reads key head
- * h / (n_q_heads / n_kv_heads). */
+ * The strides of q apply to d_out, out and d_q too; the strides of k to v, d_k and d_v.  lse and
+ * row_dots have one number per row and head, with the strides of lse.  Strides count elements.
+ * Query head h reads key head h / (n_q_heads / n_kv_heads). */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
@@ -674,7 +674,7 @@ typedef struct memo_sp_attention_desc {
     memo_attention attention;
     /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* The most documents that memo_sp_attention_set_layout may pass; 0: those of layout. */
+    /* The most documents that memo_sp_attention_set_layout may pass; 0: as many as layout has. */
     int64_t max_documents;
 } memo_sp_attention_desc;
 
@@ -784,7 +784,7 @@ MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_des
  *              not only that of every layer
  *
  * The last three share the pipelined forward.  A collective starts right after the input gradient;
- * the weight gradient runs behind it.
+ * the weight gradient overlaps it.
  *
  * With splits_sequence the parts are consecutive ranges of one sequence, and the first block of
  * each layer is attention.  Its forward of a part reads the keys and values of earlier parts; its
@@ -815,7 +815,7 @@ typedef struct memo_blocks_schedule_desc {
     int32_t blocks_per_layer; /* 0: 2 */
     int32_t n_parts;          /* 0: 2 */
     int32_t splits_sequence;
-    /* The weight gradient is an operation of its own, after the collective. */
+    /* The weight gradient is a separate operation, after the collective. */
     int32_t weights_apart;
     /* Use reduce-scatter and all-gather: between blocks each rank holds its share of the rows.  The
      * gather before a recomputation remains. */
@@ -861,7 +861,7 @@ MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* 
 
 /* Finds the number of parts, of 1, 2, 4, ... up to max_parts, with the least time of forward and
  * backward together.  It is 1 if messages are too small to gain.  Ties go to fewer parts.
- * desc->times (n_blocks) are those of the whole batch; a part takes the overhead and its share of
+ * desc->times (n_blocks) describe the whole batch; a part takes the overhead and its share of
  * the rest.  desc->n_parts is ignored.  makespan_s is optional.  Errors: INVALID_ARGUMENT,
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
@@ -886,7 +886,7 @@ MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* des
  *   backward     g = this rank's partial sum of the gradient of the block's input.  The gradient
  *                d_i of the block's output stream is given (last block) or d_{i+1} + g (g reduced,
  *                and carried through the norm).
- *   weights      adds the gradients of this rank's weights.  It runs behind the collective of g and
+ *   weights      adds the gradients of this rank's weights.  It overlaps the collective of g, and
  *                must read neither y nor g.
  *   forward_end  the output of the last block, h_{K-1} + y.
  *   backward_end the gradient of the first block's input, d_0 + g.
@@ -918,7 +918,7 @@ typedef struct memo_block_functions {
     /* Scattered form only.
      * forward_rows: this rank's rows of the gathered input of call.block, at inputs[block %
      * blocks_per_layer] + rank * count / T.  It reads the saved rows of the input or, if
-     * !is_input_saved, those of the previous block and y.
+     * !is_input_saved, the rows of the previous block and y.
      * backward_rows: this rank's rows of d for call.block, at gradients[block % 2] + rank * count /
      * T.  It reads the given gradient (last block), or d of call.block + 1 and g. */
     memo_block_function forward_rows, backward_rows;
@@ -1038,7 +1038,7 @@ typedef struct memo_linear {
 } memo_linear;
 
 /* The y of a row-parallel layer and the d_x of a column-parallel one are partial sums; reduce them
- * over the ranks.  Errors: those of the functions. */
+ * over the ranks.  Errors: as the functions return them. */
 MEMO_API memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream,
                                          const float* x, float* y, int64_t n_rows,
                                          memo_error* error);
@@ -1816,7 +1816,7 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     return 1;
 }
 
-/* Does what can be done of a chain now, and moves *current on.  Returns 1 if it did something, 0 if
+/* Advances a chain as far as possible, and moves *current on.  Returns 1 if it did something, 0 if
  * not, -1 if the world has failed. */
 MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
     int has_moved = 0;
@@ -2695,7 +2695,7 @@ MEMOI int memoi_nccl_listen(int port) {
     return -1;
 }
 
-/* Answers one connection.  Returns the rank that has the id now, or 0: nobody.  Connections of
+/* Answers one connection.  Returns the rank that got the id, or 0 if none did.  Connections of
  * other programs are ignored. */
 MEMOI int32_t memoi_nccl_serve_one(int fd, int32_t size, const ncclUniqueId* id,
                                    memo_status* status, memo_error* error) {
@@ -7338,15 +7338,15 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
                                         int64_t index, memo_stream stream, memo_error* error) {
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
-    memo_op_desc told = memo_op_desc_default();
+    memo_op_desc announced = memo_op_desc_default();
     if (!memoi_sp_has_annotate(d)) return MEMO_STATUS_OK;
-    told.name = memo_schedule_op_name(schedule, index);
-    told.duration_s = op->duration_s;
-    told.reads = schedule->ranges + op->first_range;
-    told.n_reads = op->n_reads;
-    told.writes = told.reads + op->n_reads;
-    told.n_writes = op->n_writes;
-    return memo_annotate(d, stream, &told, error);
+    announced.name = memo_schedule_op_name(schedule, index);
+    announced.duration_s = op->duration_s;
+    announced.reads = schedule->ranges + op->first_range;
+    announced.n_reads = op->n_reads;
+    announced.writes = announced.reads + op->n_reads;
+    announced.n_writes = op->n_writes;
+    return memo_annotate(d, stream, &announced, error);
 }
 
 MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backward, int64_t index,

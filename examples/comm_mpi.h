@@ -246,8 +246,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
 
 /* Where the part of rank begins, of total elements cut into as many as there are ranks. */
 static int64_t comm_mpi_part(const comm_mpi* me, int64_t total, int32_t rank) {
-    int64_t n = me->table.size, rest = total % n;
-    return total / n * rank + (rank < rest ? rank : rest);
+    return memo_share_of(total, me->table.size, rank).begin;
 }
 
 /* Everybody sends to everybody.  is_gather: its own part of `to`, which those of the others complete.  Otherwise
