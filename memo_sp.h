@@ -1,22 +1,32 @@
-/* memo_sp.h - parallelism along the sequence (Ulysses, ring, hybrid) and across tensors.
+/* memo_sp.h - sequence parallelism (Ulysses, ring, hybrid) and overlapped tensor parallelism.
  *
- * Ranks talk through a small table of functions, memo_comm.  This header brings two: ranks as
- * threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).  examples/comm_mpi.c
- * writes a third over MPI.
+ * Ranks communicate through a small table of functions, memo_comm.  This header provides two back
+ * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
+ * examples/comm_mpi.h implements a third one over MPI.
  *
- * In exactly one translation unit, the one with memo.h's implementation:
+ * TERMS
+ *     rank       one of size processes or threads, numbered from 0, each with its own device
+ *     group      the ranks of one communicator
+ *     degree     the number of ranks that share one dimension, such as ring degree rd, ulysses ud
+ *     Ulysses    each rank computes some heads of all tokens; an all-to-all before and after
+ *     ring       each rank computes its own queries; keys and values go from rank to rank
+ *     zigzag     a layout in which ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks
+ *     LSE        log of the sum of exp(score) over the keys of a query; one number per row and head
+ *     sub-batch  one part of a batch; its collectives overlap the computation of other parts
+ *
+ * In exactly one translation unit, the one that contains memo.h's implementation:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #include "memo_sp.h"              // cc -std=c99 ... -lpthread -lm
  *                                       // with MEMO_SP_NCCL also -lnccl -lcudart
  *
- * EXAMPLE: causal attention of one sequence over the ranks of a mesh; each holds some of the
- * tokens, (local_tokens, heads, 64) of q, k, v and out (examples/10_ulysses_threads.c).
+ * EXAMPLE: causal attention of one sequence over the ranks of a mesh.  Each rank holds some of the
+ * tokens: q, k, v and out are (local_tokens, heads, 64) (examples/10_ulysses_threads.c).
  *
  *     memo_status attend(memo_mesh* mesh, memo_device* device, memo_stream stream,
  *                        memo_sp_attention_tensors* t, memo_error* error) {
- *         memo_host_attention local = {device, 0};         // what a rank computes: on the host
+ *         memo_host_attention local = {device, 0};         // computes one rank's part, on the host
  *         memo_layout_desc layout = memo_layout_desc_default();
  *         memo_sp_attention_desc desc = memo_sp_attention_desc_default();
  *         memo_sp_attention* attention = NULL;
@@ -24,8 +34,8 @@
  *         memo_status status;
  *         layout.ring = mesh->degrees.ring;
  *         layout.ulysses = mesh->degrees.ulysses;
- *         layout.n_tokens = 1000;                          // any number: padded where need be
- *         status = memo_layout_make(&layout, &desc.layout, error);   // says which tokens are whose
+ *         layout.n_tokens = 1000;                          // any number; padded if necessary
+ *         status = memo_layout_make(&layout, &desc.layout, error);   // which rank holds what
  *         desc.device = device;
  *         desc.stream = stream;
  *         desc.ring = mesh->ring;
@@ -34,7 +44,7 @@
  *         desc.n_kv_heads = 2;
  *         desc.head_size = 64;
  *         desc.attention = memo_host_attention_functions(&local);
- *         desc.sends_again = 1;                            // without: t->saved, for the backward
+ *         desc.sends_again = 1;                            // otherwise t->saved is required
  *         if (!status) status = memo_sp_attention_create(&desc, &attention, error);   // once
  *         if (!status) status = memo_sp_attention_forward(attention, t, &causal, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
@@ -45,12 +55,12 @@
  * CHAPTERS  1 comm | 2 mesh | 3 layouts | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
  *           8 overlapped tensor-parallel blocks
  *
- * OPTIONS (define before the implementation, and alike wherever memo_sp.h is included)
- *     MEMO_SP_NCCL             the NCCL back end; needs nccl.h and cuda_runtime_api.h
- *     MEMO_NO_HOST_DEVICE      leaves the threads back end out, as it does chapter 6 of memo.h
+ * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
+ *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
+ *     MEMO_NO_HOST_DEVICE      removes the threads back end, and chapter 6 of memo.h
  *
- * Licence: MIT.  Language: C99 that is also C++11; with MEMO_SP_NCCL what the CUDA runtime's C
- * headers take. */
+ * Licence: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
+ * set the language. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
 
@@ -58,57 +68,89 @@
 #include <math.h>
 
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 1
-#error "memo_sp.h: this is the one of memo 0.1; take memo.h from the same release"
+#error "memo_sp.h: memo.h is not version 0.1; take both files from the same release"
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- 1 comm: the second and last table of functions ---------------------------------------------
+/* ---- 1 comm: the table of communication functions -----------------------------------------------
  *
- * A communicator is a set of ranks 0 .. size-1; each rank holds its own memo_comm and calls it from
- * one thread. Every function but split, abort, status and destroy enqueues on a stream of the
- * rank's own device and returns at once; buffers stay untouched until the stream has passed.  All
- * ranks call the collectives in the same order.  A communicator is used on one stream at a time:
- * who moves to another lets that one wait for an event first.  Different communicators may be under
- * way at once.
+ * A communicator is a group of ranks 0 .. size-1.  Each rank holds its own memo_comm and calls it
+ * from one thread.  Every function except split, abort, status and destroy enqueues on a stream of
+ * the rank's own device and returns at once.  A buffer must stay unchanged until the stream has
+ * passed the operation.  All ranks must call the collectives in the same order.
  *
- * Between group_begin and group_end, sends and receives are collected and run as one operation that
- * cannot deadlock; outside of a group a send is done when its receive is.  Groups nest, the
- * outermost counts; all of a group is on one stream; collectives stay outside; a refused call gives
- * the group up.  Between two ranks the k-th send meets the k-th receive, and count and type must be
- * the same.
+ * A communicator may be used on one stream at a time.  To use another stream, make it wait on an
+ * event first.  Different communicators may be active at the same time.
  *
- * A rank that is lost, or does not come within the communicator's time-out, makes the operation
- * fail on every rank with MEMO_STATUS_COMM: the error is returned by the next call, by status, and
- * by synchronisation of the stream.  The communicator is of no use then, nor are those split from
- * the same one.
+ * Between group_begin and group_end, sends and receives are collected.  They run as one operation
+ * that cannot deadlock.  Outside a group a send completes when its receive does.  Groups may be
+ * nested; the outermost one counts.  A group uses one stream and contains no collective.  A refused
+ * call cancels the group.  Between two ranks the k-th send meets the k-th receive; their counts and
+ * types must match.
  *
- * Errors of every enqueueing call: INVALID_ARGUMENT, INVALID_STATE (a collective inside a group,
- * group_end without group_begin), COMM, and the device's. */
+ * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
+ * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
+ * and the synchronisation of the stream.  The communicator, and every communicator split from the
+ * same one, is then unusable.
+ *
+ * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
+ * group_end without group_begin); COMM; errors of the device. */
 
-MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0: no memo_type */
+MEMO_API int64_t memo_type_bytes(memo_type type);    /* 0 for an invalid type */
 MEMO_API const char* memo_type_name(memo_type type); /* "bf16"; never NULL */
 
 typedef enum memo_reduction { MEMO_REDUCTION_SUM = 0, MEMO_REDUCTION_MAX } memo_reduction;
 
+typedef enum memo_collective {
+    MEMO_COLLECTIVE_ALL_REDUCE = 0,
+    MEMO_COLLECTIVE_ALL_GATHER,
+    MEMO_COLLECTIVE_REDUCE_SCATTER,
+    MEMO_COLLECTIVE_BROADCAST,
+    MEMO_COLLECTIVE_BARRIER
+} memo_collective;
+
+/* The step that a call belongs to, for example {"ring backward", 3}.  The threads back end, and MPI
+ * in debug mode, compare the labels of a message or collective.  If two ranks give different labels
+ * the call fails on all ranks with MEMO_STATUS_COMM.  text NULL matches every label.  text must
+ * outlive the communicator. */
+typedef struct memo_label {
+    const char* text;
+    int64_t number;
+} memo_label;
+
+/* The arguments of a collective, see memo_all_reduce and the functions after it.  Fields that a
+ * kind does not use are 0. */
+typedef struct memo_collective_call {
+    memo_collective kind;
+    memo_type type;
+    memo_reduction reduction;
+    int32_t root;
+    int64_t count;
+    const void* from;
+    void* to;
+} memo_collective_call;
+
 typedef struct memo_comm {
-    int64_t struct_bytes; /* sizeof(memo_comm) of the code that filled the table */
-    const char* name;     /* of the back end and the group: "threads world", "nccl ring" */
+    int64_t struct_bytes; /* sizeof(memo_comm) in the code that filled the table */
+    const char* name;     /* back end and group: "threads world", "nccl ring" */
     void* context;
     int32_t rank, size;
-    /* By this rank so far, counted when enqueued; a rank's bytes to itself are not sent.  A
-     * collective counts memo_comm_bytes, whatever the back end really does. */
+    /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
+     * counts memo_comm_bytes, whatever the back end really sends. */
     int64_t sent_bytes;
+    /* Set by the caller before a call, and cleared after it.  Optional. */
+    memo_label label;
 
-    /* All ranks call it, each from a thread of its own, and wait for each other.  Ranks of equal
-     * color (>= 0) form a new communicator, ordered by key, then by rank; color < 0: none (*part =
-     * NULL). */
+    /* All ranks must call it, each from its own thread; they wait for each other.  Ranks of equal
+     * color (>= 0) form a new communicator, ordered by key, then by rank.  If color < 0, *part is
+     * NULL. */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
-    /* The caller has synchronised its streams.  Before the rank's device is destroyed; parts in any
-     * order. */
+    /* The caller must have synchronised its streams.  Call it before the rank's device is
+     * destroyed. Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
     memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
@@ -118,33 +160,17 @@ typedef struct memo_comm {
     memo_status (*receive)(struct memo_comm* comm, memo_stream stream, void* to, int64_t count,
                            memo_type type, int32_t from_rank, memo_error* error);
 
-    /* In place where from == to; no other overlap.  Sums in the order of ranks, in fp32 for the
-     * 16-bit types (rounded once, at the end), integers modulo 2^n; MAX of anything and NaN is NaN.
-     * The result is bitwise the same on all ranks and in every run (threads; NCCL and MPI promise
-     * less). */
-    memo_status (*all_reduce)(struct memo_comm* comm, memo_stream stream, const void* from,
-                              void* to, int64_t count, memo_type type, memo_reduction reduction,
-                              memo_error* error);
-    /* to holds size * count elements, those of rank r at r * count.  In place: from is that part of
-     * to. */
-    memo_status (*all_gather)(struct memo_comm* comm, memo_stream stream, const void* from,
-                              void* to, int64_t count, memo_type type, memo_error* error);
-    /* from holds size * count elements; rank r gets the reduction of those at r * count.  In place:
-     * to is that part of from, whose other parts keep their values. */
-    memo_status (*reduce_scatter)(struct memo_comm* comm, memo_stream stream, const void* from,
-                                  void* to, int64_t count, memo_type type, memo_reduction reduction,
-                                  memo_error* error);
-    memo_status (*broadcast)(struct memo_comm* comm, memo_stream stream, void* buffer,
-                             int64_t count, memo_type type, int32_t root, memo_error* error);
-    memo_status (*barrier)(struct memo_comm* comm, memo_stream stream, memo_error* error);
+    /* All ranks must call it with the same kind, count, type, reduction and root. */
+    memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
+                              const memo_collective_call* call, memo_error* error);
 
-    /* Makes every operation under way and to come fail, on all ranks; from any thread. */
+    /* Makes every current and later operation fail on all ranks.  Any thread may call it. */
     void (*abort)(struct memo_comm* comm);
-    /* The first asynchronous error so far, without waiting. */
+    /* Returns the first asynchronous error so far.  Does not wait. */
     memo_status (*status)(struct memo_comm* comm, memo_error* error);
 } memo_comm;
 
-/* The table, called: memo_all_reduce(comm, stream, ...) is comm->all_reduce(comm, stream, ...). */
+/* The functions of the table: memo_send(comm, stream, ...) calls comm->send(comm, stream, ...). */
 static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
@@ -164,87 +190,97 @@ static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void
                                        memo_type type, int32_t from_rank, memo_error* error) {
     return comm->receive(comm, stream, to, count, type, from_rank, error);
 }
-static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                          void* to, int64_t count, memo_type type,
-                                          memo_reduction reduction, memo_error* error) {
-    return comm->all_reduce(comm, stream, from, to, count, type, reduction, error);
-}
-static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                          void* to, int64_t count, memo_type type,
-                                          memo_error* error) {
-    return comm->all_gather(comm, stream, from, to, count, type, error);
-}
-static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
-                                              void* to, int64_t count, memo_type type,
-                                              memo_reduction reduction, memo_error* error) {
-    return comm->reduce_scatter(comm, stream, from, to, count, type, reduction, error);
-}
-static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                         int64_t count, memo_type type, int32_t root,
-                                         memo_error* error) {
-    return comm->broadcast(comm, stream, buffer, count, type, root, error);
-}
-static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return comm->barrier(comm, stream, error);
-}
 static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
-/* Does nothing where comm is NULL. */
+/* Does nothing if comm is NULL. */
 static inline void memo_comm_destroy(memo_comm* comm) {
     if (comm) comm->destroy(comm);
 }
 static inline void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
 
-/* Rank r's count elements at from + p * count go to rank p, which finds them at to + r * count.  A
- * group of sends and receives; from and to do not overlap. */
-MEMO_API memo_status memo_all_to_all(memo_comm* comm, memo_stream stream, const void* from,
-                                     void* to, int64_t count, memo_type type, memo_error* error);
-/* The same with counts and offsets, in elements, of each rank's own: send_counts[p] elements at
- * send_offsets[p] go to p; what p sends, receive_counts[p] elements, arrives at receive_offsets[p].
- * Where a count is 0 nothing is sent.  The arrays (size) are read before the call returns. */
-MEMO_API memo_status memo_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
-                                       const int64_t* send_counts, const int64_t* send_offsets,
-                                       void* to, const int64_t* receive_counts,
-                                       const int64_t* receive_offsets, memo_type type,
-                                       memo_error* error);
+static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
+                                           memo_collective kind, const void* from, void* to,
+                                           int64_t count, memo_type type, memo_reduction reduction,
+                                           int32_t root, memo_error* error) {
+    memo_collective_call call;
+    call.kind = kind;
+    call.type = type;
+    call.reduction = reduction;
+    call.root = root;
+    call.count = count;
+    call.from = from;
+    call.to = to;
+    return comm->collective(comm, stream, &call, error);
+}
+/* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
+ * allowed; other overlap is not.  Sums are taken in the order of ranks.  The 16-bit types are
+ * summed in fp32 and rounded once, at the end; integers wrap modulo 2^n.  The maximum of anything
+ * and NaN is NaN. All ranks get bitwise the same result.  With threads every run does too; NCCL and
+ * MPI do not promise this. */
+static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_reduction reduction, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
+                            reduction, 0, error);
+}
+/* to holds size * count elements; the count elements of rank r are at r * count.  In place: from is
+ * this rank's part of to. */
+static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+                                          void* to, int64_t count, memo_type type,
+                                          memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
+                            MEMO_REDUCTION_SUM, 0, error);
+}
+/* from holds size * count elements; rank r gets the reduction of the count elements at r * count.
+ * In place: to is this rank's part of from; the other parts keep their values. */
+static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+                                              void* to, int64_t count, memo_type type,
+                                              memo_reduction reduction, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
+                            reduction, 0, error);
+}
+/* Copies buffer from rank root to all ranks. */
+static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+                                         int64_t count, memo_type type, int32_t root,
+                                         memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
+                            MEMO_REDUCTION_SUM, root, error);
+}
+/* The stream passes it after the streams of all ranks have reached it. */
+static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+    return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
+                            MEMO_REDUCTION_SUM, 0, error);
+}
 
-/* Bytes a rank sends in a collective over n ranks by the ring algorithm, which no other undercuts
- * on average; count as in the table.  For those who write a memo_comm.  With b = count * bytes of
- * the type:
+/* For back ends: the bytes that a rank sends in a collective over size ranks with the ring
+ * algorithm, which is optimal on average.  With n = size and b = count * bytes of the type:
  *   all_reduce 2 (n-1) b / n, rounded down | all_gather, reduce_scatter (n-1) b | barrier 0
- *   broadcast b, and 0 for rank root-1 (mod n), the end of the chain */
-typedef enum memo_collective {
-    MEMO_COLLECTIVE_ALL_REDUCE = 0,
-    MEMO_COLLECTIVE_ALL_GATHER,
-    MEMO_COLLECTIVE_REDUCE_SCATTER,
-    MEMO_COLLECTIVE_BROADCAST,
-    MEMO_COLLECTIVE_BARRIER
-} memo_collective;
-MEMO_API int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
-                                 memo_type type, int32_t root);
+ *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
+MEMO_API int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank);
 
-/* to = from[0] + from[1] + ... (or their maximum), count elements each, in that order, on the host
- * and at once: with the bits that the table promises.  to may be one of from.  For those who write
- * a memo_comm. */
+/* For back ends: to = from[0] + from[1] + ... (or the maximum), count elements each, in that order.
+ * It runs on the host before it returns, and gives the bits that memo_all_reduce promises.  to may
+ * be one of from. */
 MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
                                memo_type type, memo_reduction reduction);
 
 /* --- ranks as threads ---
  *
  * Each rank has a host device (memo.h, chapter 6).  Operations run on its streams and meet their
- * peers there: a receive copies from the sender's buffer, the sender's operation ends with it.  Two
- * ranks are ordered, in the eyes of a race detector, by what flows between them, those of a
- * collective by it.  That kind, count, type, reduction and root are the same on all ranks is always
- * checked; the error names two ranks and what they call.
+ * peers there.  A receive copies from the sender's buffer; the sender's operation ends when the
+ * copy has.  For a race detector, two ranks are ordered by the messages between them, and the ranks
+ * of a collective by the collective.
  *
- * A failed device, a destroyed communicator and an abort are noticed by those who wait within some
- * 20 ms, a rank that does not come after timeout_s.  All communicators split from one world fail
- * together.
+ * Ranks always compare the count and type of a message, and the kind, count, type, reduction and
+ * root of a collective, and labels.  An error names two ranks and their calls.
+ *
+ * Waiting ranks detect a failed device, a destroyed communicator or an abort within about 20 ms,
+ * and a missing rank after timeout_s.  All communicators split from one world fail together.
  *
  *     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
  *     desc.n_ranks = 4;
- *     desc.devices = devices;                               // four of memo_host_device_create
+ *     desc.devices = devices;                               // four from memo_host_device_create
  *     memo_comm_create_threads(&desc, comms, &error);
  *     ... in the thread of rank r, with comm = comms[r]:
  *     memo_all_reduce(comm, stream, x, x, n, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error);
@@ -254,22 +290,22 @@ MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from
 
 typedef struct memo_comm_threads_desc {
     int32_t n_ranks;
-    memo_device* const* devices; /* of each rank; memo_host_device_create made them */
+    memo_device* const* devices; /* (n_ranks), from memo_host_device_create */
     const char* name;            /* copied; NULL: "threads world" */
-    double timeout_s;            /* longer than any transfer; 0: 30 */
+    double timeout_s;            /* must exceed the longest transfer; 0: 30 */
 
-    /* Links, for trying a schedule: a rank receives latency_s after the send and its receive have
-     * met, and at bytes_per_s (0: as fast as memory is); what arrives at the same time takes turns,
-     * over all communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
+    /* Simulated links.  A transfer starts when its send and receive have met, and takes latency_s
+     * plus its bytes / bytes_per_s (0: no limit).  Transfers to one rank take turns, over all
+     * communicators.  A collective takes memo_comm_bytes / bytes_per_s. */
     double bytes_per_s, latency_s;
-    /* Ranks of different nodes have links of their own.  0: all ranks on one node. */
+    /* Ranks of different nodes use the outer link.  0: all ranks are on one node. */
     int32_t ranks_per_node;
     double outer_bytes_per_s, outer_latency_s;
 } memo_comm_threads_desc;
 
 MEMO_API memo_comm_threads_desc memo_comm_threads_desc_default(void);
-/* Called once; comms[n_ranks] are handed to the threads of the ranks, each of which destroys its
- * own. */
+/* Call it once.  Pass comms[r] to the thread of rank r, which must destroy it.  Errors:
+ * INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                               memo_error* error);
 
@@ -277,107 +313,107 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
 
 /* --- NCCL ---
  *
- * One process a rank, or one thread a rank; the current CUDA device is the rank's.  Streams are
- * cudaStream_t.  Sums are NCCL's: the same bits on all ranks, but not those of the threads back
- * end.  Parts fail on their own.  The first message between two ranks makes their connection: the
- * call that enqueues it waits for both.
+ * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
+ * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
+ * threads back end.  Communicators fail independently.  The first message between two ranks creates
+ * their connection; the call that enqueues it waits for both ranks.
  *
- * Calls that differ between ranks are not compared, and there is no debug mode: NCCL then waits for
- * ever, or moves the wrong bytes.  The same program over threads, where calls are always compared,
- * or over MPI (examples/comm_mpi.h, is_debug) makes the same calls and names both ranks. */
+ * Calls are not compared between ranks, and there is no debug mode.  If they differ, NCCL hangs or
+ * moves the wrong bytes.  To find such an error, run the same program over threads, which always
+ * compares, or over MPI (examples/comm_mpi.h, is_debug). */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
-    /* size 0: from the environment that torchrun and Slurm wrappers set, RANK, WORLD_SIZE,
-     * MASTER_ADDR, MASTER_PORT; rank 0 listens there until all have come. */
+    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK,
+     * WORLD_SIZE, MASTER_ADDR, MASTER_PORT.  Rank 0 listens there until all ranks have
+     * connected. */
     int32_t rank, size;
-    /* Where rank 0 leaves NCCL's unique id, a file that all ranks see; deleted once all have
-     * joined.  A new name for each run.  NULL: MASTER_ADDR and MASTER_PORT. */
+    /* A file that all ranks can read.  Rank 0 writes NCCL's unique id to it and deletes it when all
+     * ranks have joined.  Use a new name for each run.  NULL: use MASTER_ADDR and MASTER_PORT. */
     const char* id_path;
     const char* name; /* copied; NULL: "nccl world" */
-    double timeout_s; /* of joining, splits and connections; 0: 30 */
+    double timeout_s; /* limit for joining, splits and connections; 0: 30 */
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks call it and wait for each other.  Errors: INVALID_ARGUMENT, IO (the file, the
- * connection), COMM. */
+/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file or the
+ * connection), DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
-/* Synchronises stream, looking at the communicator meanwhile: a lost peer or the time-out (0: the
- * desc's) aborts it and is returned, where cudaStreamSynchronize would hang. */
+/* Synchronises stream and checks the communicator while it waits.  A lost peer or the time-out (0:
+ * the desc's) aborts the communicator and is returned; cudaStreamSynchronise would hang.  Errors:
+ * COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
 #endif
 
-/* ---- 2 mesh: who belongs to which group ---------------------------------------------------------
+/* ---- 2 mesh: the groups of each rank ------------------------------------------------------------
  *
- * The ranks of a world as a box of pipeline x data x ring x ulysses x tensor ranks, tensor varying
- * fastest (unified SP paper, tip 7: tensor needs the fastest links, then ulysses, ring, data and
- * pipeline). */
+ * The ranks of a world form a box of pipeline x data x ring x ulysses x tensor ranks; tensor varies
+ * fastest.  Tensor parallelism needs the fastest links, then ulysses, ring, data and pipeline
+ * (unified SP paper, tip 7). */
 
 typedef struct memo_mesh_desc {
-    /* Degrees; 0: 1; their product is the world's size. */
+    /* Degrees; 0: 1.  Their product must be the world's size. */
     int32_t data, pipeline, tensor, ring, ulysses;
-    /* Ring varies faster than ulysses, for fast links that suit the ring better. */
+    /* Ring varies faster than ulysses; useful if the fast links suit the ring better. */
     int32_t ring_is_inner;
 } memo_mesh_desc;
 
-/* Every group is there, of one rank where its degree is 1, so that no caller needs a branch. */
+/* Every group exists; a group of degree 1 has one rank, so no caller needs a branch. */
 typedef struct memo_mesh {
     memo_mesh_desc degrees;                        /* none is 0 */
     int32_t rank, size;                            /* in the world */
     int32_t data_rank, pipeline_rank, tensor_rank; /* = rank in that group */
     int32_t ring_rank, ulysses_rank;
-    int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank, whichever is inner */
+    int32_t sequence_rank; /* ring_rank * ulysses + ulysses_rank, for either nesting */
     int32_t gradient_rank; /* data_rank * ring * ulysses + sequence_rank */
     memo_comm* world;      /* borrowed */
     memo_comm *data, *pipeline, *tensor, *ring, *ulysses;
     memo_comm* sequence; /* ring x ulysses: the ranks that share a sequence */
-    memo_comm* gradient; /* data x sequence: gradients are summed and ZeRO shards over it (tip 3) */
+    memo_comm* gradient; /* data x sequence: sums gradients, and ZeRO shards over it (tip 3) */
 } memo_mesh;
 
 MEMO_API memo_mesh_desc memo_mesh_desc_default(void);
-/* The coordinates alone, without communicators (world and groups are NULL): to plan and to print.
- * Errors: INVALID_ARGUMENT, which says what would work. */
+/* Sets the coordinates of a rank; world and groups are NULL.  For planning and printing.  Errors:
+ * INVALID_ARGUMENT; the message lists degrees that fit. */
 MEMO_API memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank,
                                      memo_mesh* mesh, memo_error* error);
-/* All ranks of world call it, each from its own thread, with equal descs.  Errors: as above, and
- * those of split. */
+/* All ranks of world must call it with equal descs, each from its own thread.  Errors: as above,
+ * OUT_OF_HOST_MEMORY, and errors of split. */
 MEMO_API memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc,
                                       memo_mesh** mesh, memo_error* error);
 MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
-/* A line a rank, its coordinates in all groups, into text (capacity_bytes with the final zero; cut
- * where it does not fit).  Returns the bytes of the whole, without the zero; text may be NULL where
- * capacity_bytes is 0. */
-MEMO_API int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
-                                 int64_t capacity_bytes);
 
 /* ---- 3 layouts: which rank holds which tokens ---------------------------------------------------
  *
  * A sequence is split over ring x ulysses ranks; sequence rank = ring_rank * ulysses +
- * ulysses_rank.  All hold local_tokens rows.  The ranks of one ulysses group hold, in their order,
- * the ring_tokens rows on which the attention of that ring rank works.  With rd = ring, and
- * padded_tokens cut in equal chunks:
+ * ulysses_rank.  Each rank holds local_tokens rows.  The ranks of one ulysses group together hold
+ * ring_tokens rows, in the order of their ranks; the attention of their ring rank works on these.
+ * With rd = ring, and padded_tokens cut into equal chunks:
  *
- *   zigzag     2 rd chunks, ring rank r holds chunks r and 2 rd - 1 - r: equal work under a causal
- *              mask (unified SP paper, Algorithm 2)
- *   plain      rd chunks, ring rank r holds chunk r: the last rank works most
+ *   zigzag     2 rd chunks; ring rank r holds chunks r and 2 rd - 1 - r.  Equal work under a causal
+ *              mask (unified SP paper, Algorithm 2).
+ *   plain      rd chunks; ring rank r holds chunk r.  The last rank has the most work.
  *   striped    ring rank r holds positions r, r + rd, r + 2 rd, ...
- *   documents  2 rd chunks of each document, ring rank r holds chunks r and 2 rd - 1 - r of each:
- *              equal work where attention ends at the borders of documents
+ *   documents  2 rd chunks of each document; ring rank r holds chunks r and 2 rd - 1 - r of each.
+ *              Equal work if attention ends at document borders.
  *
- * A length that does not divide is padded at its end, by less than 2 ring * ulysses tokens.
- * Padding is masked, has output and gradient 0, and no label.  Documents packed into one sequence
- * need no divisibility at all: what attends to what is a matter of the mask (chapter 4), and the
- * chunks of the layout "documents" may differ by one token.  How many tokens of a document a rank
- * holds is counted by dealing out those of the whole sequence, one by one, to ranks 0 .. rd - 1 in
- * turn, and those of each rank in turn to its first and second chunk: so ranks differ by one token
- * at most, over all documents together, and in the scores of a causal mask by less than two rows of
- * each document.  A document whose length 2 rd divides is cut evenly.
+ * Padding.  If the length does not divide, fewer than 2 ring * ulysses padding tokens follow the
+ * last token, at positions n_tokens and above.  They are masked; their output and gradient are 0,
+ * their LSE is -inf, and they have no label.  In the layout "documents" each ring rank's padding
+ * follows its rows of the last document.  A short sequence may leave a rank with padding only.
  *
- * What a rank holds is runs of positions, ascending, in the order of its rows: at most
- * MEMO_RUNS_MAX of them; with documents, 2 n_documents + 1. */
+ * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
+ * decides what attends to what.  In the layout "documents" the chunks of a document may differ by
+ * one token.  The tokens of the sequence are dealt, one by one, to ranks 0 .. rd - 1 in turn; each
+ * rank's tokens go to its first and second chunk in turn.  This gives the size of every chunk.  So
+ * the token counts of two ranks differ by at most one over all documents.  Their causal scores
+ * differ by less than two rows of each document.  A document that 2 rd divides is cut evenly.
+ *
+ * The rows of a rank are runs of positions, ascending: at most MEMO_RUNS_MAX runs, and at most
+ * 2 n_documents + 1 in the layout "documents". */
 
 typedef enum memo_layout_kind {
     MEMO_LAYOUT_ZIGZAG = 0,
@@ -387,7 +423,7 @@ typedef enum memo_layout_kind {
 } memo_layout_kind;
 MEMO_API const char* memo_layout_name(memo_layout_kind kind); /* "zigzag"; never NULL */
 
-/* Positions start, start + stride, ..., count of them. */
+/* The count positions start, start + stride, ... */
 typedef struct memo_run {
     int64_t start, stride, count;
 } memo_run;
@@ -396,9 +432,9 @@ typedef struct memo_run {
 typedef struct memo_layout_desc {
     memo_layout_kind kind;
     int32_t ring, ulysses; /* degrees; 0: 1 */
-    int64_t n_tokens;      /* of the sequence, all ranks together */
-    /* MEMO_LAYOUT_DOCUMENTS only: n_documents + 1 positions, from 0 to n_tokens, ascending
-     * (cu_seqlens).  Borrowed, as long as the layout is used. */
+    int64_t n_tokens;      /* of the whole sequence */
+    /* MEMO_LAYOUT_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
+     * (cu_seqlens).  Borrowed as long as the layout is used. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_layout_desc;
@@ -407,133 +443,124 @@ typedef struct memo_layout {
     memo_layout_kind kind;
     int32_t ring, ulysses;
     int64_t n_tokens;
-    /* ring * ulysses * local_tokens; positions from n_tokens on are padding */
-    int64_t padded_tokens;
+    int64_t padded_tokens;          /* ring * ulysses * local_tokens */
     int64_t local_tokens;           /* rows of each rank */
     int64_t ring_tokens;            /* ulysses * local_tokens */
-    const int64_t* document_begins; /* as in the desc; else NULL */
+    const int64_t* document_begins; /* as in the desc; otherwise NULL */
     int64_t n_documents;
 } memo_layout;
 
 MEMO_API memo_layout_desc memo_layout_desc_default(void);
-/* Pure arithmetic, no memory: every rank makes its own.  Errors: INVALID_ARGUMENT, which says what
- * would work. */
+/* Pure arithmetic, without memory.  Every rank makes its own layout.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout,
                                       memo_error* error);
-/* Trusts nothing and shares no code with the functions below: every position of the padded sequence
- * is held once, by the rank and row that the definition says, and maps and runs agree.
- * O(padded_tokens) time and memory.
- * Errors: INVALID_ARGUMENT naming the position, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_layout_validate(const memo_layout* layout, memo_error* error);
 
-/* Both ways: position of row (in [0, local_tokens)) of a sequence rank; rank and row of a position
- * (in [0, padded_tokens)).  O(1); with documents O(log n_documents), and find O(ring) besides. */
+/* The position of a row in [0, local_tokens) of a sequence rank.  O(1); for documents
+ * O(log n_documents). */
 MEMO_API int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank,
                                       int64_t row);
+/* The inverse: sequence rank and row of a position in [0, padded_tokens).  O(1); for documents
+ * O(log n_documents + ring). */
 MEMO_API void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                                int64_t* row);
-/* The runs of a sequence rank, and of all ranks of a ulysses group together; returns how many, none
- * of them empty.  runs NULL: only counts. */
+/* Writes the runs of a sequence rank and returns their number; no run is empty.  runs NULL: returns
+ * the number only. */
 MEMO_API int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_run* runs);
-MEMO_API int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank,
-                                       memo_run* runs);
 /* positions[local_tokens] of a rank's rows, for rotary and other position embeddings.  With
- * documents (document_begins[n_documents + 1], from 0 to n_tokens, ascending; NULL: those of the
- * layout, else one) positions count from the begin of each.  Padding counts on from n_tokens; a
- * table of padded_tokens angles serves all. */
+ * documents, positions count from the begin of each document.  document_begins (n_documents + 1):
+ * NULL means the layout's, otherwise one document.  Padding counts on from n_tokens, so a table of
+ * padded_tokens angles is large enough. */
 MEMO_API void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
                                     const int64_t* document_begins, int64_t n_documents,
                                     int64_t* positions);
 
-/* Rows between the whole sequence (n_batch, n_tokens, row_bytes) and a rank's share (n_batch,
- * local_tokens, row_bytes), both in host memory.  scatter sets padding to zero bytes; gather writes
- * the rank's rows into whole and drops padding: called for every rank, it fills whole. */
+/* Copies rows from the whole sequence (n_batch, n_tokens, row_bytes) to a rank's share (n_batch,
+ * local_tokens, row_bytes), both in host memory.  Padding rows are set to zero bytes. */
 MEMO_API void memo_layout_scatter(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                                   int64_t row_bytes, const void* whole, void* share);
+/* The inverse: writes the rank's rows into whole and drops padding.  Calls for all ranks fill
+ * whole. */
 MEMO_API void memo_layout_gather(const memo_layout* layout, int32_t sequence_rank, int64_t n_batch,
                                  int64_t row_bytes, const void* share, void* whole);
 
-/* A rank's labels (n_batch, local_tokens): the label of a position is the next token, looked up
- * before the sequence is split.  The last of the sequence and of each document (as above), and
- * padding, get `ignored`.  tokens (n_batch, n_tokens) in host memory.  Returns how many labels are
- * not ignored. */
+/* Sets a rank's labels (n_batch, local_tokens): the label of a position is the next token, taken
+ * before the sequence is split.  The last token of the sequence and of each document (as in
+ * memo_layout_positions), and padding, get `ignored`.  tokens (n_batch, n_tokens) are in host
+ * memory.  Returns the number of labels that are not ignored. */
 MEMO_API int64_t memo_layout_labels(const memo_layout* layout, int32_t sequence_rank,
                                     int64_t n_batch, const int32_t* tokens,
                                     const int64_t* document_begins, int64_t n_documents,
                                     int32_t ignored, int32_t* labels);
 
-/* The mean over all ranks' labels.  sums (device memory, 2): the sum of this rank's losses and the
- * number of its labels; becomes those of all ranks of comm (memo_mesh.gradient).  With n the second
- * of them afterwards: loss = sums[0] / n on every rank, the gradient of each label's loss is 1 / n,
- * and gradients of parameters are summed over comm, not averaged.  Enqueues on stream; all ranks
- * call it.  Errors: those of all_reduce. */
+/* Sums losses for the mean over the labels of all ranks.  sums (device memory, 2) contains the sum
+ * of this rank's losses and its number of labels; it becomes the sums over comm
+ * (memo_mesh.gradient).  Afterwards loss = sums[0] / sums[1] on every rank.  The gradient of each
+ * label's loss is 1 / sums[1].  Sum parameter gradients over comm; do not average them.  Enqueues
+ * on stream; all ranks must call it.  Errors: as memo_all_reduce. */
 MEMO_API memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* sums,
                                           memo_error* error);
 
-/* A line a rank, its positions in runs, into text (capacity_bytes with the final zero; cut where it
- * does not fit). Returns the bytes of the whole, without the zero; text may be NULL where
- * capacity_bytes is 0. */
+/* Writes one line per rank, its positions in runs, into text, and cuts it to capacity_bytes
+ * including the final zero.  Returns the bytes of the whole text without the zero.  text may be
+ * NULL if capacity_bytes is 0. */
 MEMO_API int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes);
 
 /* ---- 4 local attention: a block of queries against a block of keys ------------------------------
  *
- * What a rank computes in one step of the ring is a callback, so that any kernel can do it: queries
- * at known positions against keys at known positions, under a mask that is stated in positions.
- * Supplied is an exact one for the host device. */
+ * A callback computes one step of the ring on one rank, so that any kernel can be used.  It gets
+ * queries and keys at known positions, and a mask over positions.  An exact one for the host device
+ * is supplied. */
 
 typedef enum memo_mask_kind {
     MEMO_MASK_CAUSAL = 0, /* a query sees the keys up to its own position */
     MEMO_MASK_FULL
 } memo_mask_kind;
 
-/* Which keys a query sees: always an interval of positions, whose ends do not fall as the query
- * moves on.  All conditions hold together. */
+/* The keys that a query sees are always one interval of positions.  Its ends do not decrease from
+ * one query to the next.  All conditions hold together. */
 typedef struct memo_mask {
     memo_mask_kind kind;
-    int64_t window;   /* only keys less than this many positions away; 0: any */
-    int64_t n_tokens; /* positions from here on are padding: they see and are seen by nobody */
-    /* Documents packed into the sequence (cu_seqlens), n_documents + 1 positions, 0 the first,
-     * n_tokens the last, ascending: only keys of the query's own document; the same for all
-     * sequences of a batch.  Host memory that stays untouched until the stream has passed.  NULL:
-     * one document. */
+    int64_t window;   /* a query sees only keys less than this many positions away; 0: no limit */
+    int64_t n_tokens; /* positions from n_tokens on are padding: they neither see nor are seen */
+    /* Packed documents (cu_seqlens): n_documents + 1 positions from 0 to n_tokens, not descending.
+     * A query sees only keys of its own document.  All sequences of a batch share the documents.
+     * Host memory; it must stay unchanged until the stream has passed.  NULL: one document. */
     const int64_t* document_begins;
     int64_t n_documents;
 } memo_mask;
 
 MEMO_API memo_mask memo_mask_default(void);
-/* The keys that a query sees are those at positions [*begin, *end); none: begin = end.  O(log
- * n_documents). */
+/* The keys that a query sees are those at positions [*begin, *end); begin = end if there are none.
+ * O(log n_documents). */
 MEMO_API void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin,
                                  int64_t* end);
-/* How many pairs (query, key) the mask lets through.  O(queries). */
-MEMO_API int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                                 const memo_run* k_runs, int32_t n_k_runs);
 
-/* Rows are the positions of q_runs and k_runs in their order.  Heads of a row lie side by side:
- * element e of head h of row i of batch b of q is at b * q_batch_stride + i * q_row_stride + h *
- * head_size + e.  d_out, out and d_q are strided as q; v, d_k, d_v as k; lse and row_dots (a number
- * a row and head) as lse.  Query head h reads key head h / (n_q_heads / n_kv_heads).  Strides count
- * elements. */
+/* Rows are the positions of q_runs and k_runs in their order.  The heads of a row are contiguous:
+ * element e of head h of row i of batch b of q is at
+ *     q[b * q_batch_stride + i * q_row_stride + h * head_size + e].
+ * The strides of q apply to d_out, out and d_q too; the strides of k to v, d_k and d_v.  lse and
+ * row_dots have one number per row and head, with the strides of lse.  Strides count elements.
+ * Query head h reads key head h / (n_q_heads / n_kv_heads). */
 typedef struct memo_attention_block {
     memo_type type; /* of q, k, v, d_out: F32, BF16 or F16 */
     float scale;    /* of the scores */
     int32_t n_batch, n_q_heads, n_kv_heads, head_size;
     int32_t n_q_runs, n_k_runs;
-    const memo_run *q_runs, *k_runs; /* untouched until the stream has passed */
+    const memo_run *q_runs, *k_runs; /* unchanged until the stream has passed */
     memo_mask mask;
     int64_t q_row_stride, q_batch_stride, k_row_stride, k_batch_stride, lse_row_stride,
         lse_batch_stride;
     const void *q, *k, *v, *d_out;
-    float* out; /* forward: set */
-    float* lse; /* log of the sum of exp(scale * q k): set by forward, read by backward */
+    float* out;             /* set by forward */
+    float* lse;             /* set by forward, read by backward */
     const float* row_dots;  /* backward: sum of d_out * output over a head */
-    float *d_q, *d_k, *d_v; /* backward: added to */
+    float *d_q, *d_k, *d_v; /* backward adds to them */
 } memo_attention_block;
 
-/* Enqueues on stream and returns; block itself is only valid during the call.
- *   forward    the softmax over this block's keys alone: out and lse; out 0 and lse -inf for a row
- *              that sees none
- *   backward   lse is that of all keys, row_dots that of the final output:
+/* Enqueues on stream and returns.  block is valid only during the call.
+ *   forward    the softmax over this block's keys: sets out and lse.  A row that sees no key gets
+ *              out 0 and lse -inf.
+ *   backward   lse is over all keys, and row_dots belongs to the final output:
  *              P = exp(scale * q k - lse), d_v += P^T d_out, dS = P * (d_out v^T - row_dots),
  *              d_q += scale * dS k, d_k += scale * dS^T q */
 typedef memo_status (*memo_attention_function)(void* user, memo_stream stream,
@@ -547,14 +574,14 @@ typedef struct memo_attention {
 
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* An exact attention for the host device: tiles, fp32 sums, work outside of the mask skipped.
- * head_size at most MEMO_HOST_ATTENTION_HEAD_SIZE.  Keep the state as long as the attention is
- * used. */
+/* Exact attention for the host device: tiles, fp32 sums; it skips what the mask excludes.
+ * head_size must be at most MEMO_HOST_ATTENTION_HEAD_SIZE.  The state must outlive the
+ * attention. */
 #define MEMO_HOST_ATTENTION_HEAD_SIZE 256
 typedef struct memo_host_attention {
     memo_device* device;
-    /* Computed so far: all of each tile that was worked on, what the mask hides of it too.  Read
-     * after synchronisation. */
+    /* Scores computed so far, including masked ones in partly masked tiles.  Read it after
+     * synchronisation. */
     int64_t n_scores;
 } memo_host_attention;
 
@@ -564,54 +591,55 @@ MEMO_API memo_attention memo_host_attention_functions(memo_host_attention* state
 
 /* ---- 5 Ulysses: all positions of some heads -----------------------------------------------------
  *
- * Before attention, all to all turns (n_batch, local_tokens, all heads) into (n_batch, ring_tokens,
- * some heads), and back after it; each way is the other's backward (DeepSpeed-Ulysses).  What
- * arrives by heads is received in place, what leaves by heads is sent in place; the other side is
- * packed by rows, where a rank needs more than one and less than all heads.
+ * Before attention an all-to-all exchange converts (n_batch, local_tokens, all heads) to (n_batch,
+ * ring_tokens, some heads); after attention another one converts back.  Each is the backward of the
+ * other (DeepSpeed-Ulysses).  The side by heads is received and sent in place.  The side by rows is
+ * packed if a rank needs more than one head but not all.
  *
- * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down, so counts may
- * differ by one, or be 0. It needs the key heads that these read: with fewer key heads than ranks
- * several need the same one, and the gradients of these replicas travel and are summed in fp32
- * where the rows live. */
+ * Rank u of ud owns the query heads [u Hq / ud, (u + 1) Hq / ud), rounded down.  So the numbers of
+ * heads may differ by one, or be 0.  A rank needs the key heads that its query heads read.  With
+ * fewer key heads than ranks, several ranks need the same key head.  The gradients of these
+ * replicas are sent and summed in fp32 on the rank that holds the rows. */
 
 typedef struct memo_ulysses_heads {
     int32_t first_q, n_q;
     int32_t first_kv, n_kv; /* key head of query head h: h / (Hq / Hkv) */
 } memo_ulysses_heads;
 
-/* n_q_heads is a multiple of n_kv_heads; nothing else needs to divide. */
-MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
-                                                  int32_t ulysses, int32_t ulysses_rank);
-
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
- * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd),
- * while those of step s + 1 arrive on a stream of the engine's own.  Each step is one call of the
- * local attention with the runs that see something of each other under the mask; what sees nothing
- * is not asked for (but where documents of the striped layout are shorter than the ring), and keys
- * travel no further than the last rank that needs them (causal and full masks: rd - 1 hops).
+ * In step s ring rank r computes its queries against the keys and values of rank r - s (mod rd).
+ * Meanwhile the keys and values of step s + 1 arrive on a stream of the engine.  Each step calls
+ * the local attention once, with the runs that see each other under the mask.  It skips what sees
+ * nothing.  (One exception: striped documents shorter than the ring.)
  *
- *   forward    outputs and LSEs of the steps are merged in fp32
- *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32, and the
- *              last hop takes them home
+ * Every rank makes every hop up to the last one that any rank needs: rd - 1 hops with causal and
+ * full masks.  In a plain ring under a causal mask, half of the hops carry keys that no rank reads
+ * any more.  In a zigzag ring every receiver reads half of the keys or all of them.
  *
- * Two buffers for keys and values, two for d_k and d_v, one for what a step adds: whatever the size
- * of the ring.  The waits, each of which memo_schedule_check finds a race without:
- *   exchange s   waits for  the start (s = 0), where k and v were made, or came back from where they
- *                           were swapped to; for step s - 1, which used the buffer that is
- *                           overwritten and, in backward, made the d_k and d_v that are sent
+ *   forward    the outputs and LSEs of the steps are merged in fp32
+ *   backward   keys and values go round again; d_k and d_v follow one step behind, in fp32; the
+ *              last hop returns them to their rank
+ *
+ * Memory does not grow with the ring: two buffers for keys and values, two for d_k and d_v, one for
+ * the contribution of a step.  memo_schedule_check finds a race if any of these waits is removed:
+ *
+ *   exchange s   waits for  the start (s = 0), so that k and v are complete, or are back from swap;
+ *                           for step s - 1, which used the buffer that is overwritten and, in
+ *                           backward, made the d_k and d_v that are sent
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
  *                           d_k and d_v, for exchange s, which brought these
- *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and so that
- *                           whoever has synchronised its stream has passed every exchange
- * For that last reason alone a forward pass whose last steps see nothing on this rank, after others
- * that did, ends with a wait: memo_schedule_check lists it as redundant, and no other. */
+ *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
+ *                           synchronised stream has passed every exchange
+ *
+ * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
+ * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
 
 /* ---- 7 hybrid: attention over ulysses x ring ranks ----------------------------------------------
  *
- * One object a rank and shape, for all layers.  All ranks of the mesh's sequence group create it
- * alike and call forward and backward in the same order.  What is of degree 1 costs nothing: no
- * copy, no message, no buffer.
+ * Create one object per rank and shape; it serves all layers.  All ranks of the mesh's sequence
+ * group must create it alike, and call forward and backward in the same order.  A degree of 1 costs
+ * nothing: no copy, no message, no buffer.
  *
  *     memo_mesh_create(world, &mesh_desc, &mesh, &error);
  *     memo_layout_make(&layout_desc, &layout, &error);       // the same degrees
@@ -628,83 +656,87 @@ MEMO_API memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_k
  *     memo_sp_attention_backward(attention, &tensors, &mask, &error); */
 
 typedef struct memo_sp_attention_desc {
-    const memo_device* device; /* may be NULL for get_sizes and ring_schedule */
-    memo_stream stream;        /* on which everything is enqueued but the exchanges of the ring */
-    /* memo_mesh.ring and .ulysses; NULL where the degree is 1, and for get_sizes. */
+    const memo_device* device; /* optional for get_sizes and ring_schedule */
+    memo_stream stream;        /* runs everything except the ring's exchanges */
+    /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
-    int32_t ring_rank, ulysses_rank; /* for get_sizes, where ring, ulysses is NULL */
+    int32_t ring_rank, ulysses_rank; /* used if ring or ulysses is NULL */
     memo_layout layout;
     int32_t n_batch; /* 0: 1 */
+    /* n_q_heads must be a multiple of n_kv_heads.  The local attention may limit head_size: the
+     * host's returns UNSUPPORTED above MEMO_HOST_ATTENTION_HEAD_SIZE. */
     int32_t n_q_heads, n_kv_heads, head_size;
-    memo_type type; /* of all tensors but lse: F32, BF16, F16 */
+    memo_type type; /* of all tensors except lse: F32, BF16, F16 */
     float scale;    /* 0: 1 / sqrt(head_size) */
-    /* With ulysses above 1, backward needs q, k and v by heads.  0: forward leaves them in
-     * tensors.saved. 1: backward sends them again; saved is not used. */
+    /* If ulysses > 1, backward needs q, k and v by heads.  0: forward keeps them in tensors.saved.
+     * 1: backward sends them again, and saved is not used. */
     int32_t sends_again;
     memo_attention attention;
-    /* memo_sp_attention_sizes.device_bytes, 512-aligned; NULL: from the device */
+    /* memo_sp_attention_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
-    /* Of the layouts that memo_sp_attention_set_layout may give; 0: as many as layout has. */
+    /* The most documents that memo_sp_attention_set_layout may pass; 0: as many as layout has. */
     int64_t max_documents;
 } memo_sp_attention_desc;
 
-/* What a desc needs and does; exact, before anything is allocated. */
+/* The memory and the traffic of a desc, before anything is allocated. */
 typedef struct memo_sp_attention_sizes {
     int64_t device_bytes; /* scratch, shared by all layers */
-    int64_t saved_bytes;  /* of tensors.saved, kept from forward to backward */
-    int64_t lse_bytes;    /* of tensors.lse, likewise */
+    int64_t saved_bytes;  /* tensors.saved, kept from forward to backward */
+    int64_t lse_bytes;    /* tensors.lse, kept from forward to backward */
     memo_ulysses_heads heads;
-    /* Sent by this rank in one call, to others.  With n = n_batch * local_tokens * head_size
-     * elements, ud = ulysses dividing both counts of heads, and rd = ring:
+    /* Bytes that this rank sends to others in one call.  With n = n_batch * local_tokens *
+     * head_size elements, ud = ulysses dividing both numbers of heads, and rd = ring:
      *   ulysses forward    (2 Hq + 2 Hkv) n (ud - 1) / ud, in type
      *   ulysses backward   the same, and n_batch * local_tokens * Hq (ud - 1) / ud of fp32
      *                      (row_dots); with sends_again another (Hq + 2 Hkv) n (ud - 1) / ud
      *   ring forward       2 Hkv n (rd - 1), in type
      *   ring backward      the same, and 2 Hkv n rd in fp32
-     * A sliding window may need fewer hops than that. */
+     * The ring's bytes are upper bounds.  A sliding window, documents, or ranks with padding only
+     * may need fewer hops. */
     int64_t ulysses_forward_bytes, ulysses_backward_bytes;
     int64_t ring_forward_bytes, ring_backward_bytes;
 } memo_sp_attention_sizes;
 
-/* A layer's tensors in device memory, rows of this rank.  Contiguous, heads of a row side by side:
- * q, out, d_out, d_q (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k, d_v with
- * n_kv_heads. */
+/* A layer's tensors in device memory: the rows of this rank, contiguous.  q, out, d_out and d_q are
+ * (n_batch, local_tokens, n_q_heads, head_size); k, v, d_k and d_v have n_kv_heads. */
 typedef struct memo_sp_attention_tensors {
-    const void *q, *k, *v; /* with tensors.saved, backward does not read them */
+    const void *q, *k, *v; /* backward does not read them if it has tensors.saved */
     void* out;             /* set by forward, read by backward */
-    float* lse;  /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward */
-    void* saved; /* may be NULL where saved_bytes is 0 */
-    const void* d_out;     /* the rest: backward only */
-    void *d_q, *d_k, *d_v; /* set */
+    /* (n_batch, ring_tokens, heads.n_q), fp32; set by forward, read by backward; -inf for rows that
+     * see nothing, such as padding */
+    float* lse;
+    void* saved;           /* NULL is allowed if saved_bytes is 0 */
+    const void* d_out;     /* backward only, as are d_q, d_k and d_v */
+    void *d_q, *d_k, *d_v; /* set by backward */
 } memo_sp_attention_tensors;
 
 typedef struct memo_sp_attention memo_sp_attention;
 
 MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
-/* Errors: INVALID_ARGUMENT, which says what would work. */
+/* Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
                                                  memo_sp_attention_sizes* sizes, memo_error* error);
-/* Every rank for itself.  Errors: as above, OUT_OF_HOST_MEMORY, and the device's. */
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
+ * the device. */
 MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
                                               memo_sp_attention** attention, memo_error* error);
-/* Waits for the desc's stream and the engine's own; before either, or the communicators, are
- * destroyed. */
+/* Waits for the desc's stream and the engine's.  Call it before the stream, the device and the
+ * communicators are destroyed. */
 MEMO_API void memo_sp_attention_destroy(memo_sp_attention* attention);
 
-/* From here on other documents, of a layout that is otherwise the desc's: kind, degrees and
- * n_tokens are the same.  For a new batch of packed documents; all ranks of the sequence group do
- * it alike.  Waits for the desc's stream, which may still read the documents before.  Allocates
- * nothing.  Errors: INVALID_ARGUMENT (another layout; more documents than desc.max_documents), the
- * device's. */
+/* Changes the documents, for a new batch.  Kind, degrees and n_tokens of layout must match the
+ * desc's.  All ranks of the sequence group must do the same.  Waits for the desc's stream, which
+ * may still read the old documents.  Allocates nothing.  Errors: INVALID_ARGUMENT (another layout;
+ * more documents than desc.max_documents), and errors of the device. */
 MEMO_API memo_status memo_sp_attention_set_layout(memo_sp_attention* attention,
                                                   const memo_layout* layout, memo_error* error);
 
-/* All ranks of the sequence group call them, each from its own thread.  Enqueued on the desc's
- * stream; return at once.  mask.n_tokens is taken from the layout, and so are documents where the
- * mask has none; the same mask in forward and backward.  Gradients of rows that are padding are 0.
- * Errors: INVALID_ARGUMENT (documents that do not ascend from 0 to n_tokens, tensors that are
- * NULL), those of the device, of memo_comm and of the local attention; after a failure the results
- * are undefined. */
+/* All ranks of the sequence group must call them, each from its own thread.  They enqueue on the
+ * desc's stream and return at once.  mask.n_tokens is ignored; the layout's is used.  If the mask
+ * has no documents, the layout's are used.  Pass the same mask to forward and backward.  Gradients
+ * of padding rows are 0.  After a failure the results are undefined.  Errors: INVALID_ARGUMENT
+ * (invalid documents, missing tensors); COMM (a rank runs another pass); errors of the device, of
+ * memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* mask, memo_error* error);
@@ -712,22 +744,22 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, memo_error* error);
 
-/* For schedules; zero takes no time. */
+/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency. */
 typedef struct memo_sp_attention_costs {
-    double forward_s_per_score, backward_s_per_score; /* of a pair (query, key) of one head */
-    double ring_bytes_per_s, ring_latency_s; /* 0 bytes per second: no time but the latency */
+    double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
+    double ring_bytes_per_s, ring_latency_s;
     double ulysses_bytes_per_s, ulysses_latency_s;
 } memo_sp_attention_costs;
 
-/* What forward (is_backward 0) or backward would enqueue on this rank, appended to schedule:
- * streams "compute" and "ring", with the addresses of tensors and buffers, so that it can be
- * checked and compared with a record.  costs may be NULL. */
+/* Appends to schedule what forward (is_backward 0) or backward would enqueue on this rank: streams
+ * "compute" and "ring", with the addresses of tensors and buffers.  It can be checked for races and
+ * compared with a record.  costs is optional. */
 MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* mask, int32_t is_backward,
                                                 const memo_sp_attention_costs* costs,
                                                 memo_schedule* schedule, memo_error* error);
-/* The same of all ring ranks together, without addresses, to be simulated and drawn: streams
+/* The same for all ring ranks together, without addresses, to simulate and draw.  Streams are
  * "compute 0", "ring 0", ...; an exchange occupies the ring streams of all ranks. */
 MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
                                                      const memo_mask* mask, int32_t is_backward,
@@ -736,28 +768,28 @@ MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_des
 
 /* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
  *
- * A model split by tensor parallelism is a row of blocks (attention, MLP, attention, ...), each of
- * which ends with a collective: in the forward pass the sum of its partial outputs, in the backward
- * pass that of its partial input gradients.  Where a batch is cut into parts, the collective of one
- * part runs behind the computation of another (Oases paper, section 3).
+ * A model split by tensor parallelism is a sequence of blocks (attention, MLP, attention, ...).
+ * Each block ends with a collective.  In forward it sums the ranks' partial outputs; in backward it
+ * sums their partial input gradients.  If a batch is cut into parts (sub-batches), the collective
+ * of one part overlaps the computation of another (Oases paper, section 3).
  *
  * --- the schedules ---
  *
- *   default    every operation waits for the one before (Megatron)
- *   pipelined  the parts overlap inside each pass; a layer is recomputed whole before its backward
+ *   default    every operation waits for the previous one (Megatron)
+ *   pipelined  parts overlap within each pass; a whole layer is recomputed before its backward
  *              (Merak)
- *   cross      the passes of recomputation and backward overlap too (cross-pass)
- *   fine       recomputation begins behind each collective of the forward, so that it needs none
- *              itself (cross-pass with fine-grained recomputation); the input of every block is
- *              saved instead of that of every layer
+ *   cross      recomputation and backward overlap too (cross-pass)
+ *   fine       recomputation starts after each collective of forward, and so needs none itself
+ *              (cross-pass with fine-grained recomputation); the input of every block is saved,
+ *              not only that of every layer
  *
- * Forward, pipelined is that of the last three.  A collective starts right behind the input
- * gradient, and the weight gradient runs behind it.
+ * The last three share the pipelined forward.  A collective starts right after the input gradient;
+ * the weight gradient overlaps it.
  *
- * With splits_sequence the parts are ranges of one sequence, in its order, and the first block of
- * each layer is attention: its forward of a part reads keys and values of those before it, and its
- * backward of a part adds to their gradients.  So the backward takes the last part first, and
- * attention is recomputed for all parts before the first of them goes backward. */
+ * With splits_sequence the parts are consecutive ranges of one sequence, and the first block of
+ * each layer is attention.  Its forward of a part reads the keys and values of earlier parts; its
+ * backward of a part adds to their gradients.  So backward processes the last part first, and
+ * attention is recomputed for all parts before the first backward. */
 
 typedef enum memo_blocks_order {
     MEMO_BLOCKS_DEFAULT = 0,
@@ -767,113 +799,111 @@ typedef enum memo_blocks_order {
 } memo_blocks_order;
 MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine"; never NULL */
 
-/* Of one part of one block; the paper's F, R, B and C. */
+/* Times of one part of one block; the paper's F, R, B and C. */
 typedef struct memo_block_times {
     double forward_s;
-    double recompute_s; /* without the last product where nobody reads it */
-    double backward_s;  /* of input and weights; with weights_apart, of the input */
-    double weights_s;   /* with weights_apart */
+    double recompute_s; /* without the last product if nothing reads it */
+    double backward_s;  /* of input and weights; with weights_apart, of the input only */
+    double weights_s;   /* with weights_apart only */
     double reduce_s;    /* the all-reduce, or the reduce-scatter */
-    double gather_s;    /* the all-gather, with what happens to the rows between the two */
+    double gather_s;    /* the all-gather, including the row function before it */
 } memo_block_times;
 
 typedef struct memo_blocks_schedule_desc {
     memo_blocks_order order;
     int32_t n_blocks;         /* K */
     int32_t blocks_per_layer; /* 0: 2 */
-    int32_t n_parts;          /* sub-batches; 0: 2 */
+    int32_t n_parts;          /* 0: 2 */
     int32_t splits_sequence;
-    /* The weight gradient is an operation of its own, behind the collective. */
+    /* The weight gradient is a separate operation, after the collective. */
     int32_t weights_apart;
-    /* The reduce-scatter and all-gather form: between blocks each rank has its share of the rows.
-     * The gather before a recomputation remains. */
+    /* Use reduce-scatter and all-gather: between blocks each rank holds its share of the rows.  The
+     * gather before a recomputation remains. */
     int32_t is_scattered;
     const memo_block_times* times; /* (n_blocks, n_parts); NULL: all 0 */
 } memo_blocks_schedule_desc;
 
 MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 
-/* Appended to schedule: streams "compute" and "comm" (new where it has none of that name), what
- * runs on them in the order of one pass over all blocks, and the bytes it touches, one for each
- * tensor (block inputs, activations, partial sums, gradients, of each part), so that
- * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a, W1a (weights) of block 1, part a;
- * cF1a and so on are the collectives behind them, G1a a gather; end-a is where the trainer takes
- * over. Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; a time
- * that is negative or no number; more than 1000 parts), OUT_OF_HOST_MEMORY (the schedule then holds
- * a part of the pass). */
+/* Append one pass over all blocks to schedule, in its order, on the streams "compute" and "comm".
+ * Streams that do not exist are added.  Every tensor of every part is represented by one byte, so
+ * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a and W1a (weights) are block 1, part
+ * a; cF1a and so on are their collectives; G1a is a gather; end-a is where the trainer takes over.
+ * Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; an invalid time;
+ * more than 1000 parts, or 2^20 parts of all blocks); OUT_OF_HOST_MEMORY (schedule then contains a
+ * part of the pass). */
 MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
                                                   memo_schedule* schedule, memo_error* error);
 MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                                    memo_schedule* schedule, memo_error* error);
 
-/* What splitting costs, from a profile. */
+/* The cost of splitting, from a profile. */
 typedef struct memo_blocks_overhead {
-    double operation_s;  /* of each computation, whatever its size: launch, idle tail */
+    double operation_s;  /* of each computation, for any size: launch, idle tail */
     double collective_s; /* of each collective: see memo_blocks_latency */
 } memo_blocks_overhead;
 
-/* measured_s[k]: seconds of the collective (all-reduce, all-gather or reduce-scatter) over
- * counts[k] elements (as in the table: of the shares, where it gathers or scatters), on stream,
- * nothing beside it.  The median of 5 runs behind one that does not count, between events; of the
- * slowest rank, so that all ranks have the same figures and decide alike.  All ranks call it with
- * equal arguments and wait, on the host, for each other; it allocates and frees buffers.  With the
- * counts a block's parts may have it feeds memo_blocks_latency, memo_block_times.reduce_s and
- * gather_s, and the collectives and gathers of a degrees-profile (memo_plan.h).  Errors:
- * INVALID_ARGUMENT (n, counts, another collective), those of device and comm. */
+/* Measures an all-reduce, all-gather or reduce-scatter alone on stream.  measured_s[k] is its time
+ * for counts[k] elements (of a share, for a gather or scatter): the median of 5 runs after one
+ * warm-up, on the slowest rank.  So all ranks get the same numbers and decide alike.  All ranks
+ * must call it with equal arguments; it waits on the host, and allocates and frees buffers.  The
+ * results serve memo_blocks_latency, memo_block_times, and the degrees-profile of memo_plan.h.
+ * Errors: INVALID_ARGUMENT (n, counts, another collective), and errors of device and comm. */
 MEMO_API memo_status memo_comm_measure(memo_comm* comm, const memo_device* device,
                                        memo_stream stream, memo_collective kind, memo_type type,
                                        const int64_t* counts, int32_t n, double* measured_s,
                                        memo_error* error);
 
-/* What a collective of no bytes would take, from n measured ones: where the least-squares line
- * meets 0; never below 0.  Fewer than two sizes: 0. */
+/* The time of a collective of no bytes, from n measured ones: where the least-squares line meets 0
+ * bytes, but at least 0.  Fewer than two sizes: 0. */
 MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s,
                                     int32_t n);
 
-/* In how many parts, of 1, 2, 4, ... up to max_parts, forward and backward together take the least
- * time; 1 where messages are too small to gain.  desc->times are those of the whole batch
- * (n_blocks); a part takes the overhead and its share of the rest.  Of equal times the fewest
- * parts.  desc->n_parts is not read.  makespan_s may be NULL.  Errors: as above. */
+/* Finds the number of parts, of 1, 2, 4, ... up to max_parts, with the least time of forward and
+ * backward together.  It is 1 if messages are too small to gain.  Ties go to fewer parts.
+ * desc->times (n_blocks) describe the whole batch; a part takes the overhead and its share of
+ * the rest.  desc->n_parts is ignored.  makespan_s is optional.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
                                             const memo_blocks_overhead* overhead, int32_t max_parts,
                                             int32_t* n_parts, double* makespan_s,
                                             memo_error* error);
 
-/* --- the blocks, run ---
+/* --- running the blocks ---
  *
- * A trainer gives a function for each piece of a block and, once per pass, calls forward and
- * backward, for the stack or layer by layer; the helper calls them back in the schedule's order and
- * puts collectives and event waits between them.  Nothing waits on the host.
+ * The trainer supplies a function for each piece of a block.  Once per pass it calls forward and
+ * backward, for all layers or layer by layer.  memo_blocks calls the functions in the order of the
+ * schedule, and enqueues collectives and event waits between them.  Nothing waits on the host.
  *
- * What a block function computes, for part s, with y, g the part's output and gradient buffers and
- * T ranks:
+ * The functions compute, for part s, with the part's output buffer y and gradient buffer g:
  *
- *   forward      input h_i: given (i = 0) or h_{i-1} + y, where y is the reduced output of the
- *                block before.  Keeps h_i where call.keeps_input.  y = this rank's partial sum of
- *                the block's output.
+ *   forward      y = this rank's partial sum of the block's output.  The input h_i is given (i = 0)
+ *                or h_{i-1} + y, with y the reduced output of the previous block.  Keeps h_i if
+ *                call.keeps_input.
  *   recompute    what backward needs and forward did not keep, from h_i (call.is_input_saved) or
- *                from h_{i-1} and y.  y again where call.has_output; else its last product is not
- *                needed.
- *   backward     d_i, gradient of the block's output stream: given (last block) or d_{i+1} + g (g
- *                reduced, carried through the norm).  g = this rank's partial sum of the gradient
- *                of the block's input.
- *   weights      adds the gradients of this rank's weights.  Runs behind the collective of g: reads
- *                neither y nor g.
- *   forward_end  the stack's output, h_{K-1} + y; backward_end: the gradient of its input, d_0 + g.
+ *                from h_{i-1} and y.  If call.has_output it computes y again; otherwise it may skip
+ *                the last product.
+ *   backward     g = this rank's partial sum of the gradient of the block's input.  The gradient
+ *                d_i of the block's output stream is given (last block) or d_{i+1} + g (g reduced,
+ *                and carried through the norm).
+ *   weights      adds the gradients of this rank's weights.  It overlaps the collective of g, and
+ *                must read neither y nor g.
+ *   forward_end  the output of the last block, h_{K-1} + y.
+ *   backward_end the gradient of the first block's input, d_0 + g.
  *
- * Parts come in a fixed order, the same in every order of the schedule: sums over parts have the
- * same bits.  A part's collective reads and writes its buffers, which are the trainer's.
+ * Parts run in the same sequence in every order of the schedule, so sums over parts have the same
+ * bits.  The collective of a part reads and writes the trainer's buffers.
  *
- * Scattered (Megatron's sequence parallelism): y and g are reduced and scattered, so that each rank
- * has its share of the rows, at y + rank * count / T; forward_rows and backward_rows carry them, on
- * the comm stream, to the rows of the next block, which are gathered. */
+ * Scattered form (Megatron's sequence parallelism), with T ranks: y and g are reduced and
+ * scattered; each rank's rows are at y + rank * count / T.  forward_rows and backward_rows run on
+ * the comm stream and convert them to rows of the next block, which are then gathered. */
 
 typedef struct memo_block_call {
     int32_t block, part;
-    memo_stream stream;     /* enqueue there */
-    int32_t is_input_saved; /* the input is there; 0: it is the one before plus y */
-    int32_t keeps_input;    /* forward: recompute will find it saved */
-    int32_t has_output;     /* somebody reads y */
+    memo_stream stream;     /* enqueue on it */
+    int32_t is_input_saved; /* 1: the input is saved; 0: it is the previous block's input plus y */
+    int32_t keeps_input;    /* forward: recompute reads the saved input */
+    int32_t has_output;     /* y is read later */
 } memo_block_call;
 
 typedef memo_status (*memo_block_function)(void* context, const memo_block_call* call,
@@ -882,32 +912,34 @@ typedef memo_status (*memo_block_function)(void* context, const memo_block_call*
 typedef struct memo_block_functions {
     void* context;
     memo_block_function forward, recompute, backward;
-    memo_block_function weights; /* NULL: backward does it */
-    /* May be NULL; call.block is the last block, the first. */
+    memo_block_function weights; /* NULL: backward computes them */
+    /* Optional; call.block is the last block (forward_end) or the first (backward_end). */
     memo_block_function forward_end, backward_end;
-    /* Scattered form only.  forward_rows: this rank's rows of the gathered input of call.block, at
-     * inputs[block % blocks_per_layer] + rank * count / T, from the saved rows of its input or (not
-     * is_input_saved) from those of the block before and y.  backward_rows: this rank's rows of d
-     * for call.block, at gradients[block % 2] + rank * count / T, from the given gradient (last
-     * block) or from d of call.block + 1 and g. */
+    /* Scattered form only.
+     * forward_rows: this rank's rows of the gathered input of call.block, at inputs[block %
+     * blocks_per_layer] + rank * count / T.  It reads the saved rows of the input or, if
+     * !is_input_saved, the rows of the previous block and y.
+     * backward_rows: this rank's rows of d for call.block, at gradients[block % 2] + rank * count /
+     * T.  It reads the given gradient (last block), or d of call.block + 1 and g. */
     memo_block_function forward_rows, backward_rows;
 } memo_block_functions;
 
-/* Buffers of one part, device memory, count elements each. */
+/* The buffers of one part, in device memory, count elements each. */
 typedef struct memo_block_buffers {
     void *output, *gradient; /* y and g */
     int64_t count;
-    void* const* inputs; /* scattered: of each block of a layer */
-    void* gradients[2];  /* scattered: of even and of odd blocks */
+    void* const* inputs; /* scattered: (blocks_per_layer) */
+    void* gradients[2];  /* scattered: for even and for odd blocks */
 } memo_block_buffers;
 
 typedef struct memo_blocks_desc {
     const memo_device* device;
     memo_stream compute_stream;
-    memo_stream comm_stream; /* NULL: one of its own, of high priority */
-    memo_comm* comm;         /* memo_mesh.tensor; used on the comm stream in between */
+    memo_stream comm_stream; /* NULL: memo_blocks creates one of high priority */
+    memo_comm* comm;         /* memo_mesh.tensor; the passes use it on the comm stream */
     memo_type type;
-    /* Its times serve memo_blocks_get_schedule alone; weights_apart follows from the functions. */
+    /* times are used by memo_blocks_get_schedule only.  weights_apart is ignored: it follows from
+     * functions.weights. */
     memo_blocks_schedule_desc schedule;
     const memo_block_buffers* buffers; /* (n_parts), copied */
     memo_block_functions functions;
@@ -916,69 +948,70 @@ typedef struct memo_blocks_desc {
 typedef struct memo_blocks memo_blocks;
 
 MEMO_API memo_blocks_desc memo_blocks_desc_default(void);
-/* Every rank for itself.  Errors: INVALID_ARGUMENT (a function or buffer that is missing; scattered
- * counts that the ranks do not divide), OUT_OF_HOST_MEMORY, and the device's. */
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT (a missing function or buffer; a
+ * count that the ranks do not divide, if scattered), OUT_OF_HOST_MEMORY, and errors of the
+ * device. */
 MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
 /* Waits for both streams. */
 MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
-/* One pass over all layers.  All ranks of comm call them, in the same order.  Behind them compute
- * waits for all of it. Errors: INVALID_STATE (a backward without forward), those of the functions,
- * of comm and of the device. */
+/* Enqueue one pass over all layers.  All ranks of comm must call them in the same order.  The
+ * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
+ * forward); COMM (a rank runs another pass); errors of the functions, of comm and of the device. */
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
-/* The same in pieces, so that the trainer can do something between layers (memo_swap_forward_begin
- * and the like): layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always begins anew.
- * Errors: INVALID_STATE (order), as above. */
+/* The same for one layer, so that the trainer can act between layers (memo_swap_forward_begin and
+ * others).  Call them for layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always starts a
+ * new pass.  Errors: INVALID_STATE (out of order), and as above. */
 MEMO_API memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer,
                                                memo_error* error);
 MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer,
                                                 memo_error* error);
 
-/* What forward (is_backward 0) or backward enqueues; lent until destroy. */
+/* The schedule of forward (is_backward 0) or backward.  Borrowed until destroy. */
 MEMO_API const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks,
                                                        int32_t is_backward);
 
 /* --- degrees that differ from block to block ---
  *
- * Of a world's ranks, `degree` side by side share the blocks of that degree, and the rows of a
- * batch: a larger degree has fewer groups, with more rows each.  A run of blocks of one degree is
- * one memo_blocks.  Where a larger degree follows, each part's rows are gathered
- * (across->all_gather, forward) and their gradients cut (backward); where a smaller one follows,
- * the other way round.  Cut: the rows of this rank begin at across->rank * n_rows /
+ * Of a world's ranks, each `degree` consecutive ones share the blocks of that degree and some rows
+ * of the batch.  A larger degree has fewer groups with more rows each.  Blocks of one degree form
+ * one memo_blocks.  If a larger degree follows, forward gathers each part's rows (all_gather on
+ * across), and backward slices their gradients.  If a smaller one follows, forward slices and
+ * backward gathers.  A slice: the rows of this rank begin at across->rank * n_rows /
  * across->size. */
 typedef struct memo_degree_comms {
     int32_t degree;
     memo_comm* tensor; /* the ranks that share a block */
-    memo_comm* data; /* those with the same share of it: gradients of weights are summed over it */
-    /* Those that exchange rows with the degree that follows; NULL: none follows, or the same. */
+    memo_comm* data;   /* the ranks with the same share; weight gradients are summed over it */
+    /* The ranks that exchange rows with the next degree; NULL if there is none, or it is the
+     * same. */
     memo_comm* across;
 } memo_degree_comms;
 
-/* next_degree 0: none.  All ranks of world call it and wait for each other.  Errors:
- * INVALID_ARGUMENT (degrees that do not divide the world or each other), those of split. */
+/* next_degree 0: none.  All ranks of world must call it; they wait for each other.  Errors:
+ * INVALID_ARGUMENT (degrees that do not divide the world or each other), and errors of split. */
 MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
                                               memo_degree_comms* comms, memo_error* error);
 MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
 
-/* --- layers of a split model ---
+/* --- linear layers of a split model ---
  *
- * Column-parallel: each rank has some of the outputs; the input is whole.  Row-parallel: each has
- * some of the inputs and makes a partial sum of all outputs.  Attention and MLP are a
- * column-parallel linear, what is local, and a row-parallel one: one collective, the one that ends
- * the block.  Only what the ranks must do together is here; the products are the trainer's (or
- * those for the host device below). */
+ * Column-parallel: each rank has the whole input and computes some of the outputs.  Row-parallel:
+ * each rank has some of the inputs and computes a partial sum of all outputs.  Attention and MLP
+ * are a column-parallel linear layer, a local part, and a row-parallel linear layer.  So they need
+ * one collective, the one that ends the block. */
 
-/* Elements [begin, begin + count) of n on a rank; shares differ by one at most. */
+/* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most one. */
 typedef struct memo_share {
     int64_t begin, count;
 } memo_share;
 MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
 
-/* Products of one linear layer, enqueued on stream: x (n_rows, n_in), weights (n_out, n_in), y
- * (n_rows, n_out); fp32. bias and d_bias (n_out) may be NULL.  d_weights and d_bias are added to,
- * rows in order. */
+/* The products of one linear layer, enqueued on stream, in fp32: x (n_rows, n_in), weights (n_out,
+ * n_in), y (n_rows, n_out).  bias and d_bias (n_out) may be NULL.  weights adds to d_weights and
+ * d_bias, rows in order. */
 typedef struct memo_linear_functions {
     void* context;
     memo_status (*forward)(void* context, memo_stream stream, const float* x, const float* weights,
@@ -994,18 +1027,18 @@ typedef struct memo_linear_functions {
 
 typedef enum memo_linear_split { MEMO_LINEAR_COLUMN = 0, MEMO_LINEAR_ROW } memo_linear_split;
 
-/* A rank's share; weights (n_out, n_in). */
+/* A rank's share of a linear layer. */
 typedef struct memo_linear {
     memo_linear_functions functions;
     memo_linear_split split;
-    int32_t rank;        /* row-parallel: rank 0 adds the bias, so that the sum has it once */
+    int32_t rank;        /* row-parallel: only rank 0 adds the bias, so that the sum has it once */
     int64_t n_in, n_out; /* of this rank */
     const float *weights, *bias;
-    float *d_weights, *d_bias; /* of a row-parallel bias all ranks have the whole gradient */
+    float *d_weights, *d_bias; /* row-parallel: every rank gets the whole gradient of the bias */
 } memo_linear;
 
-/* y, d_x: of a row-parallel (forward) or column-parallel layer (backward) a partial sum, to be
- * reduced over the ranks. */
+/* The y of a row-parallel layer and the d_x of a column-parallel one are partial sums; reduce them
+ * over the ranks.  Errors: as the functions return them. */
 MEMO_API memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream,
                                          const float* x, float* y, int64_t n_rows,
                                          memo_error* error);
@@ -1019,31 +1052,6 @@ MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream 
 #ifndef MEMO_NO_HOST_DEVICE
 /* Plain loops on a host device. */
 MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
-
-/* A table of tokens split by rows; table (share.count, hidden), share = memo_share_of(vocabulary,
- * ...).  forward: out (n_rows, hidden) of all ranks, summed by comm on stream; backward adds to
- * d_table, rows in order.  A token outside the vocabulary gives zeros.  tokens stay until the
- * stream has passed.  All ranks call forward; host device, fp32. */
-MEMO_API memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* comm,
-                                                 memo_stream stream, const float* table,
-                                                 memo_share share, const int32_t* tokens,
-                                                 int64_t n_rows, int64_t hidden, float* out,
-                                                 memo_error* error);
-MEMO_API memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
-                                                  float* d_table, memo_share share,
-                                                  const int32_t* tokens, int64_t n_rows,
-                                                  int64_t hidden, const float* d_out,
-                                                  memo_error* error);
-
-/* Cross-entropy over logits split by columns: logits (n_rows, share.count) become their gradients,
- * times scale. losses (n_rows), the same on all ranks; 0 where the label is outside [0,
- * vocabulary).  scratch (3 n_rows).  Two messages, of n_rows and 2 n_rows numbers, on stream
- * instead of the logits.  All ranks call it; host device, fp32. */
-MEMO_API memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm,
-                                             memo_stream stream, float* logits, memo_share share,
-                                             int64_t vocabulary, const int32_t* labels,
-                                             int64_t n_rows, float scale, float* losses,
-                                             float* scratch, memo_error* error);
 #endif
 
 #ifdef __cplusplus
@@ -1056,10 +1064,32 @@ MEMO_API memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm
 #if defined(MEMO_SP_IMPLEMENTATION) && !defined(MEMO_SP_IMPLEMENTATION_DONE)
 #define MEMO_SP_IMPLEMENTATION_DONE
 #ifndef MEMO_IMPLEMENTATION_DONE
-#error "memo_sp.h: define MEMO_IMPLEMENTATION too, in the same file: it needs memo.h's"
+#error "memo_sp.h: MEMO_IMPLEMENTATION is not defined; define it in the same file"
 #endif
-/* ---- 1 comm -------------------------------------------------------------------------------------
- * Knows: the host device and its counters.  Knows nothing of attention, layouts or meshes. */
+
+/* ROOMS, each with the words to search for.  A room uses public functions and the rooms above it.
+ *
+ *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
+ *     >>reductions          sums and maxima in the order of ranks
+ *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
+ *     >>nccl back end       ranks over NCCL: the first meeting, polling, time-outs
+ *     >>mesh                coordinates and groups of a rank
+ *     >>layouts             positions, ranks and rows
+ *     >>queue               a device or a schedule to enqueue on; the row kernels
+ *     >>masks               which keys a query sees
+ *     >>host attention      tiles of queries against tiles of keys, on the host
+ *     >>ulysses exchange    rows to heads and back
+ *     >>ring attention      steps, exchanges and merges of the ring
+ *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
+ *     >>block schedules     the orders of overlapped blocks, as schedules
+ *     >>block costs         measured collectives; the best number of parts
+ *     >>block runs          a schedule of blocks, enqueued
+ *     >>degrees             groups of two degrees
+ *     >>linear layers       shares and products of a split layer */
+
+/* ---- >>comm checks ------------------------------------------------------------------------------
+ * Knows: the table of communication functions.  Knows nothing of back ends, devices or
+ * attention. */
 
 int64_t memo_type_bytes(memo_type type) {
     switch (type) {
@@ -1087,16 +1117,15 @@ const char* memo_type_name(memo_type type) {
     return "no type";
 }
 
-int64_t memo_comm_bytes(memo_collective kind, int32_t size, int32_t rank, int64_t count,
-                        memo_type type, int32_t root) {
-    int64_t n_bytes = count * memo_type_bytes(type);
-    switch (kind) {
+int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank) {
+    int64_t n_bytes = call->count * memo_type_bytes(call->type);
+    switch (call->kind) {
     /* Divided first, so that no product overflows. */
     case MEMO_COLLECTIVE_ALL_REDUCE:
         return n_bytes / size * 2 * (size - 1) + n_bytes % size * 2 * (size - 1) / size;
     case MEMO_COLLECTIVE_ALL_GATHER:
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return n_bytes * (size - 1);
-    case MEMO_COLLECTIVE_BROADCAST: return rank == (root + size - 1) % size ? 0 : n_bytes;
+    case MEMO_COLLECTIVE_BROADCAST: return rank == (call->root + size - 1) % size ? 0 : n_bytes;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
     return 0;
@@ -1113,22 +1142,24 @@ MEMOI const char* memoi_collective_name(memo_collective kind) {
     return "operation";
 }
 
-/* What all back ends ask of a buffer.  n_parts: how many times count it holds. */
+/* n_parts: how many times count elements the buffer holds. */
 MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* what,
                                           const void* address, int64_t count, int64_t n_parts,
                                           memo_type type, memo_error* error) {
-    int64_t element_bytes = memo_type_bytes(type);
+    int64_t element_bytes = memo_type_bytes(type), most;
     if (!element_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s on '%s': %d is no memo_type",
-                              what, comm->name, (int)type);
-    if (count < 0 || count > MEMOI_BYTES_MAX / element_bytes / (2 * n_parts))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': %lld elements cannot be", what, comm->name,
-                              (long long)count);
+                              "%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
+                              comm->name, (int)type, (int)MEMO_TYPE_U8);
+    most = MEMOI_BYTES_MAX / element_bytes / (2 * n_parts);
+    if (count < 0 || count > most)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
+                              what, comm->name, (long long)count, (long long)most);
     if (!address && count)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s on '%s': the buffer of %lld elements is NULL", what, comm->name,
-                              (long long)count);
+                              "%s on '%s': a buffer of %lld elements is NULL; pass its address",
+                              what, comm->name, (long long)count);
     return MEMO_STATUS_OK;
 }
 
@@ -1136,19 +1167,94 @@ MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what,
                                         memo_error* error) {
     if (rank >= 0 && rank < comm->size) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s on '%s': there is no rank %d among its %d", what, comm->name,
-                          (int)rank, (int)comm->size);
+                          "%s on '%s': rank out of range (%d); 0 to %d are valid", what, comm->name,
+                          (int)rank, (int)comm->size - 1);
 }
 
-MEMOI memo_status memoi_comm_check_reduction(const memo_comm* comm, const char* what,
-                                             memo_reduction reduction, memo_error* error) {
-    if (reduction == MEMO_REDUCTION_SUM || reduction == MEMO_REDUCTION_MAX) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s on '%s': %d is no memo_reduction", what, comm->name, (int)reduction);
+/* group_depth: how many groups are open. */
+MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
+                                              const memo_collective_call* call, int32_t group_depth,
+                                              memo_error* error) {
+    const char* what = memoi_collective_name(call->kind);
+    memo_status status;
+    if (group_depth)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "%s on '%s': called inside a group; only sends and receives can be "
+                              "grouped",
+                              what, comm->name);
+    if (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.reduction on '%s': not a memo_reduction (%d); SUM and MAX are "
+                              "valid",
+                              what, comm->name, (int)call->reduction);
+    status =
+        memoi_comm_check_buffer(comm, what, call->from, call->count, comm->size, call->type, error);
+    if (!status)
+        status = memoi_comm_check_buffer(comm, what, call->to, call->count, 1, call->type, error);
+    return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
 }
 
-/* --- all to all, on any table --- */
+/* is_single: no group is open.  has_other_stream: the group's earlier messages use another
+ * stream. */
+MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_send,
+                                           const void* address, int64_t count, memo_type type,
+                                           int32_t peer, int is_single, int has_other_stream,
+                                           memo_error* error) {
+    const char* what = is_send ? "send" : "receive";
+    memo_status status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
+    if (status) return status;
+    if (is_single && peer == comm->rank)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s on '%s': rank %d would wait for itself forever; put send and "
+                              "receive into one group",
+                              what, comm->name, (int)peer);
+    if (has_other_stream)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s.stream on '%s': not the stream of the group's earlier calls; use "
+                              "one stream for a group",
+                              what, comm->name);
+    return MEMO_STATUS_OK;
+}
 
+/* For the outermost group_end. */
+MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
+                                             int has_other_stream, memo_error* error) {
+    if (!group_depth)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "group_end on '%s': no group is open, or a refused call cancelled it; "
+            "call group_begin first",
+            comm->name);
+    if (has_other_stream)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "group_end.stream on '%s': not the stream of the group's sends and "
+                              "receives; use one stream for a group",
+                              comm->name);
+    return MEMO_STATUS_OK;
+}
+
+/* --- labels --- */
+
+MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
+    comm->label.text = text;
+    comm->label.number = number;
+}
+
+/* NULL matches every label.  Equal texts of two ranks may have different addresses. */
+MEMOI int memoi_labels_match(const memo_label* a, const memo_label* b) {
+    if (!a->text || !b->text) return 1;
+    return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
+}
+
+/* Writes " for ring backward 3", or nothing, and returns text. */
+MEMOI const char* memoi_label_text(char text[64], const memo_label* label) {
+    text[0] = 0;
+    if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
+    return text;
+}
+
+/* A send to one rank and a receive from another.  A count of 0 sends nothing. */
 MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const char* from,
                                       int64_t n_send, int32_t to_rank, char* to, int64_t n_receive,
                                       int32_t from_rank, memo_type type, memo_error* error) {
@@ -1159,102 +1265,15 @@ MEMOI memo_status memoi_comm_exchange(memo_comm* comm, memo_stream stream, const
     return status;
 }
 
-/* Where count elements begin at an offset; no elements may have no buffer. */
-MEMOI char* memoi_comm_at(void* buffer, int64_t offset_bytes, int64_t count) {
-    return count ? (char*)buffer + offset_bytes : NULL;
-}
+/* ---- >>reductions -------------------------------------------------------------------------------
+ * Knows: types and 16-bit conversion.  Knows nothing of ranks.
+ *
+ * Every result is computed in the order of ranks, so that its bits do not depend on timing. */
 
-memo_status memo_all_to_all(memo_comm* comm, memo_stream stream, const void* from, void* to,
-                            int64_t count, memo_type type, memo_error* error) {
-    int64_t part_bytes = count * memo_type_bytes(type);
-    void* source = (void*)(uintptr_t)from; /* only read */
-    int32_t k;
-    memo_status status =
-        memoi_comm_check_buffer(comm, "all_to_all", from, count, comm->size, type, error);
-    if (!status) status = memoi_comm_check_buffer(comm, "all_to_all", to, count, 1, type, error);
-    if (!status) status = memo_group_begin(comm, error);
-    /* Each rank begins with another peer, so that nobody is everybody's first. */
-    for (k = 0; k < comm->size && !status; k++) {
-        int32_t to_rank = (comm->rank + k) % comm->size;
-        int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
-        status = memoi_comm_exchange(
-            comm, stream, memoi_comm_at(source, to_rank * part_bytes, count), count, to_rank,
-            memoi_comm_at(to, from_rank * part_bytes, count), count, from_rank, type, error);
-    }
-    return status ? status : memo_group_end(comm, stream, error);
-}
+#define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
-memo_status memo_all_to_all_v(memo_comm* comm, memo_stream stream, const void* from,
-                              const int64_t* send_counts, const int64_t* send_offsets, void* to,
-                              const int64_t* receive_counts, const int64_t* receive_offsets,
-                              memo_type type, memo_error* error) {
-    int64_t bytes = memo_type_bytes(type);
-    void* source = (void*)(uintptr_t)from; /* only read */
-    int32_t k;
-    memo_status status = memo_group_begin(comm, error);
-    for (k = 0; k < comm->size && !status; k++) {
-        int32_t to_rank = (comm->rank + k) % comm->size;
-        int32_t from_rank = (comm->rank - k + comm->size) % comm->size;
-        int64_t n_send = send_counts[to_rank], n_receive = receive_counts[from_rank];
-        status = memoi_comm_exchange(
-            comm, stream, memoi_comm_at(source, send_offsets[to_rank] * bytes, n_send), n_send,
-            to_rank, memoi_comm_at(to, receive_offsets[from_rank] * bytes, n_receive), n_receive,
-            from_rank, type, error);
-    }
-    return status ? status : memo_group_end(comm, stream, error);
-}
-
-/* --- 16-bit numbers --- */
-
-MEMOI float memoi_float_of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-MEMOI uint32_t memoi_bits_of_float(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-MEMOI float memoi_float_of_bf16(uint16_t bits) { return memoi_float_of_bits((uint32_t)bits << 16); }
-
-/* To the nearest, ties to even; a NaN stays one. */
-MEMOI uint16_t memoi_bf16_of_float(float value) {
-    uint32_t bits = memoi_bits_of_float(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-MEMOI float memoi_float_of_f16(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = half & 0x7fffu;
-    if (rest >= 0x7c00u) return memoi_float_of_bits(sign | 0x7f800000u | rest << 13);
-    if (rest < 0x400u) { /* subnormal: rest * 2^-24, exactly */
-        float value = (float)rest * (1.0f / 16777216.0f);
-        return sign ? -value : value;
-    }
-    return memoi_float_of_bits(sign | ((rest << 13) + (112u << 23)));
-}
-
-MEMOI uint16_t memoi_f16_of_float(float value) {
-    uint32_t bits = memoi_bits_of_float(value), sign = bits >> 16 & 0x8000u;
-    bits &= 0x7fffffffu;
-    if (bits > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
-    if (bits >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds beyond 65504 */
-    if (bits < 0x38800000u) { /* subnormal: adding 0.5 leaves multiples of 2^-24, rounded to even */
-        float sum = memoi_float_of_bits(bits) + 0.5f;
-        return (uint16_t)(sign | (memoi_bits_of_float(sum) - 0x3f000000u));
-    }
-    bits -= 112u << 23;
-    return (uint16_t)(sign | ((bits + 0xfffu + (bits >> 13 & 1u)) >> 13));
-}
-
-/* --- reductions in the order of ranks --- */
-
-#define MEMOI_REDUCE_CHUNK 512 /* elements whose partial results stay in the first cache */
-
-/* NAME(into, n, x): into[i] = into[i] + x[i], or the larger.  Integers add without a sign: they
- * wrap. */
+/* Defines NAME(into, n, x): into[i] = into[i] + x[i], or the maximum.  Integers are added unsigned,
+ * because signed overflow is undefined. */
 #define MEMOI_REDUCE_STEP(NAME, TYPE, SUM, IS_ABOVE)                                               \
     MEMOI void NAME(TYPE* into, int64_t n, const TYPE* x, memo_reduction reduction) {              \
         int64_t i;                                                                                 \
@@ -1279,57 +1298,61 @@ MEMOI_REDUCE_STEP(memoi_reduce_u8, uint8_t, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
 MEMOI void memoi_widen(float* to, const uint16_t* from, int64_t n, memo_type type) {
     int64_t i;
     if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memoi_float_of_bf16(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_bf16(from[i]);
     } else {
-        for (i = 0; i < n; i++) to[i] = memoi_float_of_f16(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_f32_from_f16(from[i]);
     }
 }
 MEMOI void memoi_narrow(uint16_t* to, const float* from, int64_t n, memo_type type) {
     int64_t i;
     if (type == MEMO_TYPE_BF16) {
-        for (i = 0; i < n; i++) to[i] = memoi_bf16_of_float(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_bf16_from_f32(from[i]);
     } else {
-        for (i = 0; i < n; i++) to[i] = memoi_f16_of_float(from[i]);
+        for (i = 0; i < n; i++) to[i] = memo_f16_from_f32(from[i]);
     }
 }
 
-/* One chunk: to = from[0] + from[1] + ..., each from at the same offset.  to may be one of them. */
+typedef union memoi_reduce_sum {
+    float f32[MEMOI_REDUCE_CHUNK]; /* of the 16-bit types too */
+    double f64[MEMOI_REDUCE_CHUNK];
+    int32_t i32[MEMOI_REDUCE_CHUNK];
+    int64_t i64[MEMOI_REDUCE_CHUNK];
+    uint8_t u8[MEMOI_REDUCE_CHUNK];
+} memoi_reduce_sum;
+
+/* sum = sum + x, n elements. */
+MEMOI void memoi_reduce_add(memoi_reduce_sum* sum, const void* x, int64_t n, memo_type type,
+                            memo_reduction reduction) {
+    float wide[MEMOI_REDUCE_CHUNK];
+    switch (type) {
+    case MEMO_TYPE_F32: memoi_reduce_f32(sum->f32, n, (const float*)x, reduction); break;
+    case MEMO_TYPE_F64: memoi_reduce_f64(sum->f64, n, (const double*)x, reduction); break;
+    case MEMO_TYPE_I32: memoi_reduce_i32(sum->i32, n, (const int32_t*)x, reduction); break;
+    case MEMO_TYPE_I64: memoi_reduce_i64(sum->i64, n, (const int64_t*)x, reduction); break;
+    case MEMO_TYPE_U8: memoi_reduce_u8(sum->u8, n, (const uint8_t*)x, reduction); break;
+    case MEMO_TYPE_BF16:
+    case MEMO_TYPE_F16:
+        memoi_widen(wide, (const uint16_t*)x, n, type);
+        memoi_reduce_f32(sum->f32, n, wide, reduction);
+        break;
+    }
+}
+
+/* One chunk at the same offset of every from.  to may be one of them: it is written last. */
 MEMOI void memoi_reduce_chunk(void* to, const void* const* from, int32_t n_from,
                               int64_t offset_bytes, int64_t n, memo_type type,
                               memo_reduction reduction) {
-    union {
-        float f32[MEMOI_REDUCE_CHUNK];
-        double f64[MEMOI_REDUCE_CHUNK];
-        int32_t i32[MEMOI_REDUCE_CHUNK];
-        int64_t i64[MEMOI_REDUCE_CHUNK];
-        uint8_t u8[MEMOI_REDUCE_CHUNK];
-    } sum;
-    float next[MEMOI_REDUCE_CHUNK];
+    memoi_reduce_sum sum;
+    const char* first = (const char*)from[0] + offset_bytes;
     size_t n_bytes = (size_t)(n * memo_type_bytes(type));
     int is_16_bit = type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16;
     int32_t r;
-    for (r = 0; r < n_from; r++) {
-        const void* x = (const char*)from[r] + offset_bytes;
-        if (r == 0) {
-            if (is_16_bit)
-                memoi_widen(sum.f32, (const uint16_t*)x, n, type);
-            else
-                memcpy(&sum, x, n_bytes);
-            continue;
-        }
-        switch (type) {
-        case MEMO_TYPE_F32: memoi_reduce_f32(sum.f32, n, (const float*)x, reduction); break;
-        case MEMO_TYPE_F64: memoi_reduce_f64(sum.f64, n, (const double*)x, reduction); break;
-        case MEMO_TYPE_BF16:
-        case MEMO_TYPE_F16:
-            memoi_widen(next, (const uint16_t*)x, n, type);
-            memoi_reduce_f32(sum.f32, n, next, reduction);
-            break;
-        case MEMO_TYPE_I32: memoi_reduce_i32(sum.i32, n, (const int32_t*)x, reduction); break;
-        case MEMO_TYPE_I64: memoi_reduce_i64(sum.i64, n, (const int64_t*)x, reduction); break;
-        case MEMO_TYPE_U8: memoi_reduce_u8(sum.u8, n, (const uint8_t*)x, reduction); break;
-        }
-    }
+    if (is_16_bit)
+        memoi_widen(sum.f32, (const uint16_t*)(const void*)first, n, type);
+    else
+        memcpy(&sum, first, n_bytes);
+    for (r = 1; r < n_from; r++)
+        memoi_reduce_add(&sum, (const char*)from[r] + offset_bytes, n, type, reduction);
     if (is_16_bit)
         memoi_narrow((uint16_t*)to, sum.f32, n, type);
     else
@@ -1353,25 +1376,26 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
     memoi_reduce((char*)to, from, n_from, 0, count, type, reduction);
 }
 
-/* --- ranks as threads ---
+/* ---- >>threads back end -------------------------------------------------------------------------
+ * Knows: the host device, its counters and clock.  Knows nothing of attention, layouts or meshes.
  *
- * Who writes what.  The caller's thread of a rank fills its messages and launches operations; the
- * stream that runs an operation does the rest.  Between ranks:
+ * The caller's thread of a rank fills its messages and launches operations.  The stream that runs
+ * an operation does the rest.  Ranks share four things:
  *
- *   way        of a sender to a receiver: the sender posts a chain of messages, the receiver copies
- *              each and takes the chain.  A rank that waits for either sleeps on its bell, which
- *              the other side rings; the bell orders nothing, the posts and takes do.
- *   meeting    all ranks of a group come, nobody leaves before the last one.
- *   failure    the first one is kept in the world.  Who waits looks there at least every
+ *   way        from a sender to a receiver.  The sender posts a chain of messages; the receiver
+ *              copies each and takes the chain.  A waiting rank sleeps on its bell, and the other
+ *              side rings it.  Posts and takes order memory; the bell does not.
+ *   meeting    all ranks of a group arrive; none leaves before the last one has arrived.
+ *   failure    the world keeps the first one.  A waiting rank checks it at least every
  *              MEMOI_THREADS_NAP_NS.
- *   is_busy    a rank has its hands on what belongs to another (buffers, messages, a device).  It
- *              raises the flag, then looks for a failure; who gives up after a failure waits until
- *              no flag is up: nobody's buffers are touched after his operation has returned. */
+ *   is_busy    set while a rank uses memory of another rank (buffers, messages, a device).  A rank
+ *              sets the flag, then checks for a failure.  A rank that gives up waits until all
+ *              flags are clear.  So no buffer is touched after its operation has returned. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 #define MEMOI_THREADS_NAP_NS   10000000
 #define MEMOI_THREADS_MESSAGES 4096 /* of a rank, enqueued and not done; a power of two */
-#define MEMOI_THREADS_FEW      64   /* 8-byte words that an all_reduce shows in the seat itself */
+#define MEMOI_THREADS_FEW      64   /* 8-byte words of an all_reduce that are copied to the seat */
 
 typedef struct memoi_message {
     char* address;
@@ -1379,61 +1403,60 @@ typedef struct memoi_message {
     memo_type type;
     int32_t peer;
     int32_t is_send;
-    int32_t is_first;           /* of its way, in its group */
-    struct memoi_message* next; /* of the same way, in the same group */
-    /* The stream's: of a first message, the first of its chain that is not done; NULL: all are. */
+    memo_label label;
+    int32_t is_first;           /* on its way, in its group */
+    struct memoi_message* next; /* on the same way, in the same group */
+    /* In a first message, used by the stream: the first of the chain that is not done; NULL:
+     * none. */
     struct memoi_message* current;
 } memoi_message;
 
 typedef struct memoi_way {
-    memoi_message* chain; /* the sender's; written before it is posted */
+    /* Written by the sender, chain and posted_ns before n_posted. */
+    memoi_message* chain;
     int64_t posted_ns;
-    uint32_t n_posted;   /* by the sender */
-    char apart[64];      /* the two sides write to cache lines of their own */
-    uint32_t n_taken;    /* by the receiver */
-    uint32_t n_messages; /* the receiver's own */
-    /* The receiver's own: the first of the chain that is not copied; NULL: none. */
-    memoi_message* current;
+    uint32_t n_posted;
+    char apart[64]; /* so that the two sides write different cache lines */
+    /* Written by the receiver. */
+    uint32_t n_taken;
+    uint32_t n_messages;    /* copied so far */
+    memoi_message* current; /* the first of the chain that is not copied; NULL: none */
 } memoi_way;
 
 typedef struct memoi_meeting {
     uint32_t n_arrived;
     char apart[64];
-    uint32_t passed; /* counter: by the last to arrive */
+    uint32_t passed; /* counter, set by the last rank to arrive */
 } memoi_meeting;
 
-/* A rank works on a stream, and for splits in the thread that calls: the two must not share. */
+/* A rank works on a stream, and for splits in the calling thread.  Each has its own meeting. */
 enum { MEMOI_LANE_STREAM = 0, MEMOI_LANE_CALLER, MEMOI_N_LANES };
 
-typedef struct memoi_collective_op {
-    memo_collective kind;
-    memo_type type;
-    memo_reduction reduction;
-    int32_t root;
-    int64_t count;
-    const void* from;
-    void* to;
-} memoi_collective_op;
+typedef struct memoi_threads_op {
+    memo_collective_call call;
+    memo_label label;
+} memoi_threads_op;
 
-/* What a rank shows to the others of its group. */
+/* What a rank shows to the other ranks of its group. */
 typedef struct memoi_threads_seat {
     int32_t world_rank;
-    uint32_t bell; /* in steps of two; bit 0: somebody sleeps */
+    uint32_t bell; /* in steps of two; bit 0: its rank sleeps */
     int32_t is_busy[MEMOI_N_LANES];
-    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two; for messages */
-    uint32_t n_collectives;          /* begun; for messages */
-    int32_t is_gone;                 /* destroyed by its rank */
-    /* Collectives take turns with two: who is in the next one leaves this one's to those still in
-     * it, and nobody is further ahead, as every collective begins with a meeting. */
-    memoi_collective_op op[2];
+    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two; for error messages */
+    uint32_t n_collectives;          /* started; for error messages */
+    int32_t is_gone;                 /* its rank has destroyed the communicator */
+    /* Collectives use the two slots in turn: a rank may be one collective ahead of another that
+     * still reads this slot.  It cannot be two ahead, because each collective begins with a
+     * meeting. */
+    memoi_threads_op op[2];
     int64_t few[2][MEMOI_THREADS_FEW];
-    /* Of a split under way. */
+    /* Of the current split. */
     int32_t color, key;
     struct memo_comm* part;
     char apart[64];
 } memoi_threads_seat;
 
-/* When the last byte of what has been let through arrives.  Relaxed: it orders nobody. */
+/* When the last transfer to a rank will have arrived.  Relaxed: it orders no memory. */
 typedef struct memoi_threads_port {
     int64_t free_ns[2]; /* inside the node, from other nodes */
     char apart[64];
@@ -1444,9 +1467,9 @@ typedef struct memoi_threads_world {
     memo_device** devices;
     memoi_threads_port* ports;
     int64_t timeout_ns;
-    int32_t n_groups; /* that hold it */
+    int32_t n_groups; /* that use it */
 
-    /* The first failure: claimed, written, then published. */
+    /* The first failure is claimed, written, and then published. */
     int32_t is_failure_claimed;
     int32_t is_failed;
     memo_error failure;
@@ -1456,7 +1479,7 @@ typedef struct memoi_threads_group {
     memoi_threads_world* world;
     char name[64];
     int32_t n_ranks;
-    int32_t n_seats_taken; /* ranks that have not destroyed it */
+    int32_t n_seats_taken; /* ranks that have not destroyed the group */
     int32_t n_nodes;
     memoi_threads_seat* seats;
     memoi_way* ways; /* [sender * n_ranks + receiver] */
@@ -1470,8 +1493,8 @@ typedef struct memoi_threads_rank {
     memoi_threads_seat* seat;
     uint32_t arrived[MEMOI_N_LANES];
 
-    /* The caller's side: a ring of messages, the open group at its end.  Positions count in
-     * twos. */
+    /* Used by the caller's thread: a ring buffer of messages with the open group at its end.
+     * Positions count in twos, as counters do. */
     memoi_message* messages;
     uint32_t group_begin, group_end;
     uint32_t seen_head;
@@ -1479,9 +1502,10 @@ typedef struct memoi_threads_rank {
     memo_stream group_stream;
     memoi_message** last_send; /* of the open group, by peer */
     memoi_message** last_receive;
-    const void** sources; /* the stream's: what a reduction reads, by rank */
     char apart[64];
-    uint32_t head; /* counter: messages done, by the stream */
+    /* Used by the stream. */
+    const void** sources; /* what a reduction reads, by rank */
+    uint32_t head;        /* counter of messages done */
 } memoi_threads_rank;
 
 /* --- failures --- */
@@ -1494,7 +1518,7 @@ MEMOI int memoi_threads_has_failed(memoi_threads_world* world) {
     return __atomic_load_n(&world->is_failed, __ATOMIC_SEQ_CST);
 }
 
-/* The caller may return once the failure is there, his own or an earlier one. */
+/* Keeps this failure, unless there is one.  A failure is published when it returns. */
 MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...)
     MEMO_PRINTF(2, 3);
 MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...) {
@@ -1509,7 +1533,7 @@ MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ..
     while (!memoi_threads_has_failed(world)) memoi_host_pause();
 }
 
-/* Returns 0, with the flag down, where the world has failed. */
+/* Returns 0, with the flag clear, if the world has failed. */
 MEMOI int memoi_threads_begin_work(memoi_threads_rank* me, int lane) {
     __atomic_store_n(&me->seat->is_busy[lane], 1, __ATOMIC_SEQ_CST);
     if (!memoi_threads_has_failed(me->group->world)) return 1;
@@ -1521,7 +1545,7 @@ MEMOI void memoi_threads_end_work(memoi_threads_rank* me, int lane) {
     __atomic_store_n(&me->seat->is_busy[lane], 0, __ATOMIC_RELEASE);
 }
 
-/* Nobody of the group has his hands on what is mine any more. */
+/* Afterwards no rank of the group uses this rank's memory any more. */
 MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
     int32_t r;
     int lane;
@@ -1536,7 +1560,7 @@ MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* erro
     return memoi_threads_failure(me->group->world, error);
 }
 
-/* Has the rank gone, or its device failed?  Then reason (512 bytes) says so. */
+/* Returns 1 and writes reason (512 bytes) if the rank has left, or its device has failed. */
 MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, char* reason) {
     memoi_threads_seat* seat = &me->group->seats[rank];
     memo_error error;
@@ -1558,7 +1582,7 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 
 /* --- waiting --- */
 
-/* Sleeps while *word is value, but not for long. */
+/* Sleeps while *word is value, at most MEMOI_THREADS_NAP_NS. */
 MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
 #if MEMOI_HAS_FUTEX
     struct timespec limit = memoi_host_timespec(MEMOI_THREADS_NAP_NS);
@@ -1588,8 +1612,8 @@ typedef struct memoi_threads_patience {
     int64_t looked_ns;
 } memoi_threads_patience;
 
-/* Called each time that there is nothing to do.  Spins a little, then sleeps until word leaves
- * value. Returns 1 where it is time to look after those who are waited for. */
+/* Call it each time there is nothing to do.  It spins a little, then sleeps until *word is not
+ * value.  Returns 1 when it is time to check the ranks that this one waits for. */
 MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
     int64_t now_ns;
     if (patience->n_tries++ < MEMOI_HOST_SPINS) {
@@ -1609,14 +1633,13 @@ MEMOI int memoi_threads_is_late(const memoi_threads_rank* me,
     return patience->looked_ns - patience->since_ns > me->group->world->timeout_ns;
 }
 
-/* A time-out as people write it. */
 MEMOI double memoi_threads_timeout_s(const memoi_threads_rank* me) {
     return (double)me->group->world->timeout_ns * 1e-9;
 }
 
 /* --- meetings --- */
 
-/* The first rank that has not arrived and never will, or not in time: fails the world. */
+/* Fails the world if a rank has not arrived and never will, or is late. */
 MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, const char* what,
                                           int is_late) {
     memoi_threads_group* group = me->group;
@@ -1628,25 +1651,28 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
         int is_lost;
         if (memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
             continue;
+
+        /* Check the arrival again: the rank may have arrived, and left, before it was lost. */
         is_lost = memoi_threads_is_lost(me, lane, r, reason);
-        /* Again: it may have come, and gone, before it was lost. */
         if ((!is_lost && !is_late) ||
             memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
             continue;
+
         if (is_lost)
-            memoi_threads_fail(group->world, "rank %d of '%s' is lost to %s: %.400s", (int)r,
+            memoi_threads_fail(group->world, "rank %d of '%s' is lost in %s: %.400s", (int)r,
                                group->name, what, reason);
         else
-            memoi_threads_fail(group->world,
-                               "rank %d of '%s' did not come to %s within %g s; it has begun %u "
-                               "collectives there",
-                               (int)r, group->name, what, memoi_threads_timeout_s(me),
-                               __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
+            memoi_threads_fail(
+                group->world,
+                "rank %d of '%s' did not arrive at %s within %g s; it has started %u "
+                "collectives",
+                (int)r, group->name, what, memoi_threads_timeout_s(me),
+                __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
         return;
     }
 }
 
-/* Returns 0 where the world has failed. */
+/* Returns 0 if the world has failed. */
 MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what) {
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
@@ -1672,7 +1698,7 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
 
 /* --- links --- */
 
-/* When n_bytes that could start at start_ns will have arrived.  0: at once. */
+/* When n_bytes that may start at start_ns will have arrived; 0: at once. */
 MEMOI int64_t memoi_threads_due_ns(memoi_threads_rank* me, int is_outer, int64_t start_ns,
                                    int64_t n_bytes, int32_t n_latencies) {
     memoi_threads_world* world = me->group->world;
@@ -1702,7 +1728,7 @@ MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank)
     return n ? group->seats[rank].world_rank / n : 0;
 }
 
-/* Returns 0 where the world has failed meanwhile. */
+/* Returns 0 if the world fails meanwhile. */
 MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
     int64_t now_ns;
     while ((now_ns = memoi_host_now_ns()) < due_ns) {
@@ -1728,45 +1754,61 @@ MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, int32_t from, i
     return &me->group->ways[(int64_t)from * me->group->n_ranks + to];
 }
 
-/* Copies what there is for this receive.  Returns 1 where it is done, 0 where there is nothing yet,
- * -1 where the world has failed. */
+/* Fails the world. */
+MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* sent,
+                                  const memoi_message* received, uint32_t number) {
+    char sent_for[64], received_for[64];
+    memoi_threads_fail(
+        me->group->world,
+        "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
+        "'%s')",
+        (int)received->peer, (long long)sent->count, memo_type_name(sent->type),
+        memoi_label_text(sent_for, &sent->label), (int)me->table.rank, (long long)received->count,
+        memo_type_name(received->type), memoi_label_text(received_for, &received->label), number,
+        me->group->name);
+}
+
+/* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
+ * if there is nothing yet, -1 if the world has failed. */
 MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
                              int64_t start_ns) {
     memoi_threads_group* group = me->group;
     memoi_way* way = memoi_threads_way(me, receive->peer, me->table.rank);
     const memoi_message* sent;
-    int64_t n_bytes, due_ns;
+    int64_t n_bytes;
     int is_same;
     if (!way->current && __atomic_load_n(&way->n_posted, __ATOMIC_RELAXED) == way->n_taken)
         return 0;
+
+    /* Copy while is_busy is set: the sender's memory must not go away. */
     if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return -1;
     if (!way->current) {
         (void)__atomic_load_n(&way->n_posted, __ATOMIC_ACQUIRE);
         way->current = way->chain;
     }
     sent = way->current;
-    is_same = sent->count == receive->count && sent->type == receive->type;
     n_bytes = sent->count * memo_type_bytes(sent->type);
+    is_same = sent->count == receive->count && sent->type == receive->type &&
+              memoi_labels_match(&sent->label, &receive->label);
     if (!is_same)
-        memoi_threads_fail(group->world,
-                           "rank %d sends %lld %s to rank %d, which receives %lld %s (message %u "
-                           "on this way of '%s')",
-                           (int)receive->peer, (long long)sent->count, memo_type_name(sent->type),
-                           (int)me->table.rank, (long long)receive->count,
-                           memo_type_name(receive->type), way->n_messages, group->name);
+        memoi_threads_mismatch(me, sent, receive, way->n_messages);
     else if (n_bytes && sent->address != receive->address)
         memcpy(receive->address, sent->address, (size_t)n_bytes);
     way->current = sent->next;
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
     if (!is_same) return -1;
     way->n_messages++;
+
+    /* Wait for the simulated link. */
     if (start_ns && receive->peer != me->table.rank) {
         int is_outer =
             memoi_threads_node(group, receive->peer) != memoi_threads_node(group, me->table.rank);
-        due_ns = memoi_threads_due_ns(
-            me, is_outer, start_ns > way->posted_ns ? start_ns : way->posted_ns, n_bytes, 1);
-        if (!memoi_threads_sleep_until(group->world, due_ns)) return -1;
+        int64_t met_ns = start_ns > way->posted_ns ? start_ns : way->posted_ns;
+        if (!memoi_threads_sleep_until(group->world,
+                                       memoi_threads_due_ns(me, is_outer, met_ns, n_bytes, 1)))
+            return -1;
     }
+
     if (!way->current) {
         __atomic_store_n(&way->n_taken, way->n_taken + 1, __ATOMIC_RELEASE);
         memoi_threads_ring(&group->seats[receive->peer]);
@@ -1774,8 +1816,8 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
     return 1;
 }
 
-/* One look at a chain, moving *current on.  Returns 1 where something was done, 0 where not, -1
- * where the world has failed. */
+/* Advances a chain as far as possible, and moves *current on.  Returns 1 if it did something, 0 if
+ * not, -1 if the world has failed. */
 MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
     int has_moved = 0;
     if ((*current)->is_send) {
@@ -1795,6 +1837,7 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
     return has_moved;
 }
 
+/* Fails the world if the message's peer is lost or late. */
 MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_message* message,
                                        int is_late) {
     memoi_threads_group* group = me->group;
@@ -1804,21 +1847,22 @@ MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_messa
     uint32_t before = __atomic_load_n(moves, __ATOMIC_RELAXED);
     char reason[512];
     if (message->is_send ? before == way->n_posted : before != way->n_taken) return;
+
     if (memoi_threads_is_lost(me, MEMOI_LANE_STREAM, message->peer, reason)) {
-        if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return;
-        memoi_threads_fail(group->world, "rank %d of '%s' is lost to rank %d, which %s: %.400s",
+        if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return; /* it acted before */
+        memoi_threads_fail(group->world, "rank %d of '%s' is lost; rank %d %s: %.400s",
                            (int)message->peer, group->name, (int)me->table.rank,
                            message->is_send ? "sends to it" : "receives from it", reason);
     } else if (is_late) {
         memoi_threads_fail(
             group->world,
-            "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has begun %u "
-            "collectives there, the other %u",
+            "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has started %u "
+            "collectives, rank %d has started %u",
             (int)message->peer, group->name, message->is_send ? "receive" : "send",
             (long long)message->count, memo_type_name(message->type), (int)me->table.rank,
             message->is_send ? "sends" : "receives", memoi_threads_timeout_s(me),
             __atomic_load_n(&group->seats[message->peer].n_collectives, __ATOMIC_RELAXED),
-            __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
+            (int)me->table.rank, __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
     }
 }
 
@@ -1834,7 +1878,26 @@ MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, in
     memoi_threads_ring(&me->group->seats[message->peer]);
 }
 
-/* Whatever is ready is done, in any order, so that none can wait for one enqueued behind it. */
+/* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
+ * failed. *n_left: chains that are not done. */
+MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t start_ns,
+                                  int* n_left) {
+    uint32_t position;
+    int has_moved = 0;
+    *n_left = 0;
+    for (position = run->begin; position != run->end; position += 2) {
+        memoi_message* message = memoi_threads_message(run->me, position);
+        int result;
+        if (!message->is_first || !message->current) continue;
+        result = memoi_threads_advance(run->me, &message->current, start_ns);
+        if (result < 0) return -1;
+        has_moved |= result;
+        *n_left += message->current != NULL;
+    }
+    return has_moved;
+}
+
+/* Runs whatever is ready, in any order.  So no message waits for one that was enqueued after it. */
 MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
@@ -1846,24 +1909,17 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     if (memoi_threads_has_failed(world)) return memoi_threads_failure(world, error);
     for (position = run->begin; position != run->end; position += 2)
         memoi_threads_post(me, memoi_threads_message(me, position), start_ns);
+
     memset(&patience, 0, sizeof patience);
     while (n_left) {
+        /* Read the bell before the attempt: a ring during it ends the rest at once. */
         uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_RELAXED) & ~1u;
-        int has_moved = 0, is_time_to_look;
-        n_left = 0;
-        for (position = run->begin; position != run->end; position += 2) {
-            memoi_message* message = memoi_threads_message(me, position);
-            int result;
-            if (!message->is_first || !message->current) continue;
-            result = memoi_threads_advance(me, &message->current, start_ns);
-            if (result < 0) return memoi_threads_give_up(me, error);
-            has_moved |= result;
-            n_left += message->current != NULL;
-        }
+        int has_moved = memoi_threads_try_group(run, start_ns, &n_left);
+        if (has_moved < 0) return memoi_threads_give_up(me, error);
         if (has_moved) memset(&patience, 0, sizeof patience);
-        if (has_moved || !n_left) continue;
-        is_time_to_look = memoi_threads_rest(&patience, &me->seat->bell, bell);
-        if (!is_time_to_look) continue;
+        if (has_moved || !n_left || !memoi_threads_rest(&patience, &me->seat->bell, bell)) continue;
+
+        /* It has waited long enough to check the peers. */
         for (position = run->begin; position != run->end; position += 2) {
             memoi_message* message = memoi_threads_message(me, position);
             if (message->is_first && message->current)
@@ -1880,37 +1936,44 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
 
 typedef struct memoi_threads_collective_args {
     memoi_threads_rank* me;
-    memoi_collective_op op;
+    memoi_threads_op op;
 } memoi_threads_collective_args;
 
-/* "all_reduce(1024 f32 sum)" into text of 96 bytes, which it returns. */
-MEMOI const char* memoi_threads_describe(char* text, const memoi_collective_op* op) {
-    const char* name = memoi_collective_name(op->kind);
-    long long count = (long long)op->count;
-    if (op->kind == MEMO_COLLECTIVE_BARRIER)
-        snprintf(text, 96, "%s", name);
-    else if (op->kind == MEMO_COLLECTIVE_ALL_GATHER)
-        snprintf(text, 96, "%s(%lld %s)", name, count, memo_type_name(op->type));
-    else if (op->kind == MEMO_COLLECTIVE_BROADCAST)
-        snprintf(text, 96, "%s(%lld %s from rank %d)", name, count, memo_type_name(op->type),
-                 (int)op->root);
-    else
-        snprintf(text, 96, "%s(%lld %s %s)", name, count, memo_type_name(op->type),
-                 op->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
+/* Writes "all_reduce(1024 f32 sum) for blocks forward 3" into text (160 bytes), and returns it. */
+MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op) {
+    const memo_collective_call* call = &op->call;
+    const char* name = memoi_collective_name(call->kind);
+    char detail[32] = "", label[64];
+    memoi_label_text(label, &op->label);
+    if (call->kind == MEMO_COLLECTIVE_BARRIER) {
+        snprintf(text, 160, "%s%s", name, label);
+        return text;
+    }
+    if (call->kind == MEMO_COLLECTIVE_BROADCAST)
+        snprintf(detail, sizeof detail, " from rank %d", (int)call->root);
+    else if (call->kind != MEMO_COLLECTIVE_ALL_GATHER)
+        snprintf(detail, sizeof detail, " %s",
+                 call->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
+    snprintf(text, 160, "%s(%lld %s%s)%s", name, (long long)call->count, memo_type_name(call->type),
+             detail, label);
     return text;
 }
 
-/* All are compared with rank 0, so that all find the same. */
+MEMOI int memoi_threads_agree(const memoi_threads_op* a, const memoi_threads_op* b) {
+    return a->call.kind == b->call.kind && a->call.type == b->call.type &&
+           a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
+           a->call.root == b->call.root && memoi_labels_match(&a->label, &b->label);
+}
+
+/* Compares all ranks with rank 0, so that all ranks find the same difference. */
 MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     memoi_threads_group* group = me->group;
-    const memoi_collective_op* first = &group->seats[0].op[turn];
+    const memoi_threads_op* first = &group->seats[0].op[turn];
     int32_t r;
     for (r = 1; r < group->n_ranks; r++) {
-        const memoi_collective_op* op = &group->seats[r].op[turn];
-        char first_text[96], text[96];
-        if (op->kind == first->kind && op->type == first->type && op->count == first->count &&
-            op->reduction == first->reduction && op->root == first->root)
-            continue;
+        const memoi_threads_op* op = &group->seats[r].op[turn];
+        char first_text[160], text[160];
+        if (memoi_threads_agree(first, op)) continue;
         memoi_threads_fail(group->world,
                            "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
                            memoi_threads_describe(first_text, first), me->seat->n_collectives,
@@ -1920,100 +1983,111 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     return 1;
 }
 
-/* Elements [begin, end) are the part that rank reduces. */
-MEMOI int64_t memoi_threads_part_begin(int64_t count, int32_t n_ranks, int32_t rank) {
-    int64_t rest = count % n_ranks;
-    return count / n_ranks * rank + (rank < rest ? rank : rest);
-}
-
 MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
     if (n_bytes && to != from) memcpy(to, from, (size_t)n_bytes);
 }
 
-/* An all_reduce of little is done from copies in the seats: nobody waits for the others to have
- * read. */
-MEMOI int memoi_threads_is_few(const memoi_collective_op* op) {
-    return op->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
-           op->count * memo_type_bytes(op->type) <= MEMOI_THREADS_FEW * 8;
+/* A small all_reduce works on copies in the seats, so no rank waits until the others have read. */
+MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
+    return call->kind == MEMO_COLLECTIVE_ALL_REDUCE &&
+           call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
 }
 
-/* What a rank does once all have come, and after the first part of a large all_reduce once all have
- * done that. */
-MEMOI void memoi_threads_work(memoi_threads_rank* me, const memoi_collective_op* op, int turn,
+/* A large all_reduce: each rank first reduces its share, then copies the shares of the others. */
+MEMOI void memoi_threads_reduce_shares(memoi_threads_rank* me, const memo_collective_call* call,
+                                       int turn, int stage) {
+    const memoi_threads_seat* seats = me->group->seats;
+    int64_t bytes = memo_type_bytes(call->type);
+    int32_t n = me->group->n_ranks, r;
+    memo_share share = memo_share_of(call->count, n, me->table.rank);
+    if (stage == 0) {
+        memoi_reduce((char*)call->to + share.begin * bytes, me->sources, n, share.begin,
+                     share.begin + share.count, call->type, call->reduction);
+        return;
+    }
+    for (r = 0; r < n; r++) {
+        share = memo_share_of(call->count, n, r);
+        memoi_threads_copy((char*)call->to + share.begin * bytes,
+                           (const char*)seats[r].op[turn].call.to + share.begin * bytes,
+                           share.count * bytes);
+    }
+}
+
+/* Stage 0 runs when all ranks have arrived.  Stage 1, of a large all_reduce, runs when all have
+ * done stage 0. */
+MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
     memoi_threads_seat* seats = me->group->seats;
-    int64_t element_bytes = memo_type_bytes(op->type), part_bytes = op->count * element_bytes;
+    int64_t part_bytes = call->count * memo_type_bytes(call->type);
     int32_t n = me->group->n_ranks, rank = me->table.rank, r;
-    int is_few = memoi_threads_is_few(op);
+    int is_few = memoi_threads_is_few(call);
     if (!part_bytes) return;
     for (r = 0; r < n; r++)
-        me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].from;
-    switch (op->kind) {
+        me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].call.from;
+
+    switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
-        if (is_few) {
-            memoi_reduce((char*)op->to, me->sources, n, 0, op->count, op->type, op->reduction);
-        } else if (stage == 0) {
-            int64_t begin = memoi_threads_part_begin(op->count, n, rank);
-            memoi_reduce((char*)op->to + begin * element_bytes, me->sources, n, begin,
-                         memoi_threads_part_begin(op->count, n, rank + 1), op->type, op->reduction);
-        } else {
-            for (r = 0; r < n; r++) {
-                int64_t begin = memoi_threads_part_begin(op->count, n, r) * element_bytes;
-                int64_t end = memoi_threads_part_begin(op->count, n, r + 1) * element_bytes;
-                memoi_threads_copy((char*)op->to + begin, (const char*)seats[r].op[turn].to + begin,
-                                   end - begin);
-            }
-        }
+        if (is_few)
+            memoi_reduce((char*)call->to, me->sources, n, 0, call->count, call->type,
+                         call->reduction);
+        else
+            memoi_threads_reduce_shares(me, call, turn, stage);
         break;
     case MEMO_COLLECTIVE_ALL_GATHER:
         for (r = 0; r < n; r++)
-            memoi_threads_copy((char*)op->to + r * part_bytes, me->sources[r], part_bytes);
+            memoi_threads_copy((char*)call->to + r * part_bytes, me->sources[r], part_bytes);
         break;
     case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        memoi_reduce((char*)op->to, me->sources, n, rank * op->count, (rank + 1) * op->count,
-                     op->type, op->reduction);
+        memoi_reduce((char*)call->to, me->sources, n, rank * call->count, (rank + 1) * call->count,
+                     call->type, call->reduction);
         break;
     case MEMO_COLLECTIVE_BROADCAST:
-        memoi_threads_copy(op->to, me->sources[op->root], part_bytes);
+        memoi_threads_copy(call->to, me->sources[call->root], part_bytes);
         break;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
 }
 
-/* Sleeps as long as the links would take. */
-MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memoi_collective_op* op,
+/* Sleeps as long as the simulated links take. */
+MEMOI int memoi_threads_sleep_for_links(memoi_threads_rank* me, const memo_collective_call* call,
                                         int64_t start_ns) {
     int32_t n = me->group->n_ranks, rank = me->table.rank;
-    int64_t n_bytes = memo_comm_bytes(op->kind, n, rank, op->count, op->type, op->root);
-    int32_t n_steps = (n - 1) * (op->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1);
+    int64_t n_bytes = memo_comm_bytes(call, n, rank);
+    int32_t n_steps = (n - 1) * (call->kind == MEMO_COLLECTIVE_ALL_REDUCE ? 2 : 1);
     return memoi_threads_sleep_until(
         me->group->world,
         memoi_threads_due_ns(me, me->group->n_nodes > 1, start_ns, n_bytes, n_steps));
 }
 
-/* Returns 0 where the world has failed. */
-MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_collective_op* op) {
+/* Returns 0 if the world has failed. */
+MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* op) {
+    const memo_collective_call* call = &op->call;
     int has_links = memoi_threads_has_links(me->group->world);
-    int is_few = memoi_threads_is_few(op), turn = (int)(me->seat->n_collectives & 1);
-    int n_stages = op->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
+    int is_few = memoi_threads_is_few(call), turn = (int)(me->seat->n_collectives & 1);
+    int n_stages = call->kind == MEMO_COLLECTIVE_ALL_REDUCE && !is_few ? 2 : 1, stage;
     int64_t start_ns = 0;
     char what[64];
-    snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(op->kind),
+    snprintf(what, sizeof what, "%s, collective %u", memoi_collective_name(call->kind),
              me->seat->n_collectives);
+
+    /* Show the call, and compare when all ranks have arrived. */
     me->seat->op[turn] = *op;
     if (is_few)
-        memoi_threads_copy(me->seat->few[turn], op->from, op->count * memo_type_bytes(op->type));
+        memoi_threads_copy(me->seat->few[turn], call->from,
+                           call->count * memo_type_bytes(call->type));
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
         return 0;
+
     if (has_links) start_ns = memoi_host_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
-        memoi_threads_work(me, op, turn, stage);
+        memoi_threads_work(me, call, turn, stage);
         memoi_threads_end_work(me, MEMOI_LANE_STREAM);
-        if (has_links && stage == n_stages - 1 && !memoi_threads_sleep_for_links(me, op, start_ns))
+        if (has_links && stage == n_stages - 1 &&
+            !memoi_threads_sleep_for_links(me, call, start_ns))
             return 0;
-        /* Nobody goes on while others read its buffers. */
-        if (!is_few && op->kind != MEMO_COLLECTIVE_BARRIER &&
+        /* No rank goes on while others read its buffers. */
+        if (!is_few && call->kind != MEMO_COLLECTIVE_BARRIER &&
             !memoi_threads_meet(me, MEMOI_LANE_STREAM, what))
             return 0;
     }
@@ -2029,7 +2103,7 @@ MEMOI memo_status memoi_threads_run_collective(void* args, memo_error* error) {
     return memoi_threads_collect(me, &run->op) ? MEMO_STATUS_OK : memoi_threads_give_up(me, error);
 }
 
-/* --- what the caller's thread does --- */
+/* --- in the caller's thread --- */
 
 MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
     memoi_threads_world* world = ((memoi_threads_rank*)comm->context)->group->world;
@@ -2041,7 +2115,7 @@ MEMOI void memoi_threads_abort(memo_comm* comm) {
     memoi_threads_fail(me->group->world, "rank %d of '%s' aborted it", (int)comm->rank, comm->name);
 }
 
-/* A rank that cannot enqueue is told of at once: its peers wait for it. */
+/* If a rank cannot enqueue, it fails the world at once: its peers wait for it. */
 MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream stream,
                                        memo_host_function function, const void* args,
                                        int64_t args_bytes, memo_error* error) {
@@ -2061,7 +2135,7 @@ MEMOI void memoi_threads_close_group(memoi_threads_rank* me) {
     me->group_stream = NULL;
 }
 
-/* The messages of the open group are forgotten. */
+/* Cancels the open group. */
 MEMOI memo_status memoi_threads_drop_group(memoi_threads_rank* me, memo_status status) {
     memoi_threads_close_group(me);
     me->group_end = me->group_begin;
@@ -2077,30 +2151,26 @@ MEMOI memo_status memoi_threads_group_begin(memo_comm* comm, memo_error* error) 
 MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_group_args args;
+    int is_empty = me->group_begin == me->group_end;
     memo_status status = memoi_threads_status(comm, error);
     uint32_t position;
-    if (status) return memoi_threads_drop_group(me, status);
-    if (me->group_depth == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "group_end on '%s' without a group_begin, or after a refused call",
-                              comm->name);
-    if (me->group_depth > 1) {
+    if (!status && me->group_depth > 1) {
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
-    if (me->group_begin == me->group_end) return memoi_threads_drop_group(me, MEMO_STATUS_OK);
-    if (me->group_stream != stream)
-        return memoi_threads_drop_group(
-            me, memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "group_end on '%s' names another stream than the group's sends and "
-                               "receives",
-                               comm->name));
+    if (!status)
+        status = memoi_comm_check_group_end(comm, me->group_depth,
+                                            !is_empty && me->group_stream != stream, error);
+    if (status || is_empty) return memoi_threads_drop_group(me, status);
+
     memset(&args, 0, sizeof args);
     args.me = me;
     args.begin = me->group_begin;
     args.end = me->group_end;
     status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
     if (status) return memoi_threads_drop_group(me, status);
+
+    /* The stream has the messages now; count them and start a new group. */
     for (position = args.begin; position != args.end; position += 2) {
         const memoi_message* message = memoi_threads_message(me, position);
         if (message->is_send && message->peer != comm->rank)
@@ -2111,14 +2181,14 @@ MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, m
     return MEMO_STATUS_OK;
 }
 
-/* Waits until there is room for one more message. */
+/* Waits until a message of the ring buffer is free. */
 MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (me->group_end - me->seen_head < 2 * MEMOI_THREADS_MESSAGES) return MEMO_STATUS_OK;
     if (me->group_end - me->group_begin == 2 * MEMOI_THREADS_MESSAGES)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a group of more than %d sends and receives on '%s'",
-                              MEMOI_THREADS_MESSAGES, me->table.name);
+                              "group on '%s': more than %d sends and receives; use several groups",
+                              me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memoi_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
         status =
@@ -2135,24 +2205,18 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
 MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
                                             void* address, int64_t count, memo_type type,
                                             int32_t peer, memo_error* error) {
-    const char* what = is_send ? "send" : "receive";
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     int is_single = me->group_depth == 0;
+    int has_other_stream = me->group_begin != me->group_end && me->group_stream != stream;
     memoi_message *message, **last;
     memo_status status = memoi_threads_status(comm, error);
-    if (!status) status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
-    if (!status && is_single && peer == comm->rank)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a %s of rank %d to itself on '%s' would wait for ever; put send "
-                                "and receive into a group",
-                                what, (int)peer, comm->name);
-    if (!status && me->group_begin != me->group_end && me->group_stream != stream)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%s on '%s' names another stream than the group's first", what,
-                                comm->name);
+    if (!status)
+        status = memoi_comm_check_message(comm, is_send, address, count, type, peer, is_single,
+                                          has_other_stream, error);
     if (!status) status = memoi_threads_make_room(me, error);
     if (status) return memoi_threads_drop_group(me, status);
+
+    /* Append to the way's chain in this group. */
     message = memoi_threads_message(me, me->group_end);
     last = is_send ? &me->last_send[peer] : &me->last_receive[peer];
     memset(message, 0, sizeof *message);
@@ -2161,6 +2225,7 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
     message->type = type;
     message->peer = peer;
     message->is_send = is_send;
+    message->label = comm->label;
     message->is_first = !*last;
     if (*last) (*last)->next = message;
     *last = message;
@@ -2174,8 +2239,7 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
 MEMOI memo_status memoi_threads_send(memo_comm* comm, memo_stream stream, const void* from,
                                      int64_t count, memo_type type, int32_t to_rank,
                                      memo_error* error) {
-    /* Only read; messages have one kind of address. */
-    void* address = (void*)(uintptr_t)from;
+    void* address = (void*)(uintptr_t)from; /* only read */
     return memoi_threads_message_add(comm, stream, 1, address, count, type, to_rank, error);
 }
 
@@ -2186,70 +2250,20 @@ MEMOI memo_status memoi_threads_receive(memo_comm* comm, memo_stream stream, voi
 }
 
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
-                                           memo_collective kind, const void* from, void* to,
-                                           int64_t count, memo_type type, memo_reduction reduction,
-                                           int32_t root, memo_error* error) {
+                                           const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_collective_args args;
-    const char* what = memoi_collective_name(kind);
     memo_status status = memoi_threads_status(comm, error);
-    if (!status && me->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "%s inside a group on '%s': only sends and receives are grouped",
-                                what, comm->name);
-    if (!status) status = memoi_comm_check_buffer(comm, what, from, count, comm->size, type, error);
-    if (!status) status = memoi_comm_check_buffer(comm, what, to, count, 1, type, error);
-    if (!status) status = memoi_comm_check_reduction(comm, what, reduction, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, root, error);
+    if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_threads_drop_group(me, status);
     memset(&args, 0, sizeof args);
     args.me = me;
-    args.op.kind = kind;
-    args.op.type = type;
-    args.op.reduction = reduction;
-    args.op.root = root;
-    args.op.count = count;
-    args.op.from = from;
-    args.op.to = to;
+    args.op.call = *call;
+    args.op.label = comm->label;
     status =
         memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args, error);
-    if (!status)
-        comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
+    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return status;
-}
-
-MEMOI memo_status memoi_threads_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                           void* to, int64_t count, memo_type type,
-                                           memo_reduction reduction, memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
-                                    reduction, 0, error);
-}
-
-MEMOI memo_status memoi_threads_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                           void* to, int64_t count, memo_type type,
-                                           memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
-                                    MEMO_REDUCTION_SUM, 0, error);
-}
-
-MEMOI memo_status memoi_threads_reduce_scatter(memo_comm* comm, memo_stream stream,
-                                               const void* from, void* to, int64_t count,
-                                               memo_type type, memo_reduction reduction,
-                                               memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count,
-                                    type, reduction, 0, error);
-}
-
-MEMOI memo_status memoi_threads_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                          int64_t count, memo_type type, int32_t root,
-                                          memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count,
-                                    type, MEMO_REDUCTION_SUM, root, error);
-}
-
-MEMOI memo_status memoi_threads_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return memoi_threads_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0,
-                                    MEMO_TYPE_U8, MEMO_REDUCTION_SUM, 0, error);
 }
 
 /* --- making, splitting and destroying --- */
@@ -2294,12 +2308,29 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                       memo_comm** part, memo_error* error);
 
-/* NULL: no memory. */
+MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
+    memo_comm* table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = me->group->name;
+    table->context = me;
+    table->rank = rank;
+    table->size = me->group->n_ranks;
+    table->split = memoi_threads_split;
+    table->destroy = memoi_threads_destroy;
+    table->group_begin = memoi_threads_group_begin;
+    table->group_end = memoi_threads_group_end;
+    table->send = memoi_threads_send;
+    table->receive = memoi_threads_receive;
+    table->collective = memoi_threads_collective;
+    table->abort = memoi_threads_abort;
+    table->status = memoi_threads_status;
+}
+
+/* Returns NULL if there is no memory. */
 MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, int32_t rank) {
     memoi_threads_rank* me = (memoi_threads_rank*)memoi_calloc(1, sizeof *me);
-    memo_comm* table;
     if (!me) return NULL;
-    /* Not zeroed: messages never used never touch their pages. */
+    /* Not zeroed, so that unused messages never touch their pages. */
     me->messages = (memoi_message*)MEMO_MALLOC(MEMOI_THREADS_MESSAGES * sizeof(memoi_message));
     me->last_send = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
     me->last_receive = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
@@ -2311,34 +2342,34 @@ MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, 
     me->group = group;
     me->seat = &group->seats[rank];
     me->device = group->world->devices[me->seat->world_rank];
-    table = &me->table;
-    table->struct_bytes = (int64_t)sizeof *table;
-    table->name = group->name;
-    table->context = me;
-    table->rank = rank;
-    table->size = group->n_ranks;
-    table->split = memoi_threads_split;
-    table->destroy = memoi_threads_destroy;
-    table->group_begin = memoi_threads_group_begin;
-    table->group_end = memoi_threads_group_end;
-    table->send = memoi_threads_send;
-    table->receive = memoi_threads_receive;
-    table->all_reduce = memoi_threads_all_reduce;
-    table->all_gather = memoi_threads_all_gather;
-    table->reduce_scatter = memoi_threads_reduce_scatter;
-    table->broadcast = memoi_threads_broadcast;
-    table->barrier = memoi_threads_barrier;
-    table->abort = memoi_threads_abort;
-    table->status = memoi_threads_status;
+    memoi_threads_fill_table(me, rank);
     return me;
 }
 
-/* A group of these ranks of the world and the tables of all; NULL: no memory. */
+/* Sets comms[n_ranks]; returns 0, with all of them NULL, if there is no memory. */
+MEMOI int memoi_threads_create_ranks(memoi_threads_group* group, memo_comm** comms) {
+    int32_t r, k;
+    for (r = 0; r < group->n_ranks; r++) comms[r] = NULL;
+    for (r = 0; r < group->n_ranks; r++) {
+        memoi_threads_rank* rank = memoi_threads_rank_create(group, r);
+        if (!rank) break;
+        comms[r] = &rank->table;
+    }
+    if (r == group->n_ranks) return 1;
+    for (k = 0; k < r; k++) {
+        memoi_threads_rank_free((memoi_threads_rank*)comms[k]->context);
+        comms[k] = NULL;
+    }
+    return 0;
+}
+
+/* A group of these ranks of the world, and their tables.  Returns NULL if there is no memory. */
 MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
                                                       const int32_t* world_ranks, int32_t n_ranks,
                                                       memo_comm** comms) {
     memoi_threads_group* group = (memoi_threads_group*)memoi_calloc(1, sizeof *group);
-    int32_t r, node = 0, n_made = 0;
+    int32_t r;
+    int is_made;
     if (!group) return NULL;
     group->world = world;
     group->n_ranks = group->n_seats_taken = n_ranks;
@@ -2346,21 +2377,13 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     snprintf(group->name, sizeof group->name, "%.63s", name);
     group->seats = (memoi_threads_seat*)memoi_calloc(n_ranks, sizeof(memoi_threads_seat));
     group->ways = (memoi_way*)memoi_calloc((int64_t)n_ranks * n_ranks, sizeof(memoi_way));
-    for (r = 0; group->seats && r < n_ranks; r++) {
+    is_made = group->seats && group->ways;
+    for (r = 0; is_made && r < n_ranks; r++) {
         group->seats[r].world_rank = world_ranks[r];
-        if (r == 0) node = memoi_threads_node(group, 0);
-        if (memoi_threads_node(group, r) != node) group->n_nodes = 2;
+        if (memoi_threads_node(group, r) != memoi_threads_node(group, 0)) group->n_nodes = 2;
     }
-    for (r = 0; group->seats && group->ways && r < n_ranks; r++) {
-        memoi_threads_rank* rank = memoi_threads_rank_create(group, r);
-        if (!rank) break;
-        comms[r] = &rank->table;
-        n_made++;
-    }
-    if (n_made < n_ranks) {
-        for (r = 0; r < n_made; r++)
-            memoi_threads_rank_free((memoi_threads_rank*)comms[r]->context);
-        for (r = 0; r < n_ranks; r++) comms[r] = NULL;
+
+    if (!is_made || !memoi_threads_create_ranks(group, comms)) {
         MEMO_FREE(group->seats);
         MEMO_FREE(group->ways);
         MEMO_FREE(group);
@@ -2370,24 +2393,22 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     return group;
 }
 
-/* Does seat a come before seat b in their new group? */
+/* The order of a new group. */
 MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, int32_t b) {
     return seats[a].key != seats[b].key ? seats[a].key < seats[b].key : a < b;
 }
 
-/* By the first of the new group, for all of it.  Where there is no memory the seats keep no
- * part. */
+/* The first rank of a new group creates it for all.  Without memory the seats keep no part. */
 MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
     memoi_threads_group* group = me->group;
     memoi_threads_seat* seats = group->seats;
-    int32_t *members = (int32_t*)memoi_calloc(2 * (int64_t)group->n_ranks, sizeof(int32_t)),
-            *world_ranks;
+    int32_t* members = (int32_t*)memoi_calloc(group->n_ranks, sizeof(int32_t));
+    int32_t* world_ranks = (int32_t*)memoi_calloc(group->n_ranks, sizeof(int32_t));
     memo_comm** comms = (memo_comm**)memoi_calloc(group->n_ranks, sizeof(memo_comm*));
     int32_t r, k, n = 0;
     char full_name[64];
     snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
-    if (members && comms) {
-        world_ranks = members + group->n_ranks;
+    if (members && world_ranks && comms) {
         for (r = 0; r < group->n_ranks; r++) {
             if (seats[r].color != me->seat->color) continue;
             for (k = n++; k > 0 && memoi_threads_is_before(seats, r, members[k - 1]); k--)
@@ -2399,6 +2420,7 @@ MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
             for (k = 0; k < n; k++) seats[members[k]].part = comms[k];
     }
     MEMO_FREE(members);
+    MEMO_FREE(world_ranks);
     MEMO_FREE(comms);
 }
 
@@ -2410,11 +2432,15 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     int32_t r, first = comm->rank;
     *part = NULL;
     if (status) return status;
+
+    /* Show color and key. */
     me->seat->color = color;
     me->seat->key = key;
     me->seat->part = NULL;
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split"))
         return memoi_threads_give_up(me, error);
+
+    /* The first rank of each color creates its group. */
     for (r = 0; r < group->n_ranks; r++)
         if (group->seats[r].color == color && memoi_threads_is_before(group->seats, r, first))
             first = r;
@@ -2424,9 +2450,10 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
     }
     if (!memoi_threads_meet(me, MEMOI_LANE_CALLER, "split")) {
         status = memoi_threads_give_up(me, error);
-        memoi_threads_destroy(me->seat->part); /* whoever made it has finished by now */
+        memoi_threads_destroy(me->seat->part); /* the rank that made it is idle now */
         return status;
     }
+
     if (color >= 0 && !me->seat->part)
         return memoi_threads_has_failed(group->world) ? memoi_threads_give_up(me, error)
                                                       : memoi_no_memory(error, "a communicator");
@@ -2441,31 +2468,46 @@ memo_comm_threads_desc memo_comm_threads_desc_default(void) {
 }
 
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
-    int32_t r;
-    if (desc->n_ranks < 1 || desc->n_ranks > 32768 || !desc->devices)
+    const double rates[2] = {desc->bytes_per_s, desc->outer_bytes_per_s};
+    const double latencies_s[2] = {desc->latency_s, desc->outer_latency_s};
+    int32_t r, k;
+    if (desc->n_ranks < 1 || desc->n_ranks > 32768)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_ranks is %d, devices is %p; there must be 1 to 32768 ranks with a "
-                              "device each",
-                              (int)desc->n_ranks, (const void*)desc->devices);
+                              "comm_threads_desc.n_ranks: out of range (%d); 1 to 32768 are valid",
+                              (int)desc->n_ranks);
+    if (!desc->devices)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
         if (!memoi_host_of(desc->devices[r], &reason))
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "rank %d: %.400s", (int)r,
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
     }
     if (!(desc->timeout_s >= 0 && desc->timeout_s <= 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "timeout_s is %g; it must lie in [0, 1e9]", desc->timeout_s);
-    if (!memoi_host_is_rate(desc->bytes_per_s) || !memoi_host_is_rate(desc->outer_bytes_per_s) ||
-        !(desc->latency_s >= 0 && desc->latency_s <= 1e3) ||
-        !(desc->outer_latency_s >= 0 && desc->outer_latency_s <= 1e3) || desc->ranks_per_node < 0)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "links: rates must be 0 (no limit) or at least 1 byte/s, latencies in "
-            "[0, 1000] s, ranks_per_node not negative; they are %g, %g, %g, %g "
-            "and %d",
-            desc->bytes_per_s, desc->outer_bytes_per_s, desc->latency_s, desc->outer_latency_s,
-            (int)desc->ranks_per_node);
+                              "comm_threads_desc.timeout_s: out of range (%g); 0 to 1e9 are valid",
+                              desc->timeout_s);
+
+    /* Simulated links. */
+    for (k = 0; k < 2; k++) {
+        if (!memoi_host_is_rate(rates[k]))
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
+                "or at least 1 is valid",
+                k ? "outer_" : "", rates[k]);
+        if (!(latencies_s[k] >= 0 && latencies_s[k] <= 1e3))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "comm_threads_desc.%slatency_s: out of range (%g); 0 to 1000 are "
+                                  "valid",
+                                  k ? "outer_" : "", latencies_s[k]);
+    }
+    if (desc->ranks_per_node < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "comm_threads_desc.ranks_per_node: negative (%d); 0 means one node",
+                              (int)desc->ranks_per_node);
     return MEMO_STATUS_OK;
 }
 
@@ -2480,6 +2522,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
     world = (memoi_threads_world*)memoi_calloc(1, sizeof *world);
     if (!world) return memoi_no_memory(error, "a world");
+
     world->desc = *desc;
     world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
     world->devices = (memo_device**)memoi_calloc(desc->n_ranks, sizeof(memo_device*));
@@ -2500,15 +2543,15 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-#ifdef MEMO_SP_NCCL
-/* ---- 1 comm over NCCL ---------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime, files and sockets for the first meeting.  Knows nothing of the
- * threads back end.
+
+/* ---- >>nccl back end ----------------------------------------------------------------------------
+ * Knows: NCCL, the CUDA runtime; files and sockets for the first meeting.  Knows nothing of the
+ * threads back end, attention or layouts.
  *
- * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns, and
- * is then polled, so that a peer that does not come ends in a time-out.  NCCL promises nothing
- * about a communicator that is aborted in one thread and used in another; a mutex keeps the two
- * apart, held for single calls only. */
+ * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns.  It
+ * is polled, so that a missing peer ends in a time-out.  NCCL does not allow one thread to abort a
+ * communicator while another uses it.  A mutex, held for single calls only, separates the two. */
+#ifdef MEMO_SP_NCCL
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -2527,8 +2570,8 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #error "memo_sp.h: the NCCL back end needs NCCL 2.18 (ncclCommSplit)"
 #endif
 
-#define MEMOI_NCCL_MESSAGES 2048 /* NCCL takes no larger group */
-#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on: torchrun keeps that one for itself */
+#define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
+#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on; torchrun itself may use the first */
 
 typedef struct memoi_nccl_message {
     void* address;
@@ -2545,7 +2588,7 @@ typedef struct memoi_nccl {
     double timeout_s;
     pthread_mutex_t mutex; /* of comm and failure */
     memo_error failure;    /* status OK: none */
-    void* barrier_word;    /* on the device */
+    void* barrier_word;    /* device memory */
 
     /* The open group. */
     int32_t group_depth;
@@ -2560,7 +2603,7 @@ MEMOI double memoi_nccl_now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Longer the longer one has waited, from 10 us to 10 ms. */
+/* Sleeps a tenth of the time waited so far, but 10 us to 10 ms. */
 MEMOI void memoi_nccl_nap(double waited_s) {
     double nap_s = waited_s * 0.1;
     struct timespec time;
@@ -2571,7 +2614,7 @@ MEMOI void memoi_nccl_nap(double waited_s) {
     nanosleep(&time, NULL);
 }
 
-/* --- the first meeting: the same bytes for all ranks --- */
+/* --- the first meeting: all ranks get rank 0's unique id --- */
 
 typedef struct memoi_nccl_hello {
     char magic[8];
@@ -2585,7 +2628,7 @@ typedef struct memoi_nccl_answer {
 
 static const char memoi_nccl_magic[9] = "memoNCCL";
 
-/* All of n_bytes, or 0. */
+/* Returns 0 if not all of n_bytes are transferred. */
 MEMOI int memoi_nccl_send_all(int socket_fd, const void* bytes, size_t n_bytes) {
     const char* next = (const char*)bytes;
     while (n_bytes) {
@@ -2609,7 +2652,7 @@ MEMOI int memoi_nccl_receive_all(int socket_fd, void* bytes, size_t n_bytes) {
     return 1;
 }
 
-/* Nobody may hold the meeting up by saying nothing. */
+/* A silent connection must not block the meeting. */
 MEMOI void memoi_nccl_limit(int socket_fd) {
     struct timeval limit;
     limit.tv_sec = 2;
@@ -2618,98 +2661,118 @@ MEMOI void memoi_nccl_limit(int socket_fd) {
     (void)setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-/* A listening socket on the first free port; -1: none. */
+/* Returns 0 on success.  An IPv6 socket accepts IPv4 connections too. */
+MEMOI int memoi_nccl_bind(int fd, int is_v4, int port) {
+    struct sockaddr_in6 v6;
+    struct sockaddr_in v4;
+    int no = 0;
+    if (is_v4) {
+        memset(&v4, 0, sizeof v4);
+        v4.sin_family = AF_INET;
+        v4.sin_addr.s_addr = htonl(INADDR_ANY);
+        v4.sin_port = htons((uint16_t)port);
+        return bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
+    }
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    memset(&v6, 0, sizeof v6);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = in6addr_any;
+    v6.sin6_port = htons((uint16_t)port);
+    return bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
+}
+
+/* A listening socket on the first free port; -1: none is free. */
 MEMOI int memoi_nccl_listen(int port) {
-    int k, family;
+    int k, is_v4, yes = 1;
     for (k = 0; k < MEMOI_NCCL_PORTS; k++)
-        for (family = 0; family < 2; family++) {
-            struct sockaddr_in6 v6;
-            struct sockaddr_in v4;
-            int yes = 1, no = 0, bound;
-            int fd = socket(family ? AF_INET : AF_INET6, SOCK_STREAM, 0);
+        for (is_v4 = 0; is_v4 < 2; is_v4++) {
+            int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
             if (fd < 0) continue;
             (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-            if (family) {
-                memset(&v4, 0, sizeof v4);
-                v4.sin_family = AF_INET;
-                v4.sin_addr.s_addr = htonl(INADDR_ANY);
-                v4.sin_port = htons((uint16_t)(port + k));
-                bound = bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
-            } else { /* for IPv4 too */
-                (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-                memset(&v6, 0, sizeof v6);
-                v6.sin6_family = AF_INET6;
-                v6.sin6_addr = in6addr_any;
-                v6.sin6_port = htons((uint16_t)(port + k));
-                bound = bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
-            }
-            if (bound == 0 && listen(fd, 1024) == 0) return fd;
+            if (!memoi_nccl_bind(fd, is_v4, port + k) && !listen(fd, 1024)) return fd;
             close(fd);
         }
     return -1;
 }
 
-/* Rank 0: answers until every other rank has said that it has the id. */
-MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
-                                   memo_error* error) {
-    double end_s = memoi_nccl_now_s() + timeout_s;
-    char* has_come = (char*)memoi_calloc(size, 1);
-    int32_t n_missing = size - 1, rank;
-    int listener = has_come ? memoi_nccl_listen(port) : -1;
-    memo_status status = MEMO_STATUS_OK;
-    if (!has_come) return memoi_no_memory(error, "the meeting of ranks");
-    if (listener < 0) {
-        MEMO_FREE(has_come);
-        return memo_error_set(error, MEMO_STATUS_IO,
-                              "no port of MASTER_PORT %d to %d can be listened on: %s", port,
-                              port + MEMOI_NCCL_PORTS - 1, strerror(errno));
+/* Answers one connection.  Returns the rank that got the id, or 0 if none did.  Connections of
+ * other programs are ignored. */
+MEMOI int32_t memoi_nccl_serve_one(int fd, int32_t size, const ncclUniqueId* id,
+                                   memo_status* status, memo_error* error) {
+    memoi_nccl_hello hello;
+    memoi_nccl_answer answer;
+    char thanks = 0;
+    memoi_nccl_limit(fd);
+    memcpy(answer.magic, memoi_nccl_magic, 8);
+    answer.id = *id;
+    if (!memoi_nccl_receive_all(fd, &hello, sizeof hello) ||
+        memcmp(hello.magic, memoi_nccl_magic, 8) != 0)
+        return 0;
+    if (hello.size != size || hello.rank < 1 || hello.rank >= size) {
+        *status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                 "comm_nccl: rank %d of %d joined a world of %d ranks; start all "
+                                 "ranks with the same size",
+                                 (int)hello.rank, (int)hello.size, (int)size);
+        return 0;
     }
+    if (!memoi_nccl_send_all(fd, &answer, sizeof answer) ||
+        !memoi_nccl_receive_all(fd, &thanks, 1) || thanks != 1)
+        return 0;
+    return hello.rank;
+}
+
+MEMOI memo_status memoi_nccl_serve_all(int listener, int port, int32_t size, double timeout_s,
+                                       const ncclUniqueId* id, char* has_come, memo_error* error) {
+    double end_s = memoi_nccl_now_s() + timeout_s;
+    int32_t n_missing = size - 1, rank;
+    memo_status status = MEMO_STATUS_OK;
     while (n_missing && !status) {
         struct pollfd waiting;
         double left_s = end_s - memoi_nccl_now_s();
         int fd;
         if (left_s <= 0) {
             for (rank = 1; rank < size - 1 && has_come[rank];) rank++;
-            status = memo_error_set(error, MEMO_STATUS_COMM,
-                                    "%d of %d ranks, rank %d the first of them, did not come to "
-                                    "MASTER_PORT %d within %g s",
-                                    (int)n_missing, (int)size, (int)rank, port, timeout_s);
-            break;
+            return memo_error_set(
+                error, MEMO_STATUS_COMM,
+                "comm_nccl: %d of %d ranks, the first is rank %d, did not connect "
+                "to MASTER_PORT %d within %g s",
+                (int)n_missing, (int)size, (int)rank, port, timeout_s);
         }
         waiting.fd = listener;
         waiting.events = POLLIN;
         waiting.revents = 0;
         if (poll(&waiting, 1, left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500) <= 0) continue;
+
         fd = accept(listener, NULL, NULL);
-        if (fd >= 0) {
-            memoi_nccl_hello hello;
-            memoi_nccl_answer answer;
-            char thanks = 0;
-            memoi_nccl_limit(fd);
-            memcpy(answer.magic, memoi_nccl_magic, 8);
-            answer.id = *id;
-            if (memoi_nccl_receive_all(fd, &hello, sizeof hello) &&
-                memcmp(hello.magic, memoi_nccl_magic, 8) == 0) {
-                if (hello.size != size || hello.rank < 1 || hello.rank >= size)
-                    status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                            "a rank %d of %d came to the meeting of %d ranks",
-                                            (int)hello.rank, (int)hello.size, (int)size);
-                else if (memoi_nccl_send_all(fd, &answer, sizeof answer) &&
-                         memoi_nccl_receive_all(fd, &thanks, 1) && thanks == 1 &&
-                         !has_come[hello.rank]) {
-                    has_come[hello.rank] = 1;
-                    n_missing--;
-                }
-            }
-            close(fd);
-        }
+        if (fd < 0) continue;
+        rank = memoi_nccl_serve_one(fd, size, id, &status, error);
+        close(fd);
+        n_missing -= rank && !has_come[rank];
+        has_come[rank] = 1; /* of rank 0: never read */
     }
-    close(listener);
+    return status;
+}
+
+/* Rank 0: returns when every other rank has confirmed that it has the id. */
+MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
+                                   memo_error* error) {
+    char* has_come = (char*)memoi_calloc(size, 1);
+    int listener = has_come ? memoi_nccl_listen(port) : -1;
+    memo_status status;
+    if (!has_come) return memoi_no_memory(error, "the meeting of ranks");
+    if (listener < 0) {
+        status = memo_error_set(error, MEMO_STATUS_IO,
+                                "MASTER_PORT: cannot listen on ports %d to %d: %s; choose another",
+                                port, port + MEMOI_NCCL_PORTS - 1, strerror(errno));
+    } else {
+        status = memoi_nccl_serve_all(listener, port, size, timeout_s, id, has_come, error);
+        close(listener);
+    }
     MEMO_FREE(has_come);
     return status;
 }
 
-/* One try of one port. */
+/* One attempt at one address. */
 MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t size,
                          ncclUniqueId* id) {
     memoi_nccl_hello hello;
@@ -2732,54 +2795,61 @@ MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t s
     return is_answered;
 }
 
+/* Returns 1 if rank 0 answered on this port.  *problem: of getaddrinfo. */
+MEMOI int memoi_nccl_ask_port(const char* host, int port, int32_t rank, int32_t size,
+                              ncclUniqueId* id, int* problem) {
+    struct addrinfo hints, *addresses = NULL, *address;
+    char service[16];
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    snprintf(service, sizeof service, "%d", port);
+    *problem = getaddrinfo(host, service, &hints, &addresses);
+    if (*problem) return 0;
+    for (address = addresses; address; address = address->ai_next)
+        if (memoi_nccl_ask(address, rank, size, id)) break;
+    freeaddrinfo(addresses);
+    return address != NULL;
+}
+
 MEMOI memo_status memoi_nccl_fetch(const char* host, int port, int32_t rank, int32_t size,
                                    double timeout_s, ncclUniqueId* id, memo_error* error) {
     double start_s = memoi_nccl_now_s();
     int k = 0, problem = 0;
     do {
-        struct addrinfo hints, *addresses = NULL, *address;
-        char service[16];
-        memset(&hints, 0, sizeof hints);
-        hints.ai_socktype = SOCK_STREAM;
-        snprintf(service, sizeof service, "%d", port + k);
-        problem = getaddrinfo(host, service, &hints, &addresses);
-        for (address = problem ? NULL : addresses; address; address = address->ai_next)
-            if (memoi_nccl_ask(address, rank, size, id)) {
-                freeaddrinfo(addresses);
-                return MEMO_STATUS_OK;
-            }
-        if (!problem) freeaddrinfo(addresses);
+        if (memoi_nccl_ask_port(host, port + k, rank, size, id, &problem)) return MEMO_STATUS_OK;
         k = (k + 1) % MEMOI_NCCL_PORTS;
         if (k == 0) memoi_nccl_nap(1);
     } while (memoi_nccl_now_s() - start_s < timeout_s);
     return memo_error_set(error, MEMO_STATUS_COMM,
-                          "rank 0 was not found at MASTER_ADDR %.200s, ports %d to %d, within %g "
+                          "MASTER_ADDR: rank 0 did not answer at %.200s, ports %d to %d, within %g "
                           "s%s%s",
                           host, port, port + MEMOI_NCCL_PORTS - 1, timeout_s, problem ? ": " : "",
                           problem ? gai_strerror(problem) : "");
 }
 
-/* By a file: rank 0 writes it at once, the others wait until it is there. */
-MEMOI memo_status memoi_nccl_share_by_file(const char* path, int32_t rank, double timeout_s,
-                                           ncclUniqueId* id, memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+/* Rank 0 writes a new file and renames it, so that no rank reads half of it. */
+MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, memo_error* error) {
     size_t n_bytes = strlen(path) + 8;
-    if (rank == 0) {
-        char* temporary = (char*)MEMO_MALLOC(n_bytes);
-        FILE* file;
-        int is_written;
-        if (!temporary) return memoi_no_memory(error, "a file name");
-        snprintf(temporary, n_bytes, "%s.new", path);
-        file = fopen(temporary, "wb");
-        is_written = file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 &&
-                     fwrite(id, sizeof *id, 1, file) == 1;
-        if (file) is_written &= fclose(file) == 0;
-        if (is_written) is_written = rename(temporary, path) == 0;
-        MEMO_FREE(temporary);
-        if (is_written) return MEMO_STATUS_OK;
-        return memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be written: %s", path,
-                              strerror(errno));
-    }
+    char* temporary = (char*)MEMO_MALLOC(n_bytes);
+    FILE* file;
+    int is_written;
+    if (!temporary) return memoi_no_memory(error, "a file name");
+    snprintf(temporary, n_bytes, "%s.new", path);
+    file = fopen(temporary, "wb");
+    is_written =
+        file && fwrite(memoi_nccl_magic, 8, 1, file) == 1 && fwrite(id, sizeof *id, 1, file) == 1;
+    if (file) is_written &= fclose(file) == 0;
+    if (is_written) is_written = rename(temporary, path) == 0;
+    MEMO_FREE(temporary);
+    if (is_written) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_IO, "comm_nccl_desc.id_path: cannot write %.300s: %s",
+                          path, strerror(errno));
+}
+
+/* The other ranks wait until the file exists. */
+MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUniqueId* id,
+                                     memo_error* error) {
+    double start_s = memoi_nccl_now_s();
     for (;;) {
         double waited_s = memoi_nccl_now_s() - start_s;
         FILE* file = fopen(path, "rb");
@@ -2788,13 +2858,18 @@ MEMOI memo_status memoi_nccl_share_by_file(const char* path, int32_t rank, doubl
             int is_read = fread(magic, 8, 1, file) == 1 && fread(id, sizeof *id, 1, file) == 1;
             fclose(file);
             if (is_read && memcmp(magic, memoi_nccl_magic, 8) == 0) return MEMO_STATUS_OK;
-            return memo_error_set(error, MEMO_STATUS_FORMAT, "%.300s: is not an id of rank 0",
-                                  path);
+            return memo_error_set(
+                error, MEMO_STATUS_FORMAT,
+                "comm_nccl_desc.id_path: %.300s is not an id of rank 0; use a new "
+                "name for each run",
+                path);
         }
         if (waited_s > timeout_s)
-            return memo_error_set(error, MEMO_STATUS_COMM,
-                                  "rank 0 did not write %.300s within %g s: %s", path, timeout_s,
-                                  strerror(errno));
+            return memo_error_set(
+                error, MEMO_STATUS_COMM,
+                "comm_nccl_desc.id_path: rank 0 did not write %.300s within %g s: "
+                "%s",
+                path, timeout_s, strerror(errno));
         memoi_nccl_nap(waited_s);
     }
 }
@@ -2804,14 +2879,12 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
     const char* text = getenv(name);
     if (!text)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s is not set in the environment; start with torchrun, or set RANK, "
+                              "%s: not set in the environment; start with torchrun, set RANK, "
                               "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
                               name);
     if (memoi_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s is '%.100s' in the environment, "
-                          "which is no number",
-                          name, text);
+                          "%s: not a number in the environment ('%.100s')", name, text);
 }
 
 MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double timeout_s,
@@ -2821,11 +2894,13 @@ MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double
     memo_status status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
     if (status) return status;
     if (port < 1 || port > 65535 - MEMOI_NCCL_PORTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "MASTER_PORT %lld is no port",
-                              (long long)port);
-    if (!host && rank)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_ADDR is not set in the environment");
+                              "MASTER_PORT: out of range (%lld); 1 to %d are valid",
+                              (long long)port, 65535 - MEMOI_NCCL_PORTS);
+    if (!host && rank)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "MASTER_ADDR: not set in the environment; set it to rank 0's address");
     return rank ? memoi_nccl_fetch(host, (int)port, rank, size, timeout_s, id, error)
                 : memoi_nccl_serve((int)port, size, timeout_s, id, error);
 }
@@ -2845,7 +2920,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the communicator, so that what waits on the device ends. */
+/* The mutex is held.  Aborts the communicator, so that operations on the device end. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
     if (!me->failure.status)
@@ -2858,7 +2933,7 @@ MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* 
     return memo_error_set(error, me->failure.status, "%s", me->failure.message);
 }
 
-/* Where a call stands; the mutex is held.  OK with *is_done = 0: still in progress. */
+/* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
 MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
                                   int* is_done, memo_error* error) {
     ncclResult_t state = ncclSuccess;
@@ -2879,7 +2954,7 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
     }
 }
 
-/* Until a call that returned result is no longer in progress.  The mutex is not held. */
+/* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
     double start_s = memoi_nccl_now_s();
@@ -2890,7 +2965,7 @@ MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult
         pthread_mutex_lock(&me->mutex);
         status = memoi_nccl_look(me, what, result, &is_done, error);
         if (!status && !is_done && waited_s > me->timeout_s)
-            status = memoi_nccl_fail(me, what, "its peers did not come before the time-out", error);
+            status = memoi_nccl_fail(me, what, "its peers did not join within the time-out", error);
         pthread_mutex_unlock(&me->mutex);
         if (status || is_done) return status;
         memoi_nccl_nap(waited_s);
@@ -2923,17 +2998,18 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
         cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
         double waited_s = memoi_nccl_now_s() - start_s;
         memo_status status = memoi_nccl_status(comm, error);
-        /* "Not ready" too stays for the next check of a kernel, which would fail. */
+        /* "Not ready" would stay and fail the next check of a kernel launch. */
         if (result != cudaSuccess) (void)cudaGetLastError();
         if (status) return status;
         if (result == cudaSuccess) return MEMO_STATUS_OK;
         if (result != cudaErrorNotReady)
-            return memo_error_set(error, MEMO_STATUS_DEVICE, "stream: %s",
+            return memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamQuery: %s",
                                   cudaGetErrorString(result));
+
         if (waited_s > limit_s) {
             pthread_mutex_lock(&me->mutex);
             status = memoi_nccl_fail(me, "synchronize",
-                                     "the stream did not end within the time-out", error);
+                                     "the stream did not finish within the time-out", error);
             pthread_mutex_unlock(&me->mutex);
             return status;
         }
@@ -2978,22 +3054,15 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
     ncclResult_t result = ncclSuccess;
     memo_status status = memoi_nccl_status(comm, error);
     int32_t i;
-    if (status) return memoi_nccl_drop_group(me, status);
-    if (me->group_depth == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "group_end on '%s' without a group_begin, or after a refused call",
-                              comm->name);
-    if (me->group_depth > 1) {
+    if (!status && me->group_depth > 1) {
         me->group_depth--;
         return MEMO_STATUS_OK;
     }
-    if (!me->n_messages) return memoi_nccl_drop_group(me, MEMO_STATUS_OK);
-    if (me->group_stream != stream)
-        return memoi_nccl_drop_group(
-            me, memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "group_end on '%s' names another stream than the group's sends and "
-                               "receives",
-                               comm->name));
+    if (!status)
+        status = memoi_comm_check_group_end(comm, me->group_depth,
+                                            me->n_messages && me->group_stream != stream, error);
+    if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
+
     pthread_mutex_lock(&me->mutex);
     if (me->comm) result = memoi_nccl_issue(me);
     pthread_mutex_unlock(&me->mutex);
@@ -3007,26 +3076,19 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
 MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
                                          void* address, int64_t count, memo_type type, int32_t peer,
                                          memo_error* error) {
-    const char* what = is_send ? "send" : "receive";
     memoi_nccl* me = (memoi_nccl*)comm->context;
     int is_single = me->group_depth == 0;
+    int has_other_stream = me->n_messages && me->group_stream != stream;
     memoi_nccl_message* message;
-    memo_status status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
-    if (!status && is_single && peer == comm->rank)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a %s of rank %d to itself on '%s' would wait for ever; put send "
-                                "and receive into a group",
-                                what, (int)peer, comm->name);
-    if (!status && me->n_messages && me->group_stream != stream)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%s on '%s' names another stream than the group's first", what,
-                                comm->name);
+    memo_status status = memoi_comm_check_message(comm, is_send, address, count, type, peer,
+                                                  is_single, has_other_stream, error);
     if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a group of more than %d sends and receives on '%s'",
-                                MEMOI_NCCL_MESSAGES, comm->name);
+                                "group on '%s': more than %d sends and receives; use several "
+                                "groups",
+                                comm->name, MEMOI_NCCL_MESSAGES);
     if (status) return memoi_nccl_drop_group(me, status);
+
     message = &me->messages[me->n_messages++];
     message->address = address;
     message->count = count;
@@ -3042,8 +3104,7 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
 MEMOI memo_status memoi_nccl_send(memo_comm* comm, memo_stream stream, const void* from,
                                   int64_t count, memo_type type, int32_t to_rank,
                                   memo_error* error) {
-    /* Only read; messages have one kind of address. */
-    void* address = (void*)(uintptr_t)from;
+    void* address = (void*)(uintptr_t)from; /* only read */
     return memoi_nccl_message_add(comm, stream, 1, address, count, type, to_rank, error);
 }
 
@@ -3054,80 +3115,41 @@ MEMOI memo_status memoi_nccl_receive(memo_comm* comm, memo_stream stream, void* 
 
 /* --- collectives --- */
 
-MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream handle, memo_collective kind,
-                                        const void* from, void* to, int64_t count, memo_type type,
-                                        memo_reduction reduction, int32_t root, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    const char* what = memoi_collective_name(kind);
-    cudaStream_t stream = (cudaStream_t)(void*)handle;
-    ncclDataType_t data_type = memoi_nccl_type(type);
-    ncclRedOp_t op = reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
-    ncclResult_t result = ncclSuccess;
-    memo_status status = memoi_nccl_status(comm, error);
-    if (!status && me->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "%s inside a group on '%s': only sends and receives are grouped",
-                                what, comm->name);
-    if (!status) status = memoi_comm_check_buffer(comm, what, from, count, comm->size, type, error);
-    if (!status) status = memoi_comm_check_buffer(comm, what, to, count, 1, type, error);
-    if (!status) status = memoi_comm_check_reduction(comm, what, reduction, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, root, error);
-    if (status) return memoi_nccl_drop_group(me, status);
-    pthread_mutex_lock(&me->mutex);
-    if (me->comm) {
-        switch (kind) {
-        case MEMO_COLLECTIVE_ALL_REDUCE:
-            result = ncclAllReduce(from, to, (size_t)count, data_type, op, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_ALL_GATHER:
-            result = ncclAllGather(from, to, (size_t)count, data_type, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_REDUCE_SCATTER:
-            result = ncclReduceScatter(from, to, (size_t)count, data_type, op, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_BROADCAST:
-            result = ncclBroadcast(from, to, (size_t)count, data_type, root, me->comm, stream);
-            break;
-        case MEMO_COLLECTIVE_BARRIER: /* NCCL has none; a number that all add up is one */
-            result = ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax,
-                                   me->comm, stream);
-            break;
-        }
+/* The mutex is held. */
+MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
+                                      const memo_collective_call* call) {
+    size_t count = (size_t)call->count;
+    ncclDataType_t type = memoi_nccl_type(call->type);
+    ncclRedOp_t op = call->reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
+    switch (call->kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        return ncclAllReduce(call->from, call->to, count, type, op, me->comm, stream);
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        return ncclAllGather(call->from, call->to, count, type, me->comm, stream);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER:
+        return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
+    case MEMO_COLLECTIVE_BROADCAST:
+        return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
+    case MEMO_COLLECTIVE_BARRIER: break;
     }
-    pthread_mutex_unlock(&me->mutex);
-    status = memoi_nccl_finish(me, what, result, error);
-    if (!status)
-        comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
-    return status;
+    /* NCCL has no barrier; a number that all reduce is one. */
+    return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
+                         stream);
 }
 
-MEMOI memo_status memoi_nccl_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                        void* to, int64_t count, memo_type type,
-                                        memo_reduction reduction, memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
-                                 reduction, 0, error);
-}
-MEMOI memo_status memoi_nccl_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                        void* to, int64_t count, memo_type type,
-                                        memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
-                                 MEMO_REDUCTION_SUM, 0, error);
-}
-MEMOI memo_status memoi_nccl_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
-                                            void* to, int64_t count, memo_type type,
-                                            memo_reduction reduction, memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count,
-                                 type, reduction, 0, error);
-}
-MEMOI memo_status memoi_nccl_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                       int64_t count, memo_type type, int32_t root,
-                                       memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count,
-                                 type, MEMO_REDUCTION_SUM, root, error);
-}
-MEMOI memo_status memoi_nccl_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return memoi_nccl_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
-                                 MEMO_REDUCTION_SUM, 0, error);
+MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
+                                        const memo_collective_call* call, memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    ncclResult_t result = ncclSuccess;
+    memo_status status = memoi_nccl_status(comm, error);
+    if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
+    if (status) return memoi_nccl_drop_group(me, status);
+    pthread_mutex_lock(&me->mutex);
+    if (me->comm) result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    pthread_mutex_unlock(&me->mutex);
+    status = memoi_nccl_finish(me, memoi_collective_name(call->kind), result, error);
+    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
+    return status;
 }
 
 /* --- making, splitting and destroying --- */
@@ -3148,24 +3170,8 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error);
 
-/* All but NCCL's communicator, which follows. */
-MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
-                                  memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)memoi_calloc(1, sizeof *me);
-    memo_comm* table;
-    *result = NULL;
-    if (!me) return memoi_no_memory(error, "a communicator");
-    if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
-        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
-        (void)cudaFree(me->barrier_word);
-        MEMO_FREE(me);
-        return memo_error_set(error, MEMO_STATUS_DEVICE, "a communicator's 512 bytes: %s",
-                              cudaGetErrorString(cudaGetLastError()));
-    }
-    pthread_mutex_init(&me->mutex, NULL);
-    me->timeout_s = timeout_s;
-    snprintf(me->name, sizeof me->name, "%.63s", name);
-    table = &me->table;
+MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
+    memo_comm* table = &me->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
     table->context = me;
@@ -3175,18 +3181,34 @@ MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl
     table->group_end = memoi_nccl_group_end;
     table->send = memoi_nccl_send;
     table->receive = memoi_nccl_receive;
-    table->all_reduce = memoi_nccl_all_reduce;
-    table->all_gather = memoi_nccl_all_gather;
-    table->reduce_scatter = memoi_nccl_reduce_scatter;
-    table->broadcast = memoi_nccl_broadcast;
-    table->barrier = memoi_nccl_barrier;
+    table->collective = memoi_nccl_collective;
     table->abort = memoi_nccl_abort;
     table->status = memoi_nccl_status;
+}
+
+/* Everything except NCCL's communicator. */
+MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
+                                  memo_error* error) {
+    memoi_nccl* me = (memoi_nccl*)memoi_calloc(1, sizeof *me);
+    *result = NULL;
+    if (!me) return memoi_no_memory(error, "a communicator");
+    if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
+        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
+        (void)cudaFree(me->barrier_word);
+        MEMO_FREE(me);
+        return memo_error_set(error, MEMO_STATUS_DEVICE,
+                              "comm_nccl: no 512 bytes on the device: %s",
+                              cudaGetErrorString(cudaGetLastError()));
+    }
+    pthread_mutex_init(&me->mutex, NULL);
+    me->timeout_s = timeout_s;
+    snprintf(me->name, sizeof me->name, "%.63s", name);
+    memoi_nccl_fill_table(me);
     *result = me;
     return MEMO_STATUS_OK;
 }
 
-/* Rank and size as NCCL numbers them. */
+/* Sets rank and size as NCCL has numbered them. */
 MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     int rank = 0, size = 0;
     ncclResult_t result = ncclCommUserRank(me->comm, &rank);
@@ -3199,8 +3221,8 @@ MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The parent is in progress until the child's handle is there; then the child, until it can be
- * used. */
+/* First the parent is in progress, until the child's handle exists; then the child, until it is
+ * ready. */
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error) {
     memoi_nccl *me = (memoi_nccl*)comm->context, *child;
@@ -3213,6 +3235,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     snprintf(full_name, sizeof full_name, "nccl %.50s", name ? name : "part");
     status = memoi_nccl_make(full_name, me->timeout_s, &child, error);
     if (status) return status;
+
     config.blocking = 0;
     pthread_mutex_lock(&me->mutex);
     if (me->comm)
@@ -3222,6 +3245,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     status = memoi_nccl_finish(me, "split", result, error);
     if (!status && child->comm) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
     if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
+
     if (status || !child->comm) {
         if (status && child->comm) memoi_nccl_abort(&child->table);
         memoi_nccl_destroy(&child->table);
@@ -3237,13 +3261,29 @@ memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
     return desc;
 }
 
+/* All ranks get rank 0's id. */
+MEMOI memo_status memoi_nccl_share_id(const char* path, int32_t rank, int32_t size,
+                                      double timeout_s, ncclUniqueId* id, memo_error* error) {
+    memset(id, 0, sizeof *id);
+    if (rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(id);
+        if (result != ncclSuccess)
+            return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                                  ncclGetErrorString(result), ncclGetLastError(NULL));
+    }
+    if (size == 1) return MEMO_STATUS_OK;
+    if (!path) return memoi_nccl_share_by_network(rank, size, timeout_s, id, error);
+    return rank ? memoi_nccl_read_id(path, timeout_s, id, error)
+                : memoi_nccl_write_id(path, id, error);
+}
+
 memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                   memo_error* error) {
     int64_t rank = desc->rank, size = desc->size;
     double timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 30;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    ncclResult_t result = ncclSuccess;
+    ncclResult_t result;
     memoi_nccl* me;
     memo_status status = MEMO_STATUS_OK;
     *comm = NULL;
@@ -3253,21 +3293,17 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         if (status) return status;
     }
     if (size < 1 || size > INT32_MAX || rank < 0 || rank >= size)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "there is no rank %lld of %lld",
-                              (long long)rank, (long long)size);
-    memset(&id, 0, sizeof id);
-    if (rank == 0) result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess)
-        return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                              ncclGetErrorString(result), ncclGetLastError(NULL));
-    if (size > 1)
-        status =
-            desc->id_path
-                ? memoi_nccl_share_by_file(desc->id_path, (int32_t)rank, timeout_s, &id, error)
-                : memoi_nccl_share_by_network((int32_t)rank, (int32_t)size, timeout_s, &id, error);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
+            (long long)rank, (long long)size);
+    status =
+        memoi_nccl_share_id(desc->id_path, (int32_t)rank, (int32_t)size, timeout_s, &id, error);
     if (!status)
         status = memoi_nccl_make(desc->name ? desc->name : "nccl world", timeout_s, &me, error);
     if (status) return status;
+
+    /* Join. */
     me->table.rank = (int32_t)rank;
     me->table.size = (int32_t)size;
     config.blocking = 0;
@@ -3284,10 +3320,10 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     *comm = &me->table;
     return MEMO_STATUS_OK;
 }
-#endif
-/* ---- 2 mesh -------------------------------------------------------------------------------------
- * Knows: split of the table of chapter 1, whatever its back end.  Knows nothing of threads, streams
- * or data. */
+
+#endif /* MEMO_SP_NCCL */
+/* ---- >>mesh -------------------------------------------------------------------------------------
+ * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 
 enum {
     MEMOI_AXIS_DATA = 1,
@@ -3305,8 +3341,7 @@ memo_mesh_desc memo_mesh_desc_default(void) {
     return desc;
 }
 
-/* The degrees in the order in which they are named, slowest first, without the nesting of ring and
- * ulysses. */
+/* The degrees in the order in which messages list them. */
 typedef struct memoi_mesh_axis {
     const char* name;
     int32_t degree;
@@ -3330,44 +3365,47 @@ MEMOI void memoi_mesh_list(const memo_mesh_desc* desc, memoi_mesh_axis* axes) {
     }
 }
 
-MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, memo_error* error) {
-    memo_status status;
-    char text[160], hint[200];
-    int length = 0;
-    int64_t product = 1;
-    int i;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        if (axes[i].degree < 1)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "mesh: the %s degree is %d; it must be at least 1 (0: 1)",
-                                  axes[i].name, (int)axes[i].degree);
-        /* Beyond the size it is wrong anyway; so it cannot overflow. */
-        product = product > size ? product : product * axes[i].degree;
-    }
-    if (product == size) return MEMO_STATUS_OK;
-    for (i = 0; i < MEMOI_MESH_AXES; i++)
-        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
-                           axes[i].name, (int)axes[i].degree);
-    length = 0;
+/* Writes "data 4, or ring 6": the single degrees that could change so that the product is size. */
+MEMOI void memoi_mesh_hint(const memoi_mesh_axis* axes, int32_t size, char text[200]) {
+    int length = 0, i, k;
+    text[0] = 0;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         int64_t others = 1;
-        int k;
         for (k = 0; k < MEMOI_MESH_AXES; k++)
             if (k != i && others <= size) others *= axes[k].degree;
         if (size % others) continue;
-        length += snprintf(hint + length, sizeof hint - (size_t)length, "%s%s %lld",
-                           length ? ", or " : "", axes[i].name, (long long)(size / others));
+        length += snprintf(text + length, 200 - (size_t)length, "%s%s %lld", length ? ", or " : "",
+                           axes[i].name, (long long)(size / others));
     }
-    status = memo_error_set(
-        error, MEMO_STATUS_INVALID_ARGUMENT, "mesh: %s is not the world's size, %d; %s%s", text,
-        (int)size, length ? "what would fit: " : "no change of a single degree makes it fit",
-        length ? hint : "");
-    return status;
+}
+
+MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, memo_error* error) {
+    char text[160], hint[200];
+    int length = 0, i;
+    int64_t product = 1;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        if (axes[i].degree < 1)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "mesh_desc.%s: negative (%d); 0 means 1", axes[i].name,
+                                  (int)axes[i].degree);
+        /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
+        product = product > size ? product : product * axes[i].degree;
+    }
+    if (product == size) return MEMO_STATUS_OK;
+
+    for (i = 0; i < MEMOI_MESH_AXES; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
+                           axes[i].name, (int)axes[i].degree);
+    memoi_mesh_hint(axes, size, hint);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "mesh_desc: %s is not the world's size (%d); %s%s", text, (int)size,
+                          hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
                             memo_error* error) {
     memoi_mesh_axis axes[MEMOI_MESH_AXES];
+    memo_mesh_desc* degrees = &mesh->degrees;
     int32_t rest = rank, inner, outer;
     memo_status status;
     memset(mesh, 0, sizeof *mesh);
@@ -3376,31 +3414,33 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     if (status) return status;
     if (rank < 0 || rank >= size)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "mesh: there is no rank %d among %d", (int)rank, (int)size);
-    mesh->degrees.data = axes[0].degree;
-    mesh->degrees.pipeline = axes[1].degree;
-    mesh->degrees.tensor = axes[2].degree;
-    mesh->degrees.ring = axes[3].degree;
-    mesh->degrees.ulysses = axes[4].degree;
-    mesh->degrees.ring_is_inner = desc->ring_is_inner;
+                              "mesh rank: out of range (%d); 0 to %d are valid", (int)rank,
+                              (int)size - 1);
+    degrees->data = axes[0].degree;
+    degrees->pipeline = axes[1].degree;
+    degrees->tensor = axes[2].degree;
+    degrees->ring = axes[3].degree;
+    degrees->ulysses = axes[4].degree;
+    degrees->ring_is_inner = desc->ring_is_inner;
     mesh->rank = rank;
     mesh->size = size;
-    mesh->tensor_rank = rest % mesh->degrees.tensor;
-    rest /= mesh->degrees.tensor;
-    inner = desc->ring_is_inner ? mesh->degrees.ring : mesh->degrees.ulysses;
-    outer = desc->ring_is_inner ? mesh->degrees.ulysses : mesh->degrees.ring;
+
+    /* From the fastest axis to the slowest. */
+    mesh->tensor_rank = rest % degrees->tensor;
+    rest /= degrees->tensor;
+    inner = desc->ring_is_inner ? degrees->ring : degrees->ulysses;
+    outer = desc->ring_is_inner ? degrees->ulysses : degrees->ring;
     mesh->ring_rank = desc->ring_is_inner ? rest % inner : rest / inner % outer;
     mesh->ulysses_rank = desc->ring_is_inner ? rest / inner % outer : rest % inner;
     rest /= inner * outer;
-    mesh->data_rank = rest % mesh->degrees.data;
-    mesh->pipeline_rank = rest / mesh->degrees.data;
-    mesh->sequence_rank = mesh->ring_rank * mesh->degrees.ulysses + mesh->ulysses_rank;
-    mesh->gradient_rank =
-        mesh->data_rank * mesh->degrees.ring * mesh->degrees.ulysses + mesh->sequence_rank;
+    mesh->data_rank = rest % degrees->data;
+    mesh->pipeline_rank = rest / degrees->data;
+    mesh->sequence_rank = mesh->ring_rank * degrees->ulysses + mesh->ulysses_rank;
+    mesh->gradient_rank = mesh->data_rank * degrees->ring * degrees->ulysses + mesh->sequence_rank;
     return MEMO_STATUS_OK;
 }
 
-/* A number that the ranks have in common which differ only along axes. */
+/* A number that is equal for ranks which differ only along axes. */
 MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
     int32_t color = 0;
     if (!(axes & MEMOI_AXIS_PIPELINE)) color = mesh->pipeline_rank;
@@ -3411,34 +3451,42 @@ MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
     return color;
 }
 
+#define MEMOI_MESH_GROUPS 7
+
+typedef struct memoi_mesh_group {
+    const char* name;
+    int axes;
+    int32_t key;
+    memo_comm** comm;
+} memoi_mesh_group;
+
+MEMOI memoi_mesh_group memoi_mesh_group_at(memo_mesh* mesh, int index) {
+    const memoi_mesh_group groups[MEMOI_MESH_GROUPS] = {
+        {"data", MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
+        {"pipeline", MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
+        {"tensor", MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
+        {"ring", MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
+        {"ulysses", MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
+        {"sequence", MEMOI_AXIS_SEQUENCE, mesh->sequence_rank, &mesh->sequence},
+        {"gradient", MEMOI_AXIS_GRADIENT, mesh->gradient_rank, &mesh->gradient},
+    };
+    return groups[index];
+}
+
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
     memo_mesh* mesh = (memo_mesh*)memoi_calloc(1, sizeof *mesh);
     memo_status status;
+    int i;
     *result = NULL;
     if (!mesh) return memoi_no_memory(error, "a mesh");
     status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
-    if (!status) {
-        struct {
-            const char* name;
-            int axes;
-            int32_t key;
-            memo_comm** comm;
-        } groups[7] = {
-            {"data", MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
-            {"pipeline", MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
-            {"tensor", MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
-            {"ring", MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
-            {"ulysses", MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
-            {"sequence", MEMOI_AXIS_SEQUENCE, mesh->sequence_rank, &mesh->sequence},
-            {"gradient", MEMOI_AXIS_GRADIENT, mesh->gradient_rank, &mesh->gradient},
-        };
-        int i;
-        for (i = 0; i < 7 && !status; i++)
-            status = memo_comm_split(world, memoi_mesh_color(mesh, groups[i].axes), groups[i].key,
-                                     groups[i].name, groups[i].comm, error);
-    }
     mesh->world = world;
+    for (i = 0; i < MEMOI_MESH_GROUPS && !status; i++) {
+        memoi_mesh_group group = memoi_mesh_group_at(mesh, i);
+        status = memo_comm_split(world, memoi_mesh_color(mesh, group.axes), group.key, group.name,
+                                 group.comm, error);
+    }
     if (status) {
         memo_mesh_destroy(mesh);
         return status;
@@ -3448,55 +3496,13 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 }
 
 void memo_mesh_destroy(memo_mesh* mesh) {
-    memo_comm* groups[7];
     int i;
     if (!mesh) return;
-    groups[0] = mesh->data;
-    groups[1] = mesh->pipeline;
-    groups[2] = mesh->tensor;
-    groups[3] = mesh->ring;
-    groups[4] = mesh->ulysses;
-    groups[5] = mesh->sequence;
-    groups[6] = mesh->gradient;
-    for (i = 0; i < 7; i++) memo_comm_destroy(groups[i]);
+    for (i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_group_at(mesh, i).comm);
     MEMO_FREE(mesh);
 }
 
-/* Copies lines to the caller, cut where they do not fit, and frees them; returns their bytes. */
-MEMOI int64_t memoi_text_give(memo_text* lines, char* text, int64_t capacity_bytes) {
-    int64_t n_bytes = lines->n_bytes;
-    if (capacity_bytes > 0) {
-        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
-        if (kept) memcpy(text, lines->data, (size_t)kept);
-        text[kept] = 0;
-    }
-    memo_text_free(lines);
-    return n_bytes;
-}
-
-int64_t memo_mesh_print(const memo_mesh_desc* desc, int32_t size, char* text,
-                        int64_t capacity_bytes) {
-    memo_text lines;
-    memo_error error;
-    int32_t rank;
-    memset(&lines, 0, sizeof lines);
-    for (rank = 0; rank < size; rank++) {
-        memo_mesh mesh;
-        if (memo_mesh_place(desc, size, rank, &mesh, &error)) {
-            memo_text_put(&lines, "%s\n", error.message);
-            break;
-        }
-        memo_text_put(&lines,
-                      "rank %d: pipeline %d, data %d, ring %d, ulysses %d, tensor %d; sequence %d, "
-                      "gradient %d\n",
-                      (int)rank, (int)mesh.pipeline_rank, (int)mesh.data_rank, (int)mesh.ring_rank,
-                      (int)mesh.ulysses_rank, (int)mesh.tensor_rank, (int)mesh.sequence_rank,
-                      (int)mesh.gradient_rank);
-    }
-    return memoi_text_give(&lines, text, capacity_bytes);
-}
-
-/* ---- 3 layouts ----------------------------------------------------------------------------------
+/* ---- >>layouts ----------------------------------------------------------------------------------
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
 const char* memo_layout_name(memo_layout_kind kind) {
@@ -3515,7 +3521,10 @@ memo_layout_desc memo_layout_desc_default(void) {
     return desc;
 }
 
-/* Do they ascend from 0 to n_tokens? */
+/* The runs of a rank must fit 31 bits, and those of all ranks 63. */
+#define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
+
+/* Returns 1 if the documents are valid: from 0 to n_tokens, not descending. */
 MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_t n_tokens) {
     int64_t i;
     if (!begins || n_documents < 1 || begins[0] || begins[n_documents] != n_tokens) return 0;
@@ -3524,59 +3533,88 @@ MEMOI int memoi_are_documents(const int64_t* begins, int64_t n_documents, int64_
     return 1;
 }
 
-memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
-    int64_t unit;
-    memset(layout, 0, sizeof *layout);
-    if (desc->kind != MEMO_LAYOUT_ZIGZAG && desc->kind != MEMO_LAYOUT_PLAIN &&
-        desc->kind != MEMO_LAYOUT_STRIPED && desc->kind != MEMO_LAYOUT_DOCUMENTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "layout: %d is no kind",
-                              (int)desc->kind);
+/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
+ * documents contain nothing.  O(log n_documents). */
+MEMOI int64_t memoi_document_of(const int64_t* begins, int64_t n_documents, int64_t position) {
+    int64_t low = 0, high = n_documents; /* begins[low] <= position < begins[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (begins[middle] <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+MEMOI memo_status memoi_layout_check(const memo_layout_desc* desc, memo_error* error) {
+    if ((int)desc->kind < MEMO_LAYOUT_ZIGZAG || (int)desc->kind > MEMO_LAYOUT_DOCUMENTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "layout_desc.kind: not a memo_layout_kind (%d); 0 to %d are valid",
+                              (int)desc->kind, (int)MEMO_LAYOUT_DOCUMENTS);
     if (desc->ring < 0 || desc->ulysses < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: the degrees are ring %d and ulysses %d; they must be at "
-                              "least 1 (0: 1)",
-                              (int)desc->ring, (int)desc->ulysses);
+                              "layout_desc.%s: negative (%d); 0 means 1",
+                              desc->ring < 0 ? "ring" : "ulysses",
+                              (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
     if (desc->n_tokens < 1 || desc->n_tokens > MEMOI_BYTES_MAX / 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: a sequence of %lld tokens", (long long)desc->n_tokens);
+                              "layout_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
+                              (long long)desc->n_tokens, (long long)(MEMOI_BYTES_MAX / 2));
     if (desc->kind != MEMO_LAYOUT_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: %s does not look at documents, \"documents\" does; the mask "
-                              "takes them with any layout",
+                              "layout_desc.document_begins: not used by the layout %s; use "
+                              "MEMO_LAYOUT_DOCUMENTS, or pass the documents in the mask",
                               memo_layout_name(desc->kind));
     if (desc->kind == MEMO_LAYOUT_DOCUMENTS &&
-        (desc->n_documents > INT32_MAX / 4 ||
+        (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
          !memoi_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: the %lld documents must ascend from 0 to the %lld tokens",
-                              (long long)desc->n_documents, (long long)desc->n_tokens);
-    layout->document_begins = desc->document_begins;
-    layout->n_documents = desc->document_begins ? desc->n_documents : 0;
+                              "layout_desc.document_begins: invalid (%lld documents); 1 to %d that "
+                              "ascend from 0 to n_tokens (%lld) are valid",
+                              (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX,
+                              (long long)desc->n_tokens);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_layout_make(const memo_layout_desc* desc, memo_layout* layout, memo_error* error) {
+    int64_t unit;
+    memo_status status = memoi_layout_check(desc, error);
+    memset(layout, 0, sizeof *layout);
+    if (status) return status;
     layout->kind = desc->kind;
     layout->ring = desc->ring ? desc->ring : 1;
     layout->ulysses = desc->ulysses ? desc->ulysses : 1;
     layout->n_tokens = desc->n_tokens;
-    /* Equal shares; zigzag cuts the rows of a ring rank in two, so they must be even. */
+    layout->document_begins = desc->document_begins;
+    layout->n_documents = desc->document_begins ? desc->n_documents : 0;
+
+    /* Equal shares.  Zigzag cuts the rows of a ring rank in two, so their number must be even. */
     unit = (int64_t)layout->ring * layout->ulysses;
     if (desc->kind == MEMO_LAYOUT_ZIGZAG && layout->ulysses % 2) unit *= 2;
     if (unit > INT32_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: ring %d x ulysses %d are too many ranks", (int)layout->ring,
-                              (int)layout->ulysses);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "layout_desc: ring %d x ulysses %d are too many ranks; at most %d are "
+            "valid",
+            (int)layout->ring, (int)layout->ulysses, INT32_MAX / 2);
     layout->padded_tokens = (desc->n_tokens + unit - 1) / unit * unit;
     layout->local_tokens = layout->padded_tokens / layout->ring / layout->ulysses;
     layout->ring_tokens = layout->local_tokens * layout->ulysses;
     return MEMO_STATUS_OK;
 }
 
-/* --- the layout of documents: how many tokens, by dealing them out --- */
+/* --- the layout of documents ---
+ *
+ * Tokens are dealt in turn, so the share of a rank among the first n tokens has a closed form.  The
+ * share of a document is the difference of two of them. */
 
-/* Of the first n tokens of the sequence, those of ring ranks below r; and of these, those in first
- * chunks (second: in second ones). */
+/* Of the first n tokens: the number that ring ranks below r get. */
 MEMOI int64_t memoi_layout_dealt(const memo_layout* layout, int64_t r, int64_t n) {
     int64_t rest = n % layout->ring;
     return n / layout->ring * r + (rest < r ? rest : r);
 }
+/* Of these, the number in first chunks, or in second ones. */
 MEMOI int64_t memoi_layout_dealt_chunk(const memo_layout* layout, int is_second, int64_t r,
                                        int64_t n) {
     int64_t each = n / layout->ring, rest = n % layout->ring, n_more = rest < r ? rest : r;
@@ -3584,12 +3622,12 @@ MEMOI int64_t memoi_layout_dealt_chunk(const memo_layout* layout, int is_second,
     return n_more * ((each + 2) / 2) + (r - n_more) * ((each + 1) / 2);
 }
 
-/* Tokens of ring rank r among the first n. */
+/* The number that ring rank r gets. */
 MEMOI int64_t memoi_layout_rows(const memo_layout* layout, int64_t r, int64_t n) {
     return memoi_layout_dealt(layout, r + 1, n) - memoi_layout_dealt(layout, r, n);
 }
 
-/* Chunk r, or 2 rd - 1 - r (is_second), of a document: positions [*begin, *end). */
+/* Positions [*begin, *end) of chunk r of a document, or of chunk 2 rd - 1 - r (is_second). */
 MEMOI void memoi_layout_chunk(const memo_layout* layout, int64_t document, int64_t r, int is_second,
                               int64_t* begin, int64_t* end) {
     int64_t first = layout->document_begins[document], last = layout->document_begins[document + 1];
@@ -3601,21 +3639,23 @@ MEMOI void memoi_layout_chunk(const memo_layout* layout, int64_t document, int64
     *end = is_second ? last - below : first + with;
 }
 
-/* The first position of a ring rank's padding, which follows its rows. */
+/* The first position of a ring rank's padding, which follows its tokens. */
 MEMOI int64_t memoi_layout_padding(const memo_layout* layout, int64_t r) {
     return layout->n_tokens + r * layout->ring_tokens -
            memoi_layout_dealt(layout, r, layout->n_tokens);
 }
 
+/* The run that begins at a row of ring rank r. */
 MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, int64_t row) {
     int64_t n_rows = memoi_layout_rows(layout, r, layout->n_tokens), begin, end;
-    int64_t low = 0,
-            high = layout->n_documents; /* rows of r before low <= row < those before high */
+    int64_t low = 0, high = layout->n_documents;
     memo_run run;
     run.stride = 1;
     run.start = memoi_layout_padding(layout, r) + row - n_rows;
     run.count = layout->ring_tokens - row;
     if (row >= n_rows) return run;
+
+    /* The document: rows before low <= row < rows before high. */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         if (memoi_layout_rows(layout, r, layout->document_begins[middle]) <= row)
@@ -3623,6 +3663,8 @@ MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, 
         else
             high = middle;
     }
+
+    /* The chunk, and the place in it. */
     row -= memoi_layout_rows(layout, r, layout->document_begins[low]);
     memoi_layout_chunk(layout, low, r, 0, &begin, &end);
     if (row >= end - begin) {
@@ -3634,9 +3676,10 @@ MEMOI memo_run memoi_layout_documents_run(const memo_layout* layout, int64_t r, 
     return run;
 }
 
+/* The inverse: ring rank and place among its rows. */
 MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t position,
                                        int64_t* ring_rank, int64_t* place) {
-    int64_t low = 0, high = layout->n_documents, r = 0, begin, end;
+    int64_t document, r = 0, begin, end;
     if (position >= layout->n_tokens) {
         while (position >= memoi_layout_padding(layout, r + 1)) r++;
         *ring_rank = r;
@@ -3644,21 +3687,16 @@ MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t positi
                  memoi_layout_padding(layout, r);
         return;
     }
-    while (high - low > 1) { /* begins[low] <= position < begins[high] */
-        int64_t middle = low + (high - low) / 2;
-        if (layout->document_begins[middle] <= position)
-            low = middle;
-        else
-            high = middle;
-    }
+
+    document = memoi_document_of(layout->document_begins, layout->n_documents, position);
     for (r = 0;; r++) {
         *ring_rank = r;
-        *place = memoi_layout_rows(layout, r, layout->document_begins[low]) + position;
-        memoi_layout_chunk(layout, low, r, 0, &begin, &end);
+        *place = memoi_layout_rows(layout, r, layout->document_begins[document]) + position;
+        memoi_layout_chunk(layout, document, r, 0, &begin, &end);
         *place -= begin;
         if (position >= begin && position < end) return;
         *place += end;
-        memoi_layout_chunk(layout, low, r, 1, &begin, &end);
+        memoi_layout_chunk(layout, document, r, 1, &begin, &end);
         *place -= begin;
         if (position >= begin && position < end) return;
     }
@@ -3666,7 +3704,7 @@ MEMOI void memoi_layout_documents_find(const memo_layout* layout, int64_t positi
 
 /* --- runs --- */
 
-/* Rows of a ring rank from this one on, as far as they are one run. */
+/* The run that begins at a row of a ring rank. */
 MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank, int64_t row) {
     int64_t n = layout->ring_tokens, rd = layout->ring;
     memo_run run;
@@ -3692,7 +3730,7 @@ MEMOI memo_run memoi_layout_run_at(const memo_layout* layout, int64_t ring_rank,
     return run;
 }
 
-/* The run that begins at *row of a sequence rank; moves *row behind it.  Returns 0 at the end. */
+/* The run that begins at *row of a sequence rank.  Advances *row past it.  Returns 0 at the end. */
 MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, int64_t* row,
                             memo_run* run) {
     int64_t left = layout->local_tokens - *row;
@@ -3704,11 +3742,8 @@ MEMOI int memoi_layout_next(const memo_layout* layout, int32_t sequence_rank, in
     return 1;
 }
 
-MEMOI int64_t memoi_layout_max_runs(const memo_layout* layout) {
-    return layout->document_begins ? 2 * layout->n_documents + 1 : MEMO_RUNS_MAX;
-}
-
-int32_t memo_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
+/* The runs of all ranks of a ulysses group.  Returns their number; runs NULL: the number only. */
+MEMOI int32_t memoi_layout_ring_runs(const memo_layout* layout, int32_t ring_rank, memo_run* runs) {
     memo_run run;
     int64_t row;
     int32_t n = 0;
@@ -3731,7 +3766,6 @@ int32_t memo_layout_runs(const memo_layout* layout, int32_t sequence_rank, memo_
     return n;
 }
 
-/* The map of the reference: t -> chunk, ring rank and place among its rows. */
 void memo_layout_find(const memo_layout* layout, int64_t position, int32_t* sequence_rank,
                       int64_t* row) {
     int64_t ring_rank = position / layout->ring_tokens, place = position % layout->ring_tokens;
@@ -3755,8 +3789,8 @@ int64_t memo_layout_position(const memo_layout* layout, int32_t sequence_rank, i
         .start;
 }
 
-/* The documents [begin, end) that a position lies in; those who ask in ascending order pass
- * *document on. */
+/* The borders [*begin, *end) of the document that contains position.  *document remembers it, for
+ * ascending positions. */
 MEMOI void memoi_layout_document(const memo_layout* layout, const int64_t* document_begins,
                                  int64_t n_documents, int64_t position, int64_t* document,
                                  int64_t* begin, int64_t* end) {
@@ -3786,7 +3820,7 @@ void memo_layout_positions(const memo_layout* layout, int32_t sequence_rank,
         }
 }
 
-/* Rows of a run that are tokens, not padding. */
+/* The number of rows of a run that are not padding. */
 MEMOI int64_t memoi_run_tokens(const memo_run* run, int64_t n_tokens) {
     int64_t n = run->start >= n_tokens ? 0 : (n_tokens - 1 - run->start) / run->stride + 1;
     return n < run->count ? n : run->count;
@@ -3849,8 +3883,25 @@ memo_status memo_layout_sum_loss(memo_comm* comm, memo_stream stream, double* su
     return memo_all_reduce(comm, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM, error);
 }
 
+MEMOI void memoi_layout_print_rank(const memo_layout* layout, int32_t rank, memo_text* lines) {
+    memo_run run;
+    int64_t n_tokens = 0, row = 0;
+    memo_text_put(lines, "rank %d (ring %d, ulysses %d):", (int)rank, (int)(rank / layout->ulysses),
+                  (int)(rank % layout->ulysses));
+    while (memoi_layout_next(layout, rank, &row, &run)) {
+        memo_text_put(lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
+                      (long long)(run.start + (run.count - 1) * run.stride));
+        if (run.stride > 1) memo_text_put(lines, " step %lld", (long long)run.stride);
+        n_tokens += memoi_run_tokens(&run, layout->n_tokens);
+    }
+    if (n_tokens < layout->local_tokens)
+        memo_text_put(lines, " (%lld of padding)", (long long)(layout->local_tokens - n_tokens));
+    memo_text_put(lines, "\n");
+}
+
 int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacity_bytes) {
     memo_text lines;
+    int64_t n_bytes;
     int32_t rank;
     memset(&lines, 0, sizeof lines);
     memo_text_put(&lines, "%s, ring %d x ulysses %d: %lld tokens, %lld of padding, %lld a rank\n",
@@ -3858,167 +3909,48 @@ int64_t memo_layout_print(const memo_layout* layout, char* text, int64_t capacit
                   (long long)layout->n_tokens,
                   (long long)(layout->padded_tokens - layout->n_tokens),
                   (long long)layout->local_tokens);
-    for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
-        memo_run run;
-        int64_t n_tokens = 0, row = 0;
-        memo_text_put(&lines, "rank %d (ring %d, ulysses %d):", (int)rank,
-                      (int)(rank / layout->ulysses), (int)(rank % layout->ulysses));
-        while (memoi_layout_next(layout, rank, &row, &run)) {
-            memo_text_put(&lines, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
-                          (long long)(run.start + (run.count - 1) * run.stride));
-            if (run.stride > 1) memo_text_put(&lines, " step %lld", (long long)run.stride);
-            n_tokens += memoi_run_tokens(&run, layout->n_tokens);
-        }
-        if (n_tokens < layout->local_tokens)
-            memo_text_put(&lines, " (%lld of padding)",
-                          (long long)(layout->local_tokens - n_tokens));
-        memo_text_put(&lines, "\n");
+    for (rank = 0; rank < layout->ring * layout->ulysses; rank++)
+        memoi_layout_print_rank(layout, rank, &lines);
+
+    /* Cut to what fits. */
+    n_bytes = lines.n_bytes;
+    if (capacity_bytes > 0) {
+        int64_t kept = n_bytes < capacity_bytes - 1 ? n_bytes : capacity_bytes - 1;
+        if (kept) memcpy(text, lines.data, (size_t)kept);
+        text[kept] = 0;
     }
-    return memoi_text_give(&lines, text, capacity_bytes);
+    memo_text_free(&lines);
+    return n_bytes;
 }
 
-/* --- the validator: deals the positions out, one by one, as the definition says --- */
-
-MEMOI memo_status memoi_layout_wrong(memo_error* error, const char* what, int64_t position,
-                                     int64_t rank, int64_t row) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "layout: %s; the definition puts position %lld at row %lld of rank %lld",
-                          what, (long long)position, (long long)row, (long long)rank);
-}
-
-/* Of the layout of documents; seats (4 ring): of each ring rank, the tokens that it has got of
- * all, how many of this document are for its first and second chunk, and its next place. */
-MEMOI void memoi_layout_deal_documents(const memo_layout* layout, int64_t n_rows, int64_t* seats,
-                                       int64_t* dealt) {
-    int64_t rd = layout->ring, d, t, r, i;
-    for (d = 0; d < layout->n_documents; d++) {
-        for (r = 0; r < rd; r++) seats[4 * r + 1] = seats[4 * r + 2] = 0;
-        for (t = layout->document_begins[d]; t < layout->document_begins[d + 1]; t++)
-            seats[4 * (t % rd) + 1 + seats[4 * (t % rd)]++ % 2]++;
-        t = layout->document_begins[d];
-        for (r = 0; r < rd; r++)
-            for (i = 0; i < seats[4 * r + 1]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
-        for (r = rd; r-- > 0;)
-            for (i = 0; i < seats[4 * r + 2]; i++) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
-    }
-    for (r = 0, t = layout->n_tokens; r < rd; r++)
-        while (seats[4 * r + 3] < n_rows) dealt[r * n_rows + seats[4 * r + 3]++] = t++;
-}
-
-/* dealt[ring rank * rows of a ring rank + place] = position. */
-MEMOI void memoi_layout_deal(const memo_layout* layout, int64_t n_rows, int64_t* dealt) {
-    int64_t rd = layout->ring, t = 0, chunk, i;
-    if (layout->kind == MEMO_LAYOUT_STRIPED) {
-        for (i = 0; i < n_rows; i++)
-            for (chunk = 0; chunk < rd; chunk++) dealt[chunk * n_rows + i] = t++;
-    } else if (layout->kind == MEMO_LAYOUT_PLAIN) {
-        for (chunk = 0; chunk < rd; chunk++)
-            for (i = 0; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
-    } else { /* there and back */
-        for (chunk = 0; chunk < rd; chunk++)
-            for (i = 0; i < n_rows / 2; i++) dealt[chunk * n_rows + i] = t++;
-        for (chunk = rd; chunk-- > 0;)
-            for (i = n_rows / 2; i < n_rows; i++) dealt[chunk * n_rows + i] = t++;
-    }
-}
-
-MEMOI memo_status memoi_layout_compare(const memo_layout* layout, const int64_t* dealt,
-                                       memo_run* runs, memo_error* error) {
-    int64_t n_local = layout->padded_tokens / layout->ring / layout->ulysses;
-    int32_t rank;
-    for (rank = 0; rank < layout->ring * layout->ulysses; rank++) {
-        int32_t n_runs = memo_layout_runs(layout, rank, runs), run = 0;
-        int64_t row, in_run = 0, n_rows = 0, k;
-        for (k = 0; k < n_runs; k++) n_rows += runs[k].count;
-        if (n_rows != n_local)
-            return memoi_layout_wrong(error, "the runs of a rank have another length than its rows",
-                                      dealt[rank * n_local], rank, 0);
-        for (row = 0; row < n_local; row++) {
-            int64_t position = dealt[rank * n_local + row], found_row;
-            int32_t found_rank;
-            if (memo_layout_position(layout, rank, row) != position)
-                return memoi_layout_wrong(error, "memo_layout_position says otherwise", position,
-                                          rank, row);
-            memo_layout_find(layout, position, &found_rank, &found_row);
-            if (found_rank != rank || found_row != row)
-                return memoi_layout_wrong(error, "memo_layout_find says otherwise", position, rank,
-                                          row);
-            while (in_run == runs[run].count) {
-                run++;
-                in_run = 0;
-            }
-            if (runs[run].start + in_run++ * runs[run].stride != position)
-                return memoi_layout_wrong(error, "the runs say otherwise", position, rank, row);
-        }
-    }
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_layout_validate(const memo_layout* layout, memo_error* error) {
-    int64_t n_ranks = (int64_t)layout->ring * layout->ulysses, n_rows;
-    int is_documents = layout->kind == MEMO_LAYOUT_DOCUMENTS;
-    int64_t *dealt, *seats;
-    memo_run* runs;
-    memo_status status;
-    if (layout->ring < 1 || layout->ulysses < 1 || layout->padded_tokens < layout->n_tokens ||
-        layout->n_tokens < 1 || layout->padded_tokens - layout->n_tokens >= 2 * n_ranks ||
-        layout->padded_tokens % n_ranks ||
-        layout->local_tokens != layout->padded_tokens / n_ranks ||
-        layout->ring_tokens != layout->padded_tokens / layout->ring ||
-        (layout->kind == MEMO_LAYOUT_ZIGZAG && layout->ring_tokens % 2) ||
-        (is_documents &&
-         !memoi_are_documents(layout->document_begins, layout->n_documents, layout->n_tokens)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "layout: %lld tokens, %lld with padding, %lld a rank and %lld a ring "
-                              "rank do not fit %lld ranks",
-                              (long long)layout->n_tokens, (long long)layout->padded_tokens,
-                              (long long)layout->local_tokens, (long long)layout->ring_tokens,
-                              (long long)n_ranks);
-    n_rows = layout->padded_tokens / layout->ring;
-    dealt = (int64_t*)memoi_calloc(layout->padded_tokens, sizeof(int64_t));
-    seats = (int64_t*)memoi_calloc(4 * (int64_t)layout->ring, sizeof(int64_t));
-    runs = (memo_run*)memoi_calloc(memoi_layout_max_runs(layout), sizeof(memo_run));
-    if (dealt && seats && runs) {
-        if (is_documents)
-            memoi_layout_deal_documents(layout, n_rows, seats, dealt);
-        else
-            memoi_layout_deal(layout, n_rows, dealt);
-        status = memoi_layout_compare(layout, dealt, runs, error);
-    } else
-        status = memoi_no_memory(error, "the positions of a layout");
-    MEMO_FREE(dealt);
-    MEMO_FREE(seats);
-    MEMO_FREE(runs);
-    return status;
-}
-
-/* ---- the queue ----------------------------------------------------------------------------------
- * Knows: a device, a recorder around one, a schedule, the row kernels.  Knows nothing of ranks or
+/* ---- >>queue ------------------------------------------------------------------------------------
+ * Knows: a device, a recorder around it, a schedule, the row kernels.  Knows nothing of ranks or
  * attention.
  *
- * What is enqueued goes to a device, or, as data, into a schedule. */
+ * One walk through an engine's code either enqueues on a device, or appends the same operations to
+ * a schedule. */
 
 enum { MEMOI_SP_COMPUTE = 0, MEMOI_SP_RING, MEMOI_SP_N_STREAMS };
 enum { MEMOI_SP_COMPUTED = 0, MEMOI_SP_EVEN, MEMOI_SP_ODD, MEMOI_SP_N_EVENTS };
 
 typedef struct memoi_sp_queue {
-    const memo_device* device; /* NULL: into schedule */
+    const memo_device* device; /* NULL: append to schedule */
     memo_stream streams[MEMOI_SP_N_STREAMS];
     memo_event events[MEMOI_SP_N_EVENTS];
     memo_schedule* schedule;
     int32_t stream_indices[MEMOI_SP_N_STREAMS];
     int32_t event_indices[MEMOI_SP_N_EVENTS];
-    int32_t has_ranges; /* 0: addresses mean nothing */
+    int32_t has_ranges; /* 0: addresses are not real; leave them out */
 } memoi_sp_queue;
 
-/* A table from older code ends before annotate. */
+/* A table from older code may end before annotate. */
 MEMOI int memoi_sp_has_annotate(const memo_device* device) {
     int64_t needed = (int64_t)(offsetof(memo_device, annotate) + sizeof device->annotate);
     return device->struct_bytes >= needed && device->annotate;
 }
 
-/* What is about to be enqueued, and is not in the table.  The caller enqueues it where there is a
- * device. */
+/* Announces an operation that the table has no function for.  With a device, the caller enqueues it
+ * afterwards. */
 MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, memo_op_desc* op,
                                     memo_error* error) {
     if (queue->device)
@@ -4087,9 +4019,17 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
     return status;
 }
 
+/* The stream of that name, added if there is none. */
+MEMOI memo_status memoi_schedule_stream(memo_schedule* schedule, const char* name, int32_t* stream,
+                                        memo_error* error) {
+    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
+        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
+    return memo_schedule_add_stream(schedule, name, stream, error);
+}
+
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* A recorder passes calls on; what is launched goes to the device at the end of the chain. */
+/* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
     while (memoi_sp_has_annotate(device) && device->annotate == memoi_rec_annotate)
         device = &((const memo_recorder*)device->context)->inner;
@@ -4100,18 +4040,18 @@ MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
 
 /* --- row kernels --- */
 
-/* A table from older code ends before them. */
+/* A table from older code may end before the row kernels. */
 MEMOI int memoi_sp_has_kernels(const memo_device* device) {
     return device->struct_bytes >= (int64_t)(offsetof(memo_device, cast) + sizeof device->cast);
 }
 
 MEMOI memo_status memoi_sp_no_kernel(const memoi_sp_queue* queue, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "the device '%s' has no row kernels",
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "device '%s': it has no row kernels; use a device that has them",
                           queue->device->name);
 }
 
-/* Enqueues a row kernel of the table on the compute stream, or, where there is no device, announces
- * op. */
+/* Enqueues a row kernel on the compute stream; without a device, announces op. */
 #define MEMOI_SP_KERNEL(queue, op, entry, desc)                                                    \
     (!(queue)->device ? memoi_sp_announce(queue, MEMOI_SP_COMPUTE, op, error)                      \
      : memoi_sp_has_kernels((queue)->device) && (queue)->device->entry                             \
@@ -4140,7 +4080,7 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     return MEMOI_SP_KERNEL(queue, &op, merge, merge);
 }
 
-/* to += from, rows of n numbers. */
+/* to += from, in rows of n elements. */
 MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t to_stride,
                                const float* from, int64_t from_stride, int64_t n, int64_t n_rows,
                                memo_error* error) {
@@ -4157,6 +4097,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     add.n_columns = n;
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
+
     reads[0] = memoi_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
     reads[1] = memoi_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
     op.name = "add";
@@ -4168,7 +4109,7 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     return status ? status : MEMOI_SP_KERNEL(queue, &op, add, &add);
 }
 
-/* sums[row] = sum of a * b over the n numbers of a row. */
+/* to[row] = sum of a * b over the n elements of a row. */
 MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, const void* a,
                                     const void* b, memo_type type, int64_t n, int64_t n_rows,
                                     memo_error* error) {
@@ -4195,7 +4136,7 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     return status ? status : MEMOI_SP_KERNEL(queue, &op, row_sums, &sums);
 }
 
-/* to (type) = from, n numbers. */
+/* to (type) = from, n elements. */
 MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const float* from,
                                 memo_type type, int64_t n, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
@@ -4219,27 +4160,13 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     return status ? status : MEMOI_SP_KERNEL(queue, &op, cast, &cast);
 }
 
-/* ---- 4 local attention --------------------------------------------------------------------------
- * Knows: masks over positions, and how to compute a block on the host.  Knows nothing of ranks or
- * layouts. */
+/* ---- >>masks ------------------------------------------------------------------------------------
+ * Knows: positions and documents.  Knows nothing of ranks, layouts or devices. */
 
 memo_mask memo_mask_default(void) {
     memo_mask mask;
     memset(&mask, 0, sizeof mask);
     return mask;
-}
-
-/* The document that a position lies in. */
-MEMOI int64_t memoi_mask_document(const memo_mask* mask, int64_t position) {
-    int64_t low = 0, high = mask->n_documents; /* begins[low] <= position < begins[high] */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (mask->document_begins[middle] <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, int64_t* end) {
@@ -4250,7 +4177,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
         return;
     }
     if (mask->document_begins) {
-        int64_t document = memoi_mask_document(mask, query);
+        int64_t document = memoi_document_of(mask->document_begins, mask->n_documents, query);
         *begin = mask->document_begins[document];
         *end = mask->document_begins[document + 1];
     }
@@ -4259,7 +4186,7 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     if (mask->kind == MEMO_MASK_CAUSAL && *end > query + 1) *end = query + 1;
 }
 
-/* Indices [begin, end) of a run whose positions lie in [low, high). */
+/* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
                               int64_t* end) {
     int64_t first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
@@ -4269,9 +4196,11 @@ MEMOI void memoi_run_interval(const memo_run* run, int64_t low, int64_t high, in
     if (*end < *begin) *end = *begin;
 }
 
-int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                        const memo_run* k_runs, int32_t n_k_runs) {
-    int64_t n = 0, i;
+/* The number of pairs (query, key) that see each other; exact up to 2^53.  O(queries). */
+MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                              const memo_run* k_runs, int32_t n_k_runs) {
+    double n = 0;
+    int64_t i;
     int32_t q, k;
     for (q = 0; q < n_q_runs; q++)
         for (i = 0; i < q_runs[q].count; i++) {
@@ -4279,28 +4208,29 @@ int64_t memo_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n
             memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
             for (k = 0; k < n_k_runs; k++) {
                 memoi_run_interval(&k_runs[k], low, high, &begin, &end);
-                n += end - begin;
+                n += (double)(end - begin);
             }
         }
     return n;
 }
 
-/* The positions that the queries of a run see together: with stride 1 one interval, as those of
- * neighbours overlap or touch.  Returns 0 where there is none. */
+/* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
+ * interval, because neighbours' intervals overlap or touch.  Returns 0 if they see none. */
 MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
-    int64_t n_queries, ignored;
-    if (q->start >= mask->n_tokens || !q->count) return 0;
-    n_queries = (mask->n_tokens - 1 - q->start) / q->stride + 1;
-    if (n_queries > q->count) n_queries = q->count;
+    int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
+    if (!n_queries) return 0;
     memo_mask_interval(mask, q->start, low, &ignored);
     memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, high);
     return *low < *high;
 }
 
-/* --- on the host: tiles of queries against tiles of keys --- */
+/* ---- >>host attention ---------------------------------------------------------------------------
+ * Knows: masks and runs; the host device, which it launches on.  Knows nothing of ranks or layouts.
+ *
+ * Exact attention in tiles of queries against tiles of keys, with fp32 sums. */
 #ifndef MEMO_NO_HOST_DEVICE
 
-/* Numbers of the types that attention takes. */
+/* Reads n elements as fp32. */
 MEMOI void memoi_row_load(float* to, const void* from, int64_t first, int64_t n, memo_type type) {
     if (type == MEMO_TYPE_F32)
         memcpy(to, (const float*)from + first, (size_t)n * sizeof(float));
@@ -4319,16 +4249,16 @@ typedef struct memoi_host_attention_args {
 typedef char
     memoi_host_attention_fits[sizeof(memoi_host_attention_args) <= MEMO_HOST_ARGS_BYTES ? 1 : -1];
 
-/* Some queries of one run, of one head. */
+/* Up to MEMOI_TILE_Q queries of one run, for one head. */
 typedef struct memoi_q_tile {
     int64_t row; /* the first, in q */
     int64_t n;
-    int64_t low[MEMOI_TILE_Q], high[MEMOI_TILE_Q]; /* positions each may see */
+    int64_t low[MEMOI_TILE_Q], high[MEMOI_TILE_Q]; /* positions that each sees */
     int64_t min_low, max_high;
     float q[MEMOI_TILE_Q][MEMOI_HEAD];
 } memoi_q_tile;
 
-/* Some keys of one run, with what each query sees of them: indices [begin, end) in the tile. */
+/* Up to MEMOI_TILE_K keys of one run; each query sees the indices [begin, end) of them. */
 typedef struct memoi_k_tile {
     int64_t row, n;
     int64_t begin[MEMOI_TILE_Q], end[MEMOI_TILE_Q];
@@ -4350,7 +4280,7 @@ MEMOI void memoi_q_tile_fill(memoi_q_tile* tile, const memo_attention_block* blo
         if (tile->low[i] < tile->min_low) tile->min_low = tile->low[i];
         if (tile->high[i] > tile->max_high) tile->max_high = tile->high[i];
     }
-    if (tile->min_low > tile->max_high) tile->min_low = 0; /* none of them sees anything */
+    if (tile->min_low > tile->max_high) tile->min_low = 0; /* no query sees a key */
 }
 
 MEMOI int64_t memoi_q_offset(const memo_attention_block* block, int64_t b, int64_t row, int64_t h) {
@@ -4364,7 +4294,7 @@ MEMOI int64_t memoi_lse_offset(const memo_attention_block* block, int64_t b, int
     return b * block->lse_batch_stride + row * block->lse_row_stride + h;
 }
 
-/* Returns 0 where the mask lets no pair through. */
+/* Returns 0 if no query of the tile sees a key of this one. */
 MEMOI int memoi_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile, const memo_run* run,
                              int64_t run_row, int64_t first, int64_t last) {
     int64_t i;
@@ -4395,7 +4325,7 @@ MEMOI void memoi_k_tile_load(float* transposed, float rows[][MEMOI_HEAD], const 
         if (transposed)
             for (e = 0; e < d; e++) transposed[e * MEMOI_TILE_K + i] = to[e];
     }
-    if (transposed) /* products are taken of whole tiles */
+    if (transposed) /* memoi_tile_products reads whole tiles */
         for (e = 0; e < d; e++)
             for (i = n; i < MEMOI_TILE_K; i++) transposed[e * MEMOI_TILE_K + i] = 0;
 }
@@ -4418,7 +4348,7 @@ MEMOI void memoi_row_add(float* to, float factor, const float* from, int32_t d) 
     for (e = 0; e < d; e++) to[e] += factor * from[e];
 }
 
-/* Softmax in one pass: sums are relative to the largest score so far. */
+/* The softmax in one pass: sums are relative to the largest score so far. */
 typedef struct memoi_softmax {
     float largest[MEMOI_TILE_Q], sum[MEMOI_TILE_Q];
     float out[MEMOI_TILE_Q][MEMOI_HEAD];
@@ -4438,6 +4368,8 @@ MEMOI void memoi_softmax_add(memoi_softmax* softmax, const memoi_q_tile* q_tile,
             if (scores[j] > largest) largest = scores[j];
         }
         if (largest == -INFINITY) continue; /* every score is */
+
+        /* Rescale the sums so far to the new largest score. */
         correction = expf(softmax->largest[i] - largest);
         for (e = 0; e < d; e++) part[e] = 0;
         for (j = k_tile->begin[i]; j < k_tile->end[i]; j++) {
@@ -4493,7 +4425,7 @@ MEMOI void memoi_gradients_add(memoi_tile_gradients* g, const memoi_q_tile* q_ti
     }
 }
 
-/* What one head of one tile of queries does with all keys.  Returns the scores computed. */
+/* One tile of queries of one head against all keys.  Returns the number of scores computed. */
 MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile* q_tile, int64_t b,
                                  int64_t h) {
     memoi_softmax softmax;
@@ -4507,6 +4439,7 @@ MEMOI int64_t memoi_tile_forward(const memo_attention_block* block, memoi_q_tile
         memoi_row_load(q_tile->q[i], block->q, memoi_q_offset(block, b, q_tile->row + i, h),
                        block->head_size, block->type);
     }
+
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
@@ -4539,6 +4472,7 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
         memoi_row_load(q_tile->q[i], block->q, at, d, block->type);
         memoi_row_load(g.d_out[i], block->d_out, at, d, block->type);
     }
+
     for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
         int64_t first, last;
         memoi_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first, &last);
@@ -4550,6 +4484,8 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
                               k_tile.n, kv_head);
             memoi_k_tile_load(g.v_transposed, NULL, block->v, block, b, k_tile.row, k_tile.n,
                               kv_head);
+
+            /* The keys' gradients are summed in the tile, then added to the block's. */
             for (i = 0; i < k_tile.n; i++) {
                 memset(g.d_k[i], 0, (size_t)d * sizeof(float));
                 memset(g.d_v[i], 0, (size_t)d * sizeof(float));
@@ -4562,6 +4498,7 @@ MEMOI int64_t memoi_tile_backward(const memo_attention_block* block, memoi_q_til
             }
         }
     }
+
     for (i = 0; i < q_tile->n; i++)
         memoi_row_add(block->d_q + memoi_q_offset(block, b, q_tile->row + i, h), 1, g.d_q[i], d);
     return n_scores;
@@ -4599,17 +4536,19 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     memoi_host_attention_args args;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "the host's attention: head_size is %d; it must lie in [1, %d]",
+                              "host attention.head_size: out of range (%d); 1 to %d are supported",
                               (int)block->head_size, MEMOI_HEAD);
     if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
         block->type != MEMO_TYPE_F16)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "the host's attention does not take %s", memo_type_name(block->type));
+                              "host attention.type: not supported (%s); f32, bf16 and f16 are",
+                              memo_type_name(block->type));
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the host's attention: %d query heads do not share %d key heads "
-                              "evenly",
-                              (int)block->n_q_heads, (int)block->n_kv_heads);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); call "
+            "it for groups of heads that are",
+            (int)block->n_q_heads, (int)block->n_kv_heads);
     memset(&args, 0, sizeof args);
     args.block = *block;
     args.state = (memo_host_attention*)user;
@@ -4637,12 +4576,13 @@ memo_attention memo_host_attention_functions(memo_host_attention* state) {
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
-/* ---- 5 Ulysses ----------------------------------------------------------------------------------
- * Knows: heads and rows of one rank and its ulysses group.  Knows nothing of positions, masks or
- * attention. */
+/* ---- >>ulysses exchange -------------------------------------------------------------------------
+ * Knows: the heads and rows of a rank and of its ulysses group.  Knows nothing of positions, masks
+ * or attention. */
 
-memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
-                                         int32_t ulysses_rank) {
+/* n_q_heads must be a multiple of n_kv_heads; nothing else needs to divide. */
+MEMOI memo_ulysses_heads memoi_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads,
+                                                int32_t ulysses, int32_t ulysses_rank) {
     memo_ulysses_heads heads;
     int32_t group = n_q_heads / n_kv_heads, end;
     heads.first_q = (int32_t)((int64_t)ulysses_rank * n_q_heads / ulysses);
@@ -4653,7 +4593,7 @@ memo_ulysses_heads memo_ulysses_heads_of(int32_t n_q_heads, int32_t n_kv_heads, 
     return heads;
 }
 
-/* What does not change from call to call. */
+/* An attention on one rank; only documents change from call to call. */
 typedef struct memoi_sp_shape {
     memo_layout layout;
     int32_t ring_rank, ulysses_rank;
@@ -4662,9 +4602,9 @@ typedef struct memoi_sp_shape {
     float scale;
     int32_t sends_again;
     memo_ulysses_heads heads;
-    int32_t is_replicated;    /* some key head is needed by more than one rank */
-    const memo_run* runs;     /* ring ranks one behind another */
-    const int64_t* first_run; /* of each ring rank, and one more */
+    int32_t is_replicated;    /* more than one rank needs some key head */
+    const memo_run* runs;     /* of all ring ranks, in their order */
+    const int64_t* first_run; /* (ring + 1) */
 } memoi_sp_shape;
 
 MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_rank, int32_t* n) {
@@ -4672,7 +4612,7 @@ MEMOI const memo_run* memoi_sp_runs(const memoi_sp_shape* shape, int32_t ring_ra
     return shape->runs + shape->first_run[ring_rank];
 }
 
-/* A tensor that is exchanged: n_heads heads of n numbers in each row. */
+/* A tensor to exchange: in each row n elements per head. */
 typedef struct memoi_exchanged {
     const char* name;
     int32_t is_kv;
@@ -4686,14 +4626,14 @@ typedef struct memoi_heads {
 
 MEMOI memoi_heads memoi_heads_of(const memoi_sp_shape* shape, int32_t is_kv, int32_t rank) {
     memo_ulysses_heads both =
-        memo_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->layout.ulysses, rank);
+        memoi_ulysses_heads_of(shape->n_q_heads, shape->n_kv_heads, shape->layout.ulysses, rank);
     memoi_heads heads;
     heads.first = is_kv ? both.first_kv : both.first_q;
     heads.n = is_kv ? both.n_kv : both.n_q;
     return heads;
 }
 
-/* Heads that all ranks together need of a row: more than there are, where some are replicated. */
+/* The heads that all ranks need together; more than exist if some are replicated. */
 MEMOI int64_t memoi_heads_needed(const memoi_sp_shape* shape, int32_t is_kv) {
     int64_t n = 0;
     int32_t p;
@@ -4715,7 +4655,7 @@ typedef struct memoi_ulysses {
     const memoi_sp_shape* shape;
     memoi_sp_queue* queue;
     memo_comm* comm;
-    char* staging; /* room for all heads needed of all local rows */
+    char* staging; /* holds all heads needed, of all local rows */
     double bytes_per_s, latency_s;
 } memoi_ulysses;
 
@@ -4739,144 +4679,209 @@ MEMOI memo_status memoi_ulysses_announce(const memoi_ulysses* u, const char* nam
     return memoi_sp_announce(u->queue, MEMOI_SP_COMPUTE, &op, error);
 }
 
+/* The measures of one exchange. */
+typedef struct memoi_ulysses_measures {
+    int32_t degree, me;
+    int64_t n_heads, own_heads, first_head;
+    int64_t unit;                 /* bytes of a head in a row */
+    int64_t n_local, n_rows;      /* rows of this rank: of a sequence, of the batch */
+    int64_t ring_tokens;          /* rows by heads, of a sequence */
+    int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
+} memoi_ulysses_measures;
+
+MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
+                                                   const memoi_exchanged* x) {
+    const memoi_sp_shape* shape = u->shape;
+    memoi_heads own = memoi_heads_of(shape, x->is_kv, shape->ulysses_rank);
+    memoi_ulysses_measures m;
+    m.degree = shape->layout.ulysses;
+    m.me = shape->ulysses_rank;
+    m.n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
+    m.own_heads = own.n;
+    m.first_head = own.first;
+    m.unit = x->n * memo_type_bytes(x->type);
+    m.n_local = shape->layout.local_tokens;
+    m.n_rows = shape->n_batch * m.n_local;
+    m.ring_tokens = shape->layout.ring_tokens;
+    m.row_bytes = m.n_heads * m.unit;
+    m.own_bytes = m.own_heads * m.unit;
+    return m;
+}
+
+/* The peers of a step.  In step k every rank sends to another one, so that no rank is everyone's
+ * first. */
+MEMOI int32_t memoi_ulysses_to(const memoi_ulysses_measures* m, int32_t step) {
+    return (m->me + step) % m->degree;
+}
+MEMOI int32_t memoi_ulysses_from(const memoi_ulysses_measures* m, int32_t step) {
+    return (m->me - step + m->degree) % m->degree;
+}
+
+/* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
+ * place. A peer that needs all heads is sent whole rows, unpacked.  *staged: bytes of staging
+ * used. */
+MEMOI memo_status memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* x,
+                                     const char* from, char* to, int64_t* staged,
+                                     memo_error* error) {
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    memo_status status = MEMO_STATUS_OK;
+    int32_t step, b;
+    *staged = 0;
+    for (step = 1; !status && step < m.degree; step++) {
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
+        if (peer.n == m.n_heads) continue;
+        status = memoi_sp_copy_rows(u->queue, u->staging + *staged, peer.n * m.unit,
+                                    from + peer.first * m.unit, m.row_bytes, peer.n * m.unit,
+                                    m.n_rows, error);
+        *staged += peer.n * m.unit * m.n_rows;
+    }
+    for (b = 0; !status && b < u->shape->n_batch; b++)
+        status = memoi_sp_copy_rows(
+            u->queue, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.own_bytes,
+            from + b * m.n_local * m.row_bytes + m.first_head * m.unit, m.row_bytes, m.own_bytes,
+            m.n_local, error);
+    return status;
+}
+
 /* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
 MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
                                          const void* from_rows, void* to_heads, memo_error* error) {
-    const memoi_sp_shape* shape = u->shape;
-    int32_t ud = shape->layout.ulysses, me = shape->ulysses_rank, step, b;
-    int64_t n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
-    int64_t unit = x->n * memo_type_bytes(x->type), n_local = shape->layout.local_tokens;
-    int64_t n_rows = shape->n_batch * n_local, ring_tokens = shape->layout.ring_tokens;
-    memoi_heads own = memoi_heads_of(shape, x->is_kv, me), peer;
-    const char* from = (const char*)from_rows;
-    char *to = (char*)to_heads, *packed = u->staging;
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    const char *from = (const char*)from_rows, *packed = u->staging;
+    char* to = (char*)to_heads;
+    memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
     memo_range reads[2], write;
-    memo_status status = MEMO_STATUS_OK;
-    for (step = 1; !status && step < ud; step++) {
-        peer = memoi_heads_of(shape, x->is_kv, (me + step) % ud);
-        if (peer.n == n_heads) continue; /* whole rows are sent as they lie */
-        status = memoi_sp_copy_rows(u->queue, packed, peer.n * unit, from + peer.first * unit,
-                                    n_heads * unit, peer.n * unit, n_rows, error);
-        packed += peer.n * unit * n_rows;
-    }
-    for (b = 0; !status && b < shape->n_batch; b++)
-        status = memoi_sp_copy_rows(u->queue, to + (b * ring_tokens + me * n_local) * own.n * unit,
-                                    own.n * unit, from + (b * n_local * n_heads + own.first) * unit,
-                                    n_heads * unit, own.n * unit, n_local, error);
-    reads[0] = memoi_range_at(from, n_rows * n_heads * unit);
-    reads[1] = memoi_range_at(u->staging, packed - u->staging);
-    write = memoi_range_at(to, shape->n_batch * ring_tokens * own.n * unit);
+    int64_t staged;
+    int32_t step, b;
+    memo_status status = memoi_ulysses_pack(u, x, from, to, &staged, error);
+    reads[0] = memoi_range_at(from, m.n_rows * m.row_bytes);
+    reads[1] = memoi_range_at(u->staging, staged);
+    write = memoi_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     if (!status)
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
-                                        memoi_to_heads_bytes(shape, x), error);
+                                        memoi_to_heads_bytes(u->shape, x), error);
     if (status || !u->queue->device) return status;
+
+    /* Receive in place. */
+    memoi_comm_label(u->comm, x->name, 0);
     status = memo_group_begin(u->comm, error);
-    packed = u->staging;
-    for (step = 1; !status && step < ud; step++) {
-        int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
-        const char* rows;
-        peer = memoi_heads_of(shape, x->is_kv, to_rank);
-        rows = peer.n == n_heads ? from : packed;
-        for (b = 0; !status && b < shape->n_batch; b++)
+    for (step = 1; !status && step < m.degree; step++) {
+        int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, to_rank);
+        const char* rows = peer.n == m.n_heads ? from : packed;
+        for (b = 0; !status && b < u->shape->n_batch; b++)
             status = memoi_comm_exchange(
-                u->comm, u->queue->streams[MEMOI_SP_COMPUTE], rows + b * n_local * peer.n * unit,
-                n_local * peer.n * x->n, to_rank,
-                to + (b * ring_tokens + from_rank * n_local) * own.n * unit, n_local * own.n * x->n,
-                from_rank, x->type, error);
-        if (peer.n != n_heads) packed += peer.n * unit * n_rows;
+                u->comm, stream, rows + b * m.n_local * peer.n * m.unit, m.n_local * peer.n * x->n,
+                to_rank, to + (b * m.ring_tokens + from_rank * m.n_local) * m.own_bytes,
+                m.n_local * m.own_heads * x->n, from_rank, x->type, error);
+        if (peer.n != m.n_heads) packed += peer.n * m.unit * m.n_rows;
     }
-    return status ? status : memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
+    if (!status) status = memo_group_end(u->comm, stream, error);
+    memoi_comm_label(u->comm, NULL, 0);
+    return status;
+}
+
+/* Heads to rows, first part: sends in place, and receives the heads of the peers into staging. */
+MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* x,
+                                        const char* from, memo_error* error) {
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
+    char* packed = u->staging;
+    memo_range read = memoi_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    memo_range write = memoi_range_at(
+        u->staging, (memoi_heads_needed(u->shape, x->is_kv) - m.own_heads) * m.unit * m.n_rows);
+    int32_t step, b;
+    memo_status status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
+                                                memoi_to_rows_bytes(u->shape, x), error);
+    if (status || !u->queue->device) return status;
+
+    memoi_comm_label(u->comm, x->name, 0);
+    status = memo_group_begin(u->comm, error);
+    for (step = 1; !status && step < m.degree; step++) {
+        int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, from_rank);
+        for (b = 0; !status && b < u->shape->n_batch; b++)
+            status = memoi_comm_exchange(
+                u->comm, stream, from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
+                m.n_local * m.own_heads * x->n, to_rank, packed + b * m.n_local * peer.n * m.unit,
+                m.n_local * peer.n * x->n, from_rank, x->type, error);
+        packed += peer.n * m.unit * m.n_rows;
+    }
+    if (!status) status = memo_group_end(u->comm, stream, error);
+    memoi_comm_label(u->comm, NULL, 0);
+    return status;
+}
+
+/* Puts rows of n_heads heads to their place in to or, if sums, adds them there. */
+MEMOI memo_status memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x, char* to,
+                                      float* sums, int64_t first_row, int64_t first_head,
+                                      const char* rows, int64_t n_heads, int64_t n_rows,
+                                      memo_error* error) {
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    int64_t at = (first_row * m.n_heads + first_head) * x->n;
+    if (sums)
+        return memoi_sp_add(u->queue, sums + at, m.n_heads * x->n, (const float*)(const void*)rows,
+                            n_heads * x->n, n_heads * x->n, n_rows, error);
+    return memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), m.row_bytes, rows,
+                              n_heads * m.unit, n_heads * m.unit, n_rows, error);
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
- * (fp32, shaped as to) a head that several ranks have is the sum of theirs, and to is not
- * touched. */
+ * (fp32, shaped as to), to is not used: replicas of a head are added up in sums. */
 MEMOI memo_status memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                         const void* from_heads, void* to_rows, float* sums,
                                         memo_error* error) {
-    const memoi_sp_shape* shape = u->shape;
-    int32_t ud = shape->layout.ulysses, me = shape->ulysses_rank, step, b;
-    int64_t n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
-    int64_t unit = x->n * memo_type_bytes(x->type), n_local = shape->layout.local_tokens;
-    int64_t n_rows = shape->n_batch * n_local, ring_tokens = shape->layout.ring_tokens;
-    memoi_heads own = memoi_heads_of(shape, x->is_kv, me), peer;
-    const char* from = (const char*)from_heads;
-    char *to = (char*)to_rows, *packed = u->staging;
-    memo_range read, write;
-    memo_status status;
-    read = memoi_range_at(from, shape->n_batch * ring_tokens * own.n * unit);
-    write =
-        memoi_range_at(u->staging, (memoi_heads_needed(shape, x->is_kv) - own.n) * unit * n_rows);
-    status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1, memoi_to_rows_bytes(shape, x),
-                                    error);
-    if (!status && u->queue->device) {
-        status = memo_group_begin(u->comm, error);
-        for (step = 1; !status && step < ud; step++) {
-            int32_t to_rank = (me + step) % ud, from_rank = (me - step + ud) % ud;
-            peer = memoi_heads_of(shape, x->is_kv, from_rank);
-            for (b = 0; !status && b < shape->n_batch; b++)
-                status = memoi_comm_exchange(
-                    u->comm, u->queue->streams[MEMOI_SP_COMPUTE],
-                    from + (b * ring_tokens + to_rank * n_local) * own.n * unit,
-                    n_local * own.n * x->n, to_rank, packed + b * n_local * peer.n * unit,
-                    n_local * peer.n * x->n, from_rank, x->type, error);
-            packed += peer.n * unit * n_rows;
-        }
-        if (!status) status = memo_group_end(u->comm, u->queue->streams[MEMOI_SP_COMPUTE], error);
-    }
-    if (!status && sums) status = memoi_sp_fill(u->queue, sums, n_rows * n_heads * unit, error);
-    for (b = 0; !status && b < shape->n_batch; b++) {
-        const char* rows = from + (b * ring_tokens + me * n_local) * own.n * unit;
-        int64_t at = b * n_local * n_heads * x->n + own.first * x->n;
+    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    const char *from = (const char*)from_heads, *packed = u->staging;
+    char* to = (char*)to_rows;
+    int32_t step, b;
+    memo_status status = memoi_ulysses_collect(u, x, from, error);
+    if (!status && sums) status = memoi_sp_fill(u->queue, sums, m.n_rows * m.row_bytes, error);
+
+    /* The own heads, then those of each peer. */
+    for (b = 0; !status && b < u->shape->n_batch; b++)
+        status = memoi_ulysses_place(u, x, to, sums, b * m.n_local, m.first_head,
+                                     from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
+                                     m.own_heads, m.n_local, error);
+    for (step = 1; !status && step < m.degree; step++) {
+        memoi_heads peer = memoi_heads_of(u->shape, x->is_kv, memoi_ulysses_from(&m, step));
         status =
-            sums ? memoi_sp_add(u->queue, sums + at, n_heads * x->n, (const float*)rows,
-                                own.n * x->n, own.n * x->n, n_local, error)
-                 : memoi_sp_copy_rows(u->queue, to + at * memo_type_bytes(x->type), n_heads * unit,
-                                      rows, own.n * unit, own.n * unit, n_local, error);
-    }
-    packed = u->staging;
-    for (step = 1; !status && step < ud; step++) {
-        peer = memoi_heads_of(shape, x->is_kv, (me - step + ud) % ud);
-        status =
-            sums ? memoi_sp_add(u->queue, sums + peer.first * x->n, n_heads * x->n,
-                                (const float*)packed, peer.n * x->n, peer.n * x->n, n_rows, error)
-                 : memoi_sp_copy_rows(u->queue, to + peer.first * unit, n_heads * unit, packed,
-                                      peer.n * unit, peer.n * unit, n_rows, error);
-        packed += peer.n * unit * n_rows;
+            memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows, error);
+        packed += peer.n * m.unit * m.n_rows;
     }
     return status;
 }
 
-/* ---- 6 ring -------------------------------------------------------------------------------------
+/* ---- >>ring attention ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
- * Ulysses, nor where its tensors come from: they are by heads, (n_batch, ring_tokens, heads of the
- * rank, head_size). */
+ * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * the rank, head_size). */
 
-/* Of one rank, through one forward or backward. */
+/* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_sp_shape* shape;
     memoi_sp_queue* queue;
     memo_comm* comm;
     const memo_attention* attention;
-    const memo_sp_attention_costs* costs; /* into a schedule */
+    const memo_sp_attention_costs* costs; /* for a schedule */
     memo_mask mask;
     int32_t is_backward;
-    const int32_t* more_streams; /* those of the other ranks, in a schedule of all */
+    const int32_t* more_streams; /* the other ranks' streams, in a schedule of all ranks */
     int32_t n_more_streams;
 
     const char *q, *k, *v, *d_out;
-    float *out, *lse; /* running, at the end final */
+    float *out, *lse; /* merged so far; final at the end */
     float *block_out, *block_lse;
     const float* row_dots;
     float* d_q;
     char *k_buffers[2], *v_buffers[2]; /* keys of step s > 0 lie in buffer (s - 1) % 2 */
     float *d_k[2], *d_v[2];       /* step s adds to, and exchange s + 1 sends, number (s + 1) % 2 */
-    float *d_k_step, *d_v_step;   /* what a step adds */
-    float *d_k_final, *d_v_final; /* where the last hop brings them; may be one of the above */
+    float *d_k_step, *d_v_step;   /* the contribution of a step */
+    float *d_k_final, *d_v_final; /* destination of the last hop; may be one of the above */
 
-    int32_t last_step;  /* of any rank with something to compute */
+    int32_t last_step;  /* the last one in which any rank computes */
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
-    int32_t has_worked; /* this rank, in the step before */
+    int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
@@ -4884,8 +4889,8 @@ typedef struct memoi_rectangle {
     int32_t q_begin, q_end, k_begin, k_end;
 } memoi_rectangle;
 
-/* From a striped run to another of its stride all distances are the same modulo the stride: a
- * narrow window may hold none of them. */
+/* Two striped runs of one stride have the same distances modulo the stride.  A narrow window may
+ * contain none of them. */
 MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const memo_run* k) {
     int64_t behind; /* from the query back to the nearest key */
     if (q->stride == 1 || q->stride != k->stride || !mask->window) return 1;
@@ -4895,8 +4900,8 @@ MEMOI int memoi_runs_may_meet(const memo_mask* mask, const memo_run* q, const me
            (mask->kind == MEMO_MASK_FULL && q->stride - behind < mask->window);
 }
 
-/* The smallest that holds every pair of runs that see each other; returns 0 where there is none.
- * O(runs of both): runs ascend, and so do the ends of what they see. */
+/* The smallest rectangle that contains every pair of runs that see each other.  Returns 0 if there
+ * is none.  O(runs): runs ascend, and so do the ends of what they see. */
 MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mask, int32_t q_rank,
                                int32_t k_rank, memoi_rectangle* r) {
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
@@ -4906,14 +4911,18 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
     for (q = 0; q < n_q; q++) {
         int64_t low, high, begin, end;
         if (!memoi_run_sees(mask, &q_runs[q], &low, &high)) continue;
+
+        /* Key runs [k_first, k_behind) reach into [low, high). */
         while (k_first < n_k &&
                k_runs[k_first].start + (k_runs[k_first].count - 1) * k_runs[k_first].stride < low)
             k_first++;
         while (k_behind < n_k && k_runs[k_behind].start < high) k_behind++;
         if (k_first >= k_behind) continue;
+
+        /* A striped run may have no position in between. */
         memoi_run_interval(&k_runs[k_first], low, high, &begin, &end);
-        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first]))
-            continue; /* between two keys of a striped run */
+        if (begin == end || !memoi_runs_may_meet(mask, &q_runs[q], &k_runs[k_first])) continue;
+
         if (!r->q_end) {
             r->q_begin = q;
             r->k_begin = k_first;
@@ -4924,6 +4933,7 @@ MEMOI int memoi_ring_rectangle(const memoi_sp_shape* shape, const memo_mask* mas
     return r->q_end > 0;
 }
 
+/* All ranks must find the same step, so it looks at all of them. */
 MEMOI int32_t memoi_ring_last_step(const memoi_sp_shape* shape, const memo_mask* mask) {
     int32_t rd = shape->layout.ring, step, rank;
     memoi_rectangle rectangle;
@@ -4945,7 +4955,7 @@ MEMOI int64_t memoi_ring_kv_elements(const memoi_sp_shape* shape) {
     return shape->n_batch * shape->layout.ring_tokens * shape->heads.n_kv * shape->head_size;
 }
 
-/* Into the caller's hands: what an exchange sends and receives. */
+/* What an exchange sends and receives. */
 typedef struct memoi_message_list {
     const void* from[4];
     void* to[4];
@@ -4964,6 +4974,8 @@ MEMOI void memoi_message_list_add(memoi_message_list* list, const void* from, vo
     list->n++;
 }
 
+/* Exchange s: keys and values of step s + 1; in backward, gradients of step s - 1, or their last
+ * hop home. */
 MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_list* list) {
     int32_t rd = ring->shape->layout.ring, me = ring->shape->ring_rank;
     int32_t next = (me + 1) % rd, previous = (me - 1 + rd) % rd;
@@ -4981,14 +4993,14 @@ MEMOI void memoi_ring_messages(const memoi_ring* ring, int32_t s, memoi_message_
                                previous);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v[(s + 1) % 2], MEMO_TYPE_F32, next,
                                previous);
-    } else { /* home */
+    } else {
         int32_t home = (me - ring->last_step + rd) % rd, other = (me + ring->last_step) % rd;
         memoi_message_list_add(list, ring->d_k[s % 2], ring->d_k_final, MEMO_TYPE_F32, home, other);
         memoi_message_list_add(list, ring->d_v[s % 2], ring->d_v_final, MEMO_TYPE_F32, home, other);
     }
 }
 
-/* Exchange s in three parts, so that those of all ranks can be written into one schedule. */
+/* An exchange has three parts, so that one schedule can contain those of all ranks. */
 MEMOI memo_status memoi_ring_exchange_begin(memoi_ring* ring, int32_t s, memo_error* error) {
     int is_needed = s == 0 || (ring->has_worked && (ring->is_backward || s > 1));
     return is_needed ? memoi_sp_wait(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_RING, error)
@@ -5003,6 +5015,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
     memoi_message_list list;
     memo_status status;
     int32_t i;
+
+    /* Announce what is read and written. */
     memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
         int64_t n_bytes = n * memo_type_bytes(list.types[i]);
@@ -5021,12 +5035,16 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
                                             ring->costs->ring_latency_s, op.link_bytes);
     status = memoi_sp_announce(ring->queue, MEMOI_SP_RING, &op, error);
     if (status || !ring->queue->device) return status;
+
+    memoi_comm_label(ring->comm, ring->is_backward ? "ring backward" : "ring forward", s);
     status = memo_group_begin(ring->comm, error);
     for (i = 0; i < list.n && !status; i++)
         status =
             memoi_comm_exchange(ring->comm, stream, (const char*)list.from[i], n, list.to_ranks[i],
                                 (char*)list.to[i], n, list.from_ranks[i], list.types[i], error);
-    return status ? status : memo_group_end(ring->comm, stream, error);
+    if (!status) status = memo_group_end(ring->comm, stream, error);
+    memoi_comm_label(ring->comm, NULL, 0);
+    return status;
 }
 
 MEMOI memo_status memoi_ring_exchange_end(memoi_ring* ring, int32_t s, memo_error* error) {
@@ -5041,7 +5059,7 @@ MEMOI memo_status memoi_ring_await(memoi_ring* ring, int32_t s, memo_error* erro
                          error);
 }
 
-/* Rows of the first n runs. */
+/* The number of rows of the first n runs. */
 MEMOI int64_t memoi_runs_rows(const memo_run* runs, int32_t n) {
     int64_t rows = 0;
     int32_t k;
@@ -5049,7 +5067,8 @@ MEMOI int64_t memoi_runs_rows(const memo_run* runs, int32_t n) {
     return rows;
 }
 
-/* Heads that share key heads evenly: the callback's condition.  first are of the rank's own. */
+/* Splits the rank's heads into at most three parts in which query heads share key heads evenly, as
+ * the callback requires.  first_q and first_kv count from the rank's own first head. */
 MEMOI int32_t memoi_ring_head_parts(const memoi_sp_shape* shape, memo_ulysses_heads parts[3]) {
     const memo_ulysses_heads* own = &shape->heads;
     int32_t group = shape->n_q_heads / shape->n_kv_heads, q = own->first_q;
@@ -5095,27 +5114,29 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, const memoi_
     block.q_batch_stride = shape->layout.ring_tokens * block.q_row_stride;
     block.k_batch_stride = shape->layout.ring_tokens * block.k_row_stride;
     block.lse_batch_stride = shape->layout.ring_tokens * block.lse_row_stride;
+
+    /* Addresses of the rectangle's first rows. */
     q_at = q_row * block.q_row_stride;
     k_at = k_row * block.k_row_stride;
     lse_at = q_row * block.lse_row_stride;
     block.q = ring->q + q_at * element_bytes;
     block.k = k + k_at * element_bytes;
     block.v = v + k_at * element_bytes;
-    if (ring->is_backward) {
-        block.d_out = ring->d_out + q_at * element_bytes;
-        block.lse = ring->lse + lse_at;
-        block.row_dots = ring->row_dots + lse_at;
-        block.d_q = ring->d_q + q_at;
-        block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
-        block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
-    } else {
+    if (!ring->is_backward) {
         block.out = (s ? ring->block_out : ring->out) + q_at;
         block.lse = (s ? ring->block_lse : ring->lse) + lse_at;
+        return block;
     }
+    block.d_out = ring->d_out + q_at * element_bytes;
+    block.lse = ring->lse + lse_at;
+    block.row_dots = ring->row_dots + lse_at;
+    block.d_q = ring->d_q + q_at;
+    block.d_k = (s ? ring->d_k_step : ring->d_k[1]) + k_at;
+    block.d_v = (s ? ring->d_v_step : ring->d_v[1]) + k_at;
     return block;
 }
 
-/* The part of block that works on some heads. */
+/* The part of a block that computes some heads. */
 MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block* block,
                                                      const memo_ulysses_heads* heads) {
     memo_attention_block part = *block;
@@ -5138,68 +5159,76 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
     return part;
 }
 
-/* From the first row of the first batch to the last of the last one. */
-MEMOI memo_range memoi_ring_range(const void* first, int64_t n_batch, int64_t batch_stride,
-                                  int64_t n_rows, int64_t row_stride, int64_t element_bytes) {
+/* The bytes of rows of q (out, d_q), k (v, d_k, d_v) and lse (row_dots), from the first row of the
+ * first batch to the last row of the last one. */
+MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
+                                    int64_t element_bytes) {
+    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
     return memoi_range_at(first,
-                          ((n_batch - 1) * batch_stride + n_rows * row_stride) * element_bytes);
+                          ((block->n_batch - 1) * block->q_batch_stride + n * block->q_row_stride) *
+                              element_bytes);
+}
+MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
+                                    int64_t element_bytes) {
+    int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
+    return memoi_range_at(first,
+                          ((block->n_batch - 1) * block->k_batch_stride + n * block->k_row_stride) *
+                              element_bytes);
+}
+MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
+    int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
+    return memoi_range_at(
+        first, ((block->n_batch - 1) * block->lse_batch_stride + n * block->lse_row_stride) * 4);
+}
+
+/* Announces the operation with what it reads and writes. */
+MEMOI memo_status memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* block,
+                                      memo_error* error) {
+    int64_t bytes = memo_type_bytes(block->type);
+    memo_op_desc op = memo_op_desc_default();
+    memo_range reads[6], writes[3];
+    reads[0] = memoi_ring_q_range(block, block->q, bytes);
+    reads[1] = memoi_ring_k_range(block, block->k, bytes);
+    reads[2] = memoi_ring_k_range(block, block->v, bytes);
+    if (ring->is_backward) {
+        reads[3] = memoi_ring_q_range(block, block->d_out, bytes);
+        reads[4] = memoi_ring_lse_range(block, block->lse);
+        reads[5] = memoi_ring_lse_range(block, block->row_dots);
+        writes[0] = memoi_ring_q_range(block, block->d_q, 4);
+        writes[1] = memoi_ring_k_range(block, block->d_k, 4);
+        writes[2] = memoi_ring_k_range(block, block->d_v, 4);
+    } else {
+        writes[0] = memoi_ring_q_range(block, block->out, 4);
+        writes[1] = memoi_ring_lse_range(block, block->lse);
+    }
+    op.name = ring->is_backward ? "attention backward" : "attention";
+    op.reads = reads;
+    op.n_reads = ring->is_backward ? 6 : 3;
+    op.writes = writes;
+    op.n_writes = ring->is_backward ? 3 : 2;
+
+    /* Only a schedule needs the duration: counting pairs takes time. */
+    if (!ring->queue->device)
+        op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
+                                           : ring->costs->forward_s_per_score) *
+                        (double)block->n_batch * ring->shape->heads.n_q *
+                        memoi_mask_count(&block->mask, block->q_runs, block->n_q_runs,
+                                         block->k_runs, block->n_k_runs);
+    return memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
 }
 
 MEMOI memo_status memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block,
                                     memo_error* error) {
-    const memoi_sp_shape* shape = ring->shape;
-    int64_t n_q = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    int64_t n_k = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    int64_t element_bytes = memo_type_bytes(shape->type), nb = shape->n_batch;
+    const memo_attention* attention = ring->attention;
+    memo_stream stream = ring->queue->streams[MEMOI_SP_COMPUTE];
     memo_ulysses_heads parts[3];
-    memo_op_desc op = memo_op_desc_default();
-    memo_range reads[6], writes[3];
-    int32_t n_parts = memoi_ring_head_parts(shape, parts), i;
-    memo_status status;
-    reads[0] = memoi_ring_range(block->q, nb, block->q_batch_stride, n_q, block->q_row_stride,
-                                element_bytes);
-    reads[1] = memoi_ring_range(block->k, nb, block->k_batch_stride, n_k, block->k_row_stride,
-                                element_bytes);
-    reads[2] = memoi_ring_range(block->v, nb, block->k_batch_stride, n_k, block->k_row_stride,
-                                element_bytes);
-    op.n_reads = 3;
-    op.n_writes = 2;
-    op.name = ring->is_backward ? "attention backward" : "attention";
-    if (ring->is_backward) {
-        reads[3] = memoi_ring_range(block->d_out, nb, block->q_batch_stride, n_q,
-                                    block->q_row_stride, element_bytes);
-        reads[4] = memoi_ring_range(block->lse, nb, block->lse_batch_stride, n_q,
-                                    block->lse_row_stride, 4);
-        reads[5] = memoi_ring_range(block->row_dots, nb, block->lse_batch_stride, n_q,
-                                    block->lse_row_stride, 4);
-        writes[0] =
-            memoi_ring_range(block->d_q, nb, block->q_batch_stride, n_q, block->q_row_stride, 4);
-        writes[1] =
-            memoi_ring_range(block->d_k, nb, block->k_batch_stride, n_k, block->k_row_stride, 4);
-        writes[2] =
-            memoi_ring_range(block->d_v, nb, block->k_batch_stride, n_k, block->k_row_stride, 4);
-        op.n_reads = 6;
-        op.n_writes = 3;
-    } else {
-        writes[0] =
-            memoi_ring_range(block->out, nb, block->q_batch_stride, n_q, block->q_row_stride, 4);
-        writes[1] = memoi_ring_range(block->lse, nb, block->lse_batch_stride, n_q,
-                                     block->lse_row_stride, 4);
-    }
-    op.reads = reads;
-    op.writes = writes;
-    if (!ring->queue->device)
-        op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
-                                           : ring->costs->forward_s_per_score) *
-                        (double)(nb * shape->heads.n_q) *
-                        (double)memo_mask_count(&block->mask, block->q_runs, block->n_q_runs,
-                                                block->k_runs, block->n_k_runs);
-    status = memoi_sp_announce(ring->queue, MEMOI_SP_COMPUTE, &op, error);
+    int32_t n_parts = memoi_ring_head_parts(ring->shape, parts), i;
+    memo_status status = memoi_ring_announce(ring, block, error);
     if (!ring->queue->device) return status;
     for (i = 0; i < n_parts && !status; i++) {
         memo_attention_block part = memoi_ring_block_of_heads(block, &parts[i]);
-        status = (ring->is_backward ? ring->attention->backward : ring->attention->forward)(
-            ring->attention->user, ring->queue->streams[MEMOI_SP_COMPUTE], &part, error);
+        status = (ring->is_backward ? attention->backward
+                                    : attention->forward)(attention->user, stream, &part, error);
     }
     return status;
 }
@@ -5222,7 +5251,7 @@ MEMOI memo_status memoi_ring_merge(const memoi_ring* ring, const memo_attention_
     return memoi_sp_merge(ring->queue, &merge, error);
 }
 
-/* The rows of d_k or d_v that block writes, zeroed before and added to the carried ones after. */
+/* Zeroes the rows of d_k_step or d_v_step that block adds to. */
 MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
                                         const memo_attention_block* block, memo_error* error) {
     int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs) * block->k_row_stride;
@@ -5232,6 +5261,8 @@ MEMOI memo_status memoi_ring_clear_rows(const memoi_ring* ring, float* rows,
         status = memoi_sp_fill(ring->queue, rows + b * block->k_batch_stride, n * 4, error);
     return status;
 }
+
+/* Adds them to the gradients that travel. */
 MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const float* all,
                                       const float* rows, const memo_attention_block* block,
                                       memo_error* error) {
@@ -5240,45 +5271,53 @@ MEMOI memo_status memoi_ring_add_rows(const memoi_ring* ring, float* to, const f
                         block->k_batch_stride, n, block->n_batch, error);
 }
 
+/* A step after the first: its result is merged with, or added to, the earlier ones. */
+MEMOI memo_status memoi_ring_later_step(memoi_ring* ring, const memo_attention_block* block,
+                                        int32_t s, memo_error* error) {
+    memo_status status = memoi_ring_await(ring, s - 1, error); /* the keys */
+    if (!ring->is_backward) {
+        if (!status) status = memoi_ring_attend(ring, block, error);
+        return status ? status : memoi_ring_merge(ring, block, error);
+    }
+    if (!status) status = memoi_ring_clear_rows(ring, block->d_k, block, error);
+    if (!status) status = memoi_ring_clear_rows(ring, block->d_v, block, error);
+    if (!status) status = memoi_ring_attend(ring, block, error);
+    if (!status) status = memoi_ring_await(ring, s, error); /* their gradients so far */
+    if (!status)
+        status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block->d_k,
+                                     block, error);
+    if (!status)
+        status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block->d_v,
+                                     block, error);
+    return status;
+}
+
 MEMOI memo_status memoi_ring_step(memoi_ring* ring, int32_t s, memo_error* error) {
     const memoi_sp_shape* shape = ring->shape;
-    int32_t rd = shape->layout.ring, n_exchanges = memoi_ring_n_exchanges(ring);
-    int32_t k_rank = (shape->ring_rank - s + rd) % rd;
+    int32_t rd = shape->layout.ring, k_rank = (shape->ring_rank - s + rd) % rd;
     memoi_rectangle rectangle;
     memo_attention_block block;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     ring->has_worked =
         memoi_ring_rectangle(shape, &ring->mask, shape->ring_rank, k_rank, &rectangle);
-    if (s == 0) { /* sets every row */
+    if (s == 0) { /* the whole square, because it sets every row */
         ring->has_worked = 1;
         rectangle.q_begin = rectangle.k_begin = 0;
         memoi_sp_runs(shape, shape->ring_rank, &rectangle.q_end);
         rectangle.k_end = rectangle.q_end;
     }
     if (!ring->has_worked) return MEMO_STATUS_OK;
+
     block = memoi_ring_block(ring, &rectangle, s);
-    if (s) status = memoi_ring_await(ring, s - 1, error);
-    if (!status && s && ring->is_backward) {
-        status = memoi_ring_clear_rows(ring, block.d_k, &block, error);
-        if (!status) status = memoi_ring_clear_rows(ring, block.d_v, &block, error);
-    }
-    if (!status) status = memoi_ring_attend(ring, &block, error);
-    if (!status && s && !ring->is_backward) status = memoi_ring_merge(ring, &block, error);
-    if (!status && s && ring->is_backward) {
-        status = memoi_ring_await(ring, s, error);
-        if (!status)
-            status = memoi_ring_add_rows(ring, ring->d_k[(s + 1) % 2], ring->d_k_step, block.d_k,
-                                         &block, error);
-        if (!status)
-            status = memoi_ring_add_rows(ring, ring->d_v[(s + 1) % 2], ring->d_v_step, block.d_v,
-                                         &block, error);
-    }
-    if (!status && s + 1 < n_exchanges && (s || ring->is_backward))
+    status =
+        s ? memoi_ring_later_step(ring, &block, s, error) : memoi_ring_attend(ring, &block, error);
+    /* The next exchange overwrites what this step used; the first one of forward needs nothing. */
+    if (!status && s + 1 < memoi_ring_n_exchanges(ring) && (s || ring->is_backward))
         status = memoi_sp_record(ring->queue, MEMOI_SP_COMPUTED, MEMOI_SP_COMPUTE, error);
     return status;
 }
 
-/* Before the first step: last_step is set, and in backward what is added to is zeroed. */
+/* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI memo_status memoi_ring_begin(memoi_ring* ring, memo_error* error) {
     int64_t n_kv = memoi_ring_kv_elements(ring->shape);
     int64_t n_q = ring->shape->n_batch * ring->shape->layout.ring_tokens * ring->shape->heads.n_q *
@@ -5306,7 +5345,7 @@ MEMOI memo_status memoi_ring_end(memoi_ring* ring, memo_error* error) {
     return n_exchanges ? memoi_ring_await(ring, n_exchanges - 1, error) : MEMO_STATUS_OK;
 }
 
-/* n_rings: 1, or those of all ranks, into one schedule: then the first exchanges for all. */
+/* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
 MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error* error) {
     int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
     int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
@@ -5327,14 +5366,14 @@ MEMOI memo_status memoi_ring_run(memoi_ring* rings, int32_t n_rings, memo_error*
     return status;
 }
 
-/* ---- 7 hybrid -----------------------------------------------------------------------------------
- * Knows: Ulysses and the ring as functions, and which buffers they need.  Knows nothing of how they
- * do it. */
+/* ---- >>hybrid attention -------------------------------------------------------------------------
+ * Knows: Ulysses and the ring as functions, and the buffers they need.  Knows nothing of how they
+ * work. */
 
 typedef struct memoi_sp_buffers {
-    char *q, *k, *v; /* by heads, where backward sends again */
-    char* typed;     /* by heads: the output in its type; d_out, then gradients in their type */
-    char* staging;   /* of exchanges between rows and heads */
+    char *q, *k, *v; /* by heads; used if backward sends again */
+    char* typed;     /* by heads, in the tensors' type: output; d_out, then gradients */
+    char* staging;   /* for exchanges between rows and heads */
     float* out;      /* by heads: fp32 output; d_q */
     float *block_out, *block_lse;
     float *dots_rows, *dots; /* row dots by rows, by heads */
@@ -5352,7 +5391,7 @@ struct memo_sp_attention {
     memo_comm *ring, *ulysses;
     memoi_sp_queue queue;
     memoi_sp_buffers forward, backward; /* in the same memory */
-    void* memory;                       /* its own; NULL: the user's, or none */
+    void* memory;                       /* owned; NULL: the user's, or none */
 };
 
 memo_sp_attention_desc memo_sp_attention_desc_default(void) {
@@ -5363,60 +5402,97 @@ memo_sp_attention_desc memo_sp_attention_desc_default(void) {
 
 /* --- shapes and sizes --- */
 
-MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_layout* layout = &desc->layout;
-    if (layout->ring < 1 || layout->ulysses < 1 || layout->local_tokens < 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: desc.layout is empty; memo_layout_make fills it");
-    if ((desc->ring && desc->ring->size != layout->ring) ||
-        (desc->ulysses && desc->ulysses->size != layout->ulysses))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: the layout is for ring %d and ulysses %d, the "
-                              "communicators have %d and %d ranks",
-                              (int)layout->ring, (int)layout->ulysses,
-                              desc->ring ? (int)desc->ring->size : 1,
-                              desc->ulysses ? (int)desc->ulysses->size : 1);
-    if (desc->ring_rank < 0 || desc->ring_rank >= layout->ring || desc->ulysses_rank < 0 ||
-        desc->ulysses_rank >= layout->ulysses)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: there is no ring rank %d and ulysses rank %d among "
-                              "%d x %d",
-                              (int)desc->ring_rank, (int)desc->ulysses_rank, (int)layout->ring,
-                              (int)layout->ulysses);
-    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads ||
-        desc->head_size < 1 || desc->n_batch < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: batch %d, %d query heads, %d key heads of size %d; "
-                              "query heads must be a multiple of key heads",
-                              desc->n_batch ? (int)desc->n_batch : 1, (int)desc->n_q_heads,
-                              (int)desc->n_kv_heads, (int)desc->head_size);
-    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: type %s; it takes f32, bf16 and f16",
-                              memo_type_name(desc->type));
-    /* So that no product below overflows. */
-    if ((double)layout->ring_tokens * (desc->n_batch ? desc->n_batch : 1) * desc->n_q_heads *
-            desc->head_size * layout->ulysses >
-        (double)(MEMOI_BYTES_MAX / 1024))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: tensors of more than 2^52 elements");
+    const memo_comm* comms[2];
+    const char* const names[2] = {"ring", "ulysses"};
+    int32_t degrees[2], ranks[2];
+    int k;
+    comms[0] = desc->ring;
+    comms[1] = desc->ulysses;
+    degrees[0] = layout->ring;
+    degrees[1] = layout->ulysses;
+    ranks[0] = desc->ring_rank;
+    ranks[1] = desc->ulysses_rank;
+    for (k = 0; k < 2; k++) {
+        if (comms[k] && comms[k]->size != degrees[k])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_desc.%s: its size is not the layout's degree (%d, "
+                                  "%d); make both from one mesh",
+                                  names[k], (int)comms[k]->size, (int)degrees[k]);
+        if (ranks[k] < 0 || ranks[k] >= degrees[k])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "sp_attention_desc.%s_rank: out of range (%d); 0 to %d are valid",
+                                  names[k], (int)ranks[k], (int)degrees[k] - 1);
+    }
     return MEMO_STATUS_OK;
 }
 
-/* Runs of all ring ranks together, at most. */
+MEMOI memo_status memoi_sp_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    if (desc->n_batch < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.n_batch: negative (%d); 0 means 1",
+                              (int)desc->n_batch);
+    if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.n_q_heads: not a positive multiple of n_kv_heads "
+                              "(%d, %d); choose one that is",
+                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
+    if (desc->head_size < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.head_size: out of range (%d); at least 1 is valid",
+                              (int)desc->head_size);
+    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
+                              memo_type_name(desc->type));
+    return MEMO_STATUS_OK;
+}
+
+/* Everything that does not need a device. */
+MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const memo_layout* layout = &desc->layout;
+    int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
+    memo_status status;
+    if (layout->ring < 1 || layout->ulysses < 1 || layout->local_tokens < 1)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.layout: empty; fill it with memo_layout_make");
+    status = memoi_sp_ranks_check(desc, error);
+    if (!status) status = memoi_sp_heads_check(desc, error);
+    if (status) return status;
+    if (desc->max_documents < 0 || desc->max_documents > MEMOI_DOCUMENTS_MAX ||
+        layout->n_documents > MEMOI_DOCUMENTS_MAX)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.max_documents: out of range (%lld; the layout has "
+                              "%lld); 0 to %d are valid",
+                              (long long)desc->max_documents, (long long)layout->n_documents,
+                              MEMOI_DOCUMENTS_MAX);
+
+    /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
+    if ((double)layout->ring_tokens * layout->ring * n_batch * desc->n_q_heads * desc->head_size *
+            layout->ulysses >
+        (double)(MEMOI_BYTES_MAX / 1024))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
+                              "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
+                              (long long)layout->n_tokens, (int)desc->n_q_heads,
+                              (int)desc->head_size, (int)n_batch);
+    return MEMO_STATUS_OK;
+}
+
+/* The most runs that all ring ranks can have together. */
 MEMOI int64_t memoi_sp_max_runs(const memo_layout* layout, int64_t max_documents) {
-    return layout->document_begins ? layout->ring * (2 * max_documents + 1)
-                                   : (int64_t)layout->ring * MEMO_RUNS_MAX;
+    return layout->ring * (layout->document_begins ? 2 * max_documents + 1 : MEMO_RUNS_MAX);
 }
 
 MEMOI void memoi_sp_take_runs(const memo_layout* layout, memo_run* runs, int64_t* first_run) {
     int32_t r;
     first_run[0] = 0;
     for (r = 0; r < layout->ring; r++)
-        first_run[r + 1] = first_run[r] + memo_layout_ring_runs(layout, r, runs + first_run[r]);
+        first_run[r + 1] = first_run[r] + memoi_layout_ring_runs(layout, r, runs + first_run[r]);
 }
 
-/* runs, first_run: NULL where only sizes are wanted. */
+/* runs and first_run are NULL if only sizes are needed. */
 MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_run* runs,
                                       int64_t* first_run, memoi_sp_shape* shape,
                                       memo_error* error) {
@@ -5433,8 +5509,8 @@ MEMOI memo_status memoi_sp_shape_make(const memo_sp_attention_desc* desc, memo_r
     shape->type = desc->type;
     shape->scale = desc->scale != 0 ? desc->scale : (float)(1 / sqrt((double)desc->head_size));
     shape->sends_again = desc->sends_again;
-    shape->heads = memo_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->layout.ulysses,
-                                         shape->ulysses_rank);
+    shape->heads = memoi_ulysses_heads_of(desc->n_q_heads, desc->n_kv_heads, desc->layout.ulysses,
+                                          shape->ulysses_rank);
     shape->is_replicated = memoi_heads_needed(shape, 1) > desc->n_kv_heads;
     shape->runs = runs;
     shape->first_run = first_run;
@@ -5457,7 +5533,7 @@ MEMOI memoi_exchanged memoi_sp_exchanged_dots(const memoi_sp_shape* shape) {
     x.type = MEMO_TYPE_F32;
     return x;
 }
-/* Gradients of replicas are not rounded before they are summed. */
+/* Gradients of replicas are summed before they are rounded. */
 MEMOI memoi_exchanged memoi_sp_exchanged_d_kv(const memoi_sp_shape* shape, const char* name) {
     memoi_exchanged x = memoi_sp_exchanged(shape, name, 1);
     if (shape->is_replicated) x.type = MEMO_TYPE_F32;
@@ -5468,7 +5544,7 @@ MEMOI int64_t memoi_sp_elements(const memoi_sp_shape* shape, int64_t n_tokens, i
     return shape->n_batch * n_tokens * n_heads * shape->head_size;
 }
 
-/* Where tensors need no exchange and no rounding, the user's own memory is worked in. */
+/* Tensors that need no exchange and no rounding are computed in the user's memory. */
 MEMOI int memoi_sp_is_direct(const memoi_sp_shape* shape) {
     return shape->layout.ulysses == 1 && shape->type == MEMO_TYPE_F32;
 }
@@ -5484,7 +5560,7 @@ MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     return address;
 }
 
-/* q, k and v by heads lie one behind another. */
+/* q, k and v by heads, in this order.  Returns their bytes. */
 MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char** q, char** k,
                                    char** v) {
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
@@ -5499,69 +5575,81 @@ MEMOI int64_t memoi_sp_carve_heads(const memoi_sp_shape* shape, char* base, char
     return carver.n_bytes;
 }
 
+/* Buffers of the exchanges between rows and heads. */
+MEMOI void memoi_sp_carve_ulysses(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
+                                  int is_backward, memoi_sp_buffers* buffers) {
+    int64_t element_bytes = memo_type_bytes(shape->type);
+    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t kv_needed =
+        memoi_heads_needed(shape, 1) * (is_backward && shape->is_replicated ? 4 : element_bytes);
+    int64_t q_needed = shape->n_q_heads * element_bytes;
+    if (shape->sends_again) {
+        int64_t n_bytes = memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v);
+        char* part = memoi_hybrid_carve(carver, n_bytes);
+        if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
+    }
+    /* Row dots are smaller than q, except for heads of one or two elements. */
+    if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
+        q_needed = 4 * (int64_t)shape->n_q_heads;
+    buffers->staging =
+        memoi_hybrid_carve(carver, memoi_sp_elements(shape, shape->layout.local_tokens,
+                                                     kv_needed > q_needed ? kv_needed : q_needed));
+    if (is_backward || shape->type != MEMO_TYPE_F32)
+        buffers->typed = memoi_hybrid_carve(carver, n_q * element_bytes);
+}
+
+/* Buffers of gradients. */
+MEMOI void memoi_sp_carve_backward(const memoi_sp_shape* shape, memoi_hybrid_carver* carver,
+                                   memoi_sp_buffers* buffers) {
+    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t n_kv = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv);
+    int64_t n_local = shape->layout.local_tokens;
+    int has_ulysses = shape->layout.ulysses > 1, has_ring = shape->layout.ring > 1, i;
+    buffers->dots = (float*)memoi_hybrid_carve(carver, n_q / shape->head_size * 4);
+    buffers->dots_rows = buffers->dots;
+    if (has_ulysses)
+        buffers->dots_rows =
+            (float*)memoi_hybrid_carve(carver, shape->n_batch * n_local * shape->n_q_heads * 4);
+    for (i = 0; i < 2; i++) {
+        if (i == 0 ? !has_ring : !has_ring && memoi_sp_is_direct(shape)) continue;
+        buffers->d_k[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_v[i] = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+    }
+    if (has_ring) {
+        buffers->d_k_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+        buffers->d_v_step = (float*)memoi_hybrid_carve(carver, n_kv * 4);
+    }
+    if (has_ulysses && shape->is_replicated)
+        buffers->sums = (float*)memoi_hybrid_carve(
+            carver, memoi_sp_elements(shape, n_local, shape->n_kv_heads) * 4);
+}
+
 /* Returns the bytes needed. */
 MEMOI int64_t memoi_sp_carve(const memoi_sp_shape* shape, char* base, int is_backward,
                              memoi_sp_buffers* buffers) {
-    int64_t element_bytes = memo_type_bytes(shape->type), n = shape->layout.ring_tokens;
-    int64_t n_q = memoi_sp_elements(shape, n, shape->heads.n_q);
-    int64_t n_kv = memoi_sp_elements(shape, n, shape->heads.n_kv);
-    int has_ulysses = shape->layout.ulysses > 1, has_ring = shape->layout.ring > 1, i;
-    int is_direct = memoi_sp_is_direct(shape);
+    int64_t n_q = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_q);
+    int64_t kv_bytes = memoi_sp_elements(shape, shape->layout.ring_tokens, shape->heads.n_kv) *
+                       memo_type_bytes(shape->type);
+    int has_ring = shape->layout.ring > 1, i;
     memoi_hybrid_carver carver;
     memset(buffers, 0, sizeof *buffers);
     carver.base = base;
     carver.n_bytes = 0;
-    /* First, so that forward and backward have them at the same place: what orders the one's use of
-     * them orders the other's. */
-    if (has_ring)
-        for (i = 0; i < 2; i++) {
-            buffers->ring_k[i] = memoi_hybrid_carve(&carver, n_kv * element_bytes);
-            buffers->ring_v[i] = memoi_hybrid_carve(&carver, n_kv * element_bytes);
-        }
-    if (has_ulysses) {
-        int64_t needed = memoi_heads_needed(shape, 1) *
-                         (is_backward && shape->is_replicated ? 4 : element_bytes);
-        int64_t q_needed = shape->n_q_heads * element_bytes;
-        char* part = NULL;
-        if (shape->sends_again) {
-            part = memoi_hybrid_carve(
-                &carver, memoi_sp_carve_heads(shape, NULL, &buffers->q, &buffers->k, &buffers->v));
-            if (part) memoi_sp_carve_heads(shape, part, &buffers->q, &buffers->k, &buffers->v);
-        }
-        /* Row dots are smaller than q but for heads of one or two elements. */
-        if (q_needed * shape->head_size < 4 * (int64_t)shape->n_q_heads)
-            q_needed = 4 * (int64_t)shape->n_q_heads;
-        buffers->staging =
-            memoi_hybrid_carve(&carver, memoi_sp_elements(shape, shape->layout.local_tokens,
-                                                          needed > q_needed ? needed : q_needed));
-        if (is_backward || shape->type != MEMO_TYPE_F32)
-            buffers->typed = memoi_hybrid_carve(&carver, n_q * element_bytes);
+
+    /* First, so that forward and backward have the ring's buffers at the same place: then the waits
+     * that order their use in one pass order it between passes too. */
+    for (i = 0; has_ring && i < 2; i++) {
+        buffers->ring_k[i] = memoi_hybrid_carve(&carver, kv_bytes);
+        buffers->ring_v[i] = memoi_hybrid_carve(&carver, kv_bytes);
     }
-    if (!is_direct) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
-    if (!is_backward) {
-        if (has_ring) {
-            buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
-            buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
-        }
-        return carver.n_bytes;
+    if (shape->layout.ulysses > 1) memoi_sp_carve_ulysses(shape, &carver, is_backward, buffers);
+    if (!memoi_sp_is_direct(shape)) buffers->out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+    if (is_backward) {
+        memoi_sp_carve_backward(shape, &carver, buffers);
+    } else if (has_ring) {
+        buffers->block_out = (float*)memoi_hybrid_carve(&carver, n_q * 4);
+        buffers->block_lse = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
     }
-    buffers->dots = (float*)memoi_hybrid_carve(&carver, n_q / shape->head_size * 4);
-    buffers->dots_rows = buffers->dots;
-    if (has_ulysses)
-        buffers->dots_rows = (float*)memoi_hybrid_carve(
-            &carver, shape->n_batch * shape->layout.local_tokens * shape->n_q_heads * 4);
-    for (i = 0; i < 2; i++) {
-        if (i == 0 ? !has_ring : !has_ring && is_direct) continue;
-        buffers->d_k[i] = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-        buffers->d_v[i] = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-    }
-    if (has_ring) {
-        buffers->d_k_step = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-        buffers->d_v_step = (float*)memoi_hybrid_carve(&carver, n_kv * 4);
-    }
-    if (has_ulysses && shape->is_replicated)
-        buffers->sums = (float*)memoi_hybrid_carve(
-            &carver, memoi_sp_elements(shape, shape->layout.local_tokens, shape->n_kv_heads) * 4);
     return carver.n_bytes;
 }
 
@@ -5575,6 +5663,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     memoi_sp_buffers buffers;
     char* ignored;
     memset(sizes, 0, sizeof *sizes);
+
+    /* Memory. */
     forward = memoi_sp_carve(shape, NULL, 0, &buffers);
     backward = memoi_sp_carve(shape, NULL, 1, &buffers);
     sizes->device_bytes = forward > backward ? forward : backward;
@@ -5582,6 +5672,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
         sizes->saved_bytes = memoi_sp_carve_heads(shape, NULL, &ignored, &ignored, &ignored);
     sizes->lse_bytes = (int64_t)shape->n_batch * shape->layout.ring_tokens * shape->heads.n_q * 4;
     sizes->heads = shape->heads;
+
+    /* Traffic. */
     sizes->ulysses_forward_bytes = to_heads + memoi_to_rows_bytes(shape, &q);
     sizes->ulysses_backward_bytes =
         memoi_to_heads_bytes(shape, &q) + memoi_to_heads_bytes(shape, &dots) +
@@ -5603,23 +5695,34 @@ memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
 
 /* --- creation --- */
 
+MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
+    const char* missing = !desc->device                                ? "device"
+                          : !desc->stream                              ? "stream"
+                          : !desc->attention.forward                   ? "attention.forward"
+                          : !desc->attention.backward                  ? "attention.backward"
+                          : !desc->ring && desc->layout.ring > 1       ? "ring"
+                          : !desc->ulysses && desc->layout.ulysses > 1 ? "ulysses"
+                                                                       : NULL;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
+                              missing, (int)desc->layout.ring, (int)desc->layout.ulysses);
+    if ((uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_desc.device_memory: not aligned (%p); align it to %d "
+                              "bytes",
+                              desc->device_memory, MEMOI_DEVICE_ALIGNMENT);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_attention_desc* desc,
                                           memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
     memo_status status = memoi_sp_shape_make(desc, a->runs, a->first_run, &a->shape, error);
     int i;
+    if (!status) status = memoi_sp_device_check(desc, error);
     if (status) return status;
-    if (!device || !desc->stream || !desc->attention.forward || !desc->attention.backward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: desc.device, stream and attention's two functions "
-                              "are needed");
-    if ((!desc->ring && desc->layout.ring > 1) || (!desc->ulysses && desc->layout.ulysses > 1))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: the layout is for ring %d and ulysses %d, but "
-                              "desc.%s is NULL",
-                              (int)desc->layout.ring, (int)desc->layout.ulysses,
-                              !desc->ring && desc->layout.ring > 1 ? "ring" : "ulysses");
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
@@ -5631,11 +5734,9 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
         for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
             status = memo_event_create(device, &a->queue.events[i], error);
     }
+
+    /* Scratch memory. */
     memoi_sp_sizes(&a->shape, &sizes);
-    if (!status && (uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "device_memory is not at a multiple of %d bytes",
-                                MEMOI_DEVICE_ALIGNMENT);
     if (!status && !desc->device_memory && sizes.device_bytes)
         status = memo_device_alloc(device, sizes.device_bytes, &a->memory, error);
     if (!status && sizes.device_bytes) {
@@ -5676,7 +5777,7 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     if (!a) return;
     device = a->queue.device;
     if (device) {
-        /* The stream may still read the runs. */
+        /* It may still read the runs. */
         if (a->queue.streams[MEMOI_SP_COMPUTE])
             memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], NULL);
         if (a->queue.streams[MEMOI_SP_RING])
@@ -5697,14 +5798,16 @@ memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout
     memo_status status;
     if (layout->kind != own->kind || layout->ring != own->ring || layout->ulysses != own->ulysses ||
         layout->n_tokens != own->n_tokens)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: it was created for %s, ring %d x ulysses %d and %lld "
-                              "tokens; only the documents may change",
-                              memo_layout_name(own->kind), (int)own->ring, (int)own->ulysses,
-                              (long long)own->n_tokens);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "sp_attention_set_layout.layout: does not match %s, ring %d x ulysses "
+            "%d, %lld tokens; change only its documents",
+            memo_layout_name(own->kind), (int)own->ring, (int)own->ulysses,
+            (long long)own->n_tokens);
     if (layout->n_documents > a->max_documents)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: %lld documents, desc.max_documents was %lld",
+                              "sp_attention_set_layout.layout: too many documents (%lld); "
+                              "desc.max_documents allows %lld",
                               (long long)layout->n_documents, (long long)a->max_documents);
     status = memo_stream_synchronize(device, a->queue.streams[MEMOI_SP_COMPUTE], error);
     if (status) return status;
@@ -5716,20 +5819,25 @@ memo_status memo_sp_attention_set_layout(memo_sp_attention* a, const memo_layout
 /* --- one forward or backward --- */
 
 MEMOI memo_status memoi_sp_mask_check(const memo_mask* mask, int64_t n_tokens, memo_error* error) {
-    if ((mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL) || mask->window < 0)
+    if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: a mask of kind %d with a window of %lld",
-                              (int)mask->kind, (long long)mask->window);
-    if (!mask->document_begins) return MEMO_STATUS_OK;
-    if (!memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
+                              "mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
+                              (int)mask->kind);
+    if (mask->window < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sp attention: the %lld documents must ascend from 0 to the %lld "
-                              "tokens of the layout",
-                              (long long)mask->n_documents, (long long)n_tokens);
+                              "mask.window: negative (%lld); 0 means no limit",
+                              (long long)mask->window);
+    if (mask->document_begins &&
+        !memoi_are_documents(mask->document_begins, mask->n_documents, n_tokens))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "mask.document_begins: invalid (%lld documents); they must ascend from "
+            "0 to the layout's n_tokens (%lld)",
+            (long long)mask->n_documents, (long long)n_tokens);
     return MEMO_STATUS_OK;
 }
 
-/* Everything that a walk through forward or backward needs, on this rank. */
+/* One forward or backward of this rank, on a device or into a schedule. */
 typedef struct memoi_sp_walk {
     const memoi_sp_shape* shape;
     memoi_sp_queue queue;
@@ -5767,7 +5875,8 @@ MEMOI void memoi_sp_walk_set_costs(memoi_sp_walk* walk, const memo_sp_attention_
     walk->ulysses.latency_s = costs->ulysses_latency_s;
 }
 
-/* q, k and v by heads: the user's own, or exchanged where is_sent. */
+/* Sets q, k and v by heads.  With ulysses they are exchanged if is_sent, otherwise they were
+ * saved. */
 MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error* error) {
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_exchanged q = memoi_sp_exchanged(walk->shape, "q to heads", 0);
@@ -5781,7 +5890,8 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
         walk->ring.v = (const char*)t->v;
         return MEMO_STATUS_OK;
     }
-    if (!walk->shape->heads.n_q) /* nothing will lie there */
+
+    if (!walk->shape->heads.n_q) /* a rank without heads gets no bytes; any address will do */
         q_heads = k_heads = v_heads = (char*)t->out;
     else if (!walk->shape->sends_again)
         memoi_sp_carve_heads(walk->shape, (char*)t->saved, &q_heads, &k_heads, &v_heads);
@@ -5795,7 +5905,7 @@ MEMOI memo_status memoi_sp_take_qkv(memoi_sp_walk* walk, int is_sent, memo_error
     return status;
 }
 
-/* An fp32 result by heads goes, in the tensors' type, to the user's rows. */
+/* Converts an fp32 result by heads to the tensors' type, and moves it to the user's rows. */
 MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, float* from,
                                 void* to, memo_error* error) {
     const memoi_sp_shape* shape = walk->shape;
@@ -5803,7 +5913,7 @@ MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, f
     int64_t n = memoi_sp_elements(shape, shape->layout.ring_tokens,
                                   x->is_kv ? shape->heads.n_kv : shape->heads.n_q);
     memo_status status = MEMO_STATUS_OK;
-    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* it is there already */
+    if (memoi_sp_is_direct(shape)) return MEMO_STATUS_OK; /* computed in place */
     if (shape->layout.ulysses == 1) return memoi_sp_cast(&walk->queue, to, from, type, n, error);
     if (x->is_kv && shape->is_replicated) {
         status = memoi_ulysses_to_rows(&walk->ulysses, x, from, NULL, walk->buffers.sums, error);
@@ -5818,7 +5928,7 @@ MEMOI memo_status memoi_sp_give(memoi_sp_walk* walk, const memoi_exchanged* x, f
                   : memoi_ulysses_to_rows(&walk->ulysses, x, walk->buffers.typed, to, NULL, error);
 }
 
-/* Each pass is begin, ring, end: the ring may run for all ranks at once, in one schedule. */
+/* A pass is begin, ring, end.  In one schedule the rings of all ranks run together in between. */
 MEMOI memo_status memoi_sp_forward_begin(memoi_sp_walk* walk, memo_error* error) {
     const memoi_sp_buffers* b = &walk->buffers;
     memoi_ring* ring = &walk->ring;
@@ -5859,10 +5969,14 @@ MEMOI memo_status memoi_sp_backward_begin(memoi_sp_walk* walk, memo_error* error
         ring->d_k[i] = b->d_k[i];
         ring->d_v[i] = b->d_v[i];
     }
-    /* The last exchange, number last_step + 1, sends buffer (last_step + 1) % 2. */
+
+    /* The last exchange, last_step + 1, sends buffer (last_step + 1) % 2, so the other one is free
+     * to receive. */
     i = ring->last_step ? ring->last_step % 2 : 1;
     ring->d_k_final = is_direct ? (float*)t->d_k : ring->d_k[i];
     ring->d_v_final = is_direct ? (float*)t->d_v : ring->d_v[i];
+
+    /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
     status = memoi_sp_take_qkv(walk, shape->sends_again, error);
     if (!status)
         status = memoi_sp_row_sums(
@@ -5909,8 +6023,8 @@ MEMOI memo_status memoi_sp_check_call(const memo_sp_attention* a,
                           : is_backward && (!t->d_q || !t->d_k || !t->d_v) ? "d_q, d_k or d_v"
                                                                            : NULL;
     if (missing)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "sp attention: %s is NULL",
-                              missing);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "sp_attention_tensors: %s is NULL; it is required here", missing);
     return memoi_sp_mask_check(mask, a->shape.layout.n_tokens, error);
 }
 
@@ -5946,14 +6060,6 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 /* --- as a schedule --- */
 
-/* The stream of that name, added where there is none. */
-MEMOI memo_status memoi_sp_schedule_stream(memo_schedule* schedule, const char* name,
-                                           int32_t* stream, memo_error* error) {
-    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
-        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
-    return memo_schedule_add_stream(schedule, name, stream, error);
-}
-
 MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* compute_name,
                                           const char* ring_name, int has_ring,
                                           memoi_sp_queue* queue, memo_error* error) {
@@ -5961,11 +6067,11 @@ MEMOI memo_status memoi_sp_schedule_queue(memo_schedule* schedule, const char* c
     int i;
     memset(queue, 0, sizeof *queue);
     queue->schedule = schedule;
-    status = memoi_sp_schedule_stream(schedule, compute_name,
-                                      &queue->stream_indices[MEMOI_SP_COMPUTE], error);
+    status = memoi_schedule_stream(schedule, compute_name, &queue->stream_indices[MEMOI_SP_COMPUTE],
+                                   error);
     if (!has_ring || status) return status;
     status =
-        memoi_sp_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
+        memoi_schedule_stream(schedule, ring_name, &queue->stream_indices[MEMOI_SP_RING], error);
     for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
         status = memo_schedule_add_event(schedule, &queue->event_indices[i], error);
     return status;
@@ -6001,7 +6107,7 @@ typedef struct memoi_sp_all_ranks {
     int32_t* more_streams;
 } memoi_sp_all_ranks;
 
-/* The first ring rank exchanges for all; its walk knows the other ranks' streams. */
+/* The first ring rank exchanges for all; its ring has the other ranks' streams. */
 MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t r;
@@ -6016,24 +6122,54 @@ MEMOI memo_status memoi_sp_all_ranks_run(memoi_sp_all_ranks* all, int32_t rd, me
     return status;
 }
 
+/* The walk of ring rank r, on streams of its own. */
+MEMOI memo_status memoi_sp_all_ranks_add(memoi_sp_all_ranks* all,
+                                         const memo_sp_attention_desc* rank_desc, int32_t r,
+                                         const memo_mask* mask, int32_t is_backward,
+                                         const memo_sp_attention_costs* costs,
+                                         memo_schedule* schedule, memo_error* error) {
+    char* somewhere = (char*)(uintptr_t)4096; /* never accessed; not NULL */
+    memo_sp_attention_tensors tensors;
+    memo_sp_attention_desc desc = *rank_desc;
+    char compute_name[32], ring_name[32];
+    memoi_sp_buffers buffers;
+    memoi_sp_queue queue;
+    memo_status status;
+    desc.ring_rank = r;
+    snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
+    snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
+    status = memoi_sp_shape_make(&desc, all->runs, all->first_run, &all->shapes[r], error);
+    if (!status)
+        status = memoi_sp_schedule_queue(schedule, compute_name, ring_name, desc.layout.ring > 1,
+                                         &queue, error);
+    if (status) return status;
+
+    memset(&tensors, 0, sizeof tensors);
+    tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
+    tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
+    tensors.lse = (float*)(void*)somewhere;
+    memoi_sp_carve(&all->shapes[r], somewhere, is_backward, &buffers);
+    memoi_sp_walk_init(&all->walks[r], &all->shapes[r], &queue, &buffers, &tensors, mask,
+                       is_backward);
+    memoi_sp_walk_set_costs(&all->walks[r], costs);
+    if (r) all->more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
                                             const memo_mask* mask, int32_t is_backward,
                                             const memo_sp_attention_costs* costs,
                                             memo_schedule* schedule, memo_error* error) {
-    char* somewhere = (char*)(uintptr_t)4096; /* never touched */
     memo_status status = memoi_sp_shape_check(desc, error);
     memo_sp_attention_costs none;
-    memo_sp_attention_tensors tensors;
     memo_sp_attention_desc rank_desc = *desc;
     memoi_sp_all_ranks all;
     int32_t rd = desc->layout.ring, r;
     if (!status) status = memoi_sp_mask_check(mask, desc->layout.n_tokens, error);
     if (status) return status;
     memset(&none, 0, sizeof none);
-    memset(&tensors, 0, sizeof tensors);
-    tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
-    tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
-    tensors.lse = (float*)(void*)somewhere;
+    if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
+    rank_desc.ring = rank_desc.ulysses = NULL;
     all.shapes = (memoi_sp_shape*)memoi_calloc(rd, sizeof(memoi_sp_shape));
     all.walks = (memoi_sp_walk*)memoi_calloc(rd, sizeof(memoi_sp_walk));
     all.rings = (memoi_ring*)memoi_calloc(rd, sizeof(memoi_ring));
@@ -6043,31 +6179,16 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     all.more_streams = (int32_t*)memoi_calloc(rd, sizeof(int32_t));
     if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
         status = memoi_no_memory(error, "the schedule of a ring");
-    if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
-    rank_desc.ring = rank_desc.ulysses = NULL;
-    for (r = 0; r < rd && !status; r++) {
-        char compute_name[32], ring_name[32];
-        memoi_sp_buffers buffers;
-        memoi_sp_queue queue;
-        rank_desc.ring_rank = r;
-        snprintf(compute_name, sizeof compute_name, "compute %d", (int)r);
-        snprintf(ring_name, sizeof ring_name, "ring %d", (int)r);
-        status = memoi_sp_shape_make(&rank_desc, all.runs, all.first_run, &all.shapes[r], error);
-        if (!status)
-            status =
-                memoi_sp_schedule_queue(schedule, compute_name, ring_name, rd > 1, &queue, error);
-        if (status) break;
-        memoi_sp_carve(&all.shapes[r], somewhere, is_backward, &buffers);
-        memoi_sp_walk_init(&all.walks[r], &all.shapes[r], &queue, &buffers, &tensors, mask,
-                           is_backward);
-        memoi_sp_walk_set_costs(&all.walks[r], costs ? costs : &none);
-        if (r) all.more_streams[r - 1] = queue.stream_indices[MEMOI_SP_RING];
-    }
+
+    for (r = 0; r < rd && !status; r++)
+        status = memoi_sp_all_ranks_add(&all, &rank_desc, r, mask, is_backward,
+                                        costs ? costs : &none, schedule, error);
     if (!status) {
         all.walks[0].ring.more_streams = all.more_streams;
         all.walks[0].ring.n_more_streams = rd - 1;
+        status = memoi_sp_all_ranks_run(&all, rd, error);
     }
-    if (!status) status = memoi_sp_all_ranks_run(&all, rd, error);
+
     MEMO_FREE(all.shapes);
     MEMO_FREE(all.walks);
     MEMO_FREE(all.rings);
@@ -6077,9 +6198,8 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     return status;
 }
 
-/* ---- 8 overlapped blocks: the schedules ---------------------------------------------------------
- * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks, but to
- * measure collectives. */
+/* ---- >>block schedules --------------------------------------------------------------------------
+ * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     switch (order) {
@@ -6098,6 +6218,7 @@ memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void) {
 }
 
 #define MEMOI_BLOCKS_PARTS 1000
+#define MEMOI_BLOCKS_MAX   (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
 
 typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_NONE = 0, /* a record or a wait */
@@ -6106,66 +6227,53 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_BACKWARD,
     MEMOI_BLOCKS_WEIGHTS,
     MEMOI_BLOCKS_END,
-    MEMOI_BLOCKS_REDUCE_FORWARD,   /* the first of those on the comm stream */
-    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* somebody reads what was recomputed */
-    MEMOI_BLOCKS_REDUCE_UNREAD,    /* nobody does, but the order is the published one */
+    MEMOI_BLOCKS_REDUCE_FORWARD,   /* from here on: on the comm stream */
+    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* its result is read */
+    MEMOI_BLOCKS_REDUCE_UNREAD,    /* its result is not read; it is part of the published order */
     MEMOI_BLOCKS_REDUCE_BACKWARD,
     MEMOI_BLOCKS_GATHER_INPUT,
     MEMOI_BLOCKS_GATHER_GRADIENT
 } memoi_blocks_kind;
 
-/* What op k of a schedule is. */
+/* Describes one op of a schedule. */
 typedef struct memoi_blocks_step {
     memoi_blocks_kind kind;
     int32_t block, part;
 } memoi_blocks_step;
 
-/* Tensors of each part, numbered for the checker.  Those of a block are there for as many blocks as
- * are in use at once; a trainer may keep more. */
+/* The tensors of each part, numbered for memo_schedule_check.  A tensor of a block exists as often
+ * as blocks use it at once; a trainer may keep more. */
 enum {
     MEMOI_BLOCKS_OUTPUT,         /* y: partial, then reduced */
     MEMOI_BLOCKS_INPUT_GRADIENT, /* g: partial, then reduced */
-    MEMOI_BLOCKS_STREAM,         /* d: gradient of what the blocks add to */
+    MEMOI_BLOCKS_STREAM,         /* d: gradient of the residual stream */
     MEMOI_BLOCKS_KEYS,           /* keys and values of the sequence's part */
     MEMOI_BLOCKS_KEY_GRADIENTS,
     MEMOI_BLOCKS_RESULT,
-    MEMOI_BLOCKS_GATHERED_GRADIENT, /* of even and of odd blocks */
+    MEMOI_BLOCKS_GATHERED_GRADIENT, /* for even and for odd blocks */
     MEMOI_BLOCKS_TENSORS = MEMOI_BLOCKS_GATHERED_GRADIENT + 2
-    /* then the input of each block; activations and gathered input of each block of a layer */
+    /* Then the input of each block, and activations and gathered input of each block of a layer. */
 };
 
 typedef struct memoi_blocks_builder {
-    memo_blocks_schedule_desc desc; /* nothing is 0 that has a default */
+    memo_blocks_schedule_desc desc; /* with defaults filled in */
     memo_schedule* schedule;
     int64_t steps_capacity;
     memoi_blocks_step* steps; /* one an op */
     int32_t compute, comm;
-    int32_t first_event; /* n_parts each: ready, reduced output, reduced gradient, gathered */
-    memo_range* ranges;  /* of the op being built */
+    int32_t first_event; /* n_parts each: ready, reduced, returned, gathered */
+    memo_range* ranges;  /* of the current op: reads, then writes */
     int64_t n_reads, n_writes;
-    int64_t* layer_begins; /* ops, in the order of the pass; may be NULL */
+    int64_t* layer_begins; /* ops, in the order of the pass; optional */
     memo_status status;
     memo_error* error;
 } memoi_blocks_builder;
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_GATHERED };
 
-MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
-    int64_t i, n;
-    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
-    if (desc->n_parts == 0) desc->n_parts = 2;
-    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d is no order; there are default, pipelined, cross and fine",
-                              (int)desc->order);
-    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%d parts; 1 to %d would work",
-                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
-    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%d blocks are not whole layers of %d", (int)desc->n_blocks,
-                              (int)desc->blocks_per_layer);
-    n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0;
+MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc,
+                                           memo_error* error) {
+    int64_t n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0, i;
     for (i = 0; i < n; i++) {
         const memo_block_times* t = &desc->times[i];
         double sum = t->forward_s + t->recompute_s + t->backward_s + t->weights_s + t->reduce_s +
@@ -6173,13 +6281,43 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
               t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "a time of block %d, part %d is below 0, or no number",
+                                  "blocks_schedule_desc.times: negative or not a number (block %d, "
+                                  "part %d); use times of at least 0",
                                   (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
     }
     return MEMO_STATUS_OK;
 }
 
-/* --- bytes --- */
+/* Fills in the defaults. */
+MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
+    if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
+    if (desc->n_parts == 0) desc->n_parts = 2;
+
+    if ((int)desc->order < MEMO_BLOCKS_DEFAULT || (int)desc->order > MEMO_BLOCKS_FINE)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "blocks_schedule_desc.order: not a memo_blocks_order (%d); 0 to %d are "
+            "valid",
+            (int)desc->order, (int)MEMO_BLOCKS_FINE);
+    if (desc->n_parts < 1 || desc->n_parts > MEMOI_BLOCKS_PARTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_schedule_desc.n_parts: out of range (%d); 1 to %d are valid",
+                              (int)desc->n_parts, MEMOI_BLOCKS_PARTS);
+    if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_schedule_desc.n_blocks: not whole layers (%d blocks, %d per "
+                              "layer); use a positive multiple of blocks_per_layer",
+                              (int)desc->n_blocks, (int)desc->blocks_per_layer);
+    if ((int64_t)desc->n_blocks * desc->n_parts > MEMOI_BLOCKS_MAX)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "blocks_schedule_desc.n_blocks: too many (%d, of %d parts); n_blocks x "
+            "n_parts may be %d",
+            (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
+    return memoi_blocks_check_times(desc, error);
+}
+
+/* --- the bytes that an op reads and writes --- */
 
 MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_builder* b, int32_t block) {
     return block % b->desc.blocks_per_layer;
@@ -6198,7 +6336,7 @@ MEMOI int32_t memoi_blocks_gathered_gradient(int32_t block) {
     return MEMOI_BLOCKS_GATHERED_GRADIENT + (block & 1);
 }
 
-/* All reads of an op before its writes. */
+/* Call it for all reads of an op before its writes. */
 MEMOI void memoi_blocks_touch(memoi_blocks_builder* b, int64_t byte, int is_written) {
     memo_range* range = &b->ranges[b->n_reads + b->n_writes];
     range->begin = (uint64_t)byte;
@@ -6219,12 +6357,12 @@ MEMOI int memoi_blocks_couples(const memoi_blocks_builder* b, int32_t block) {
     return b->desc.splits_sequence && memoi_blocks_in_layer(b, block) == 0;
 }
 
-/* Is the input of a block there when its recomputation starts, from the forward pass? */
+/* Returns 1 if forward saves the input of a block for its recomputation. */
 MEMOI int memoi_blocks_is_saved(const memo_blocks_schedule_desc* desc, int32_t block) {
     return desc->order == MEMO_BLOCKS_FINE || block % desc->blocks_per_layer == 0;
 }
 
-/* What forward or recomputation reads: the input, or what it is the sum of. */
+/* The reads of forward and recomputation: the input, or the two terms of its sum. */
 MEMOI void memoi_blocks_read_input(memoi_blocks_builder* b, int32_t block, int32_t part,
                                    int is_there) {
     int32_t before;
@@ -6247,95 +6385,109 @@ MEMOI void memoi_blocks_write_activations(memoi_blocks_builder* b, int32_t block
     if (memoi_blocks_couples(b, block)) memoi_blocks_write(b, MEMOI_BLOCKS_KEYS, part);
 }
 
-/* Nobody reads the output of a layer's last block when it is recomputed, nor, in the fine order, of
- * any. */
+/* Returns 1 if recomputation must compute the output: in the fine order never, in the cross order
+ * not for a layer's last block. */
 MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t block) {
     int is_last = block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
     if (desc->order == MEMO_BLOCKS_FINE) return 0;
     return !(desc->order == MEMO_BLOCKS_CROSS && is_last);
 }
 
-/* Numbered behind all tensors of parts. */
+/* Weight gradients are numbered after the tensors of all parts. */
 MEMOI int64_t memoi_blocks_weights(const memoi_blocks_builder* b, int32_t block) {
     return (int64_t)memoi_blocks_tensors(b) * b->desc.n_parts + block;
 }
 
-MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
-                                int is_backward) {
-    const int32_t block = step->block, part = step->part;
+MEMOI void memoi_blocks_touch_backward(memoi_blocks_builder* b, int32_t block, int32_t part) {
     const int is_scattered = b->desc.is_scattered;
     int32_t before;
+    memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
+    if (is_scattered) {
+        memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
+        memoi_blocks_read(b, memoi_blocks_gathered_gradient(block), part);
+    } else {
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+        memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        if (block < b->desc.n_blocks - 1) { /* g is carried through the norm of the next block */
+            memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
+            memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        }
+    }
+    for (before = 0; before <= part && memoi_blocks_couples(b, block); before++) {
+        memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
+        memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
+    }
+    if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+
+    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
+    memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+    if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
+    if (!is_scattered) memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
+    for (before = 0; before <= part && memoi_blocks_couples(b, block); before++)
+        memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
+}
+
+MEMOI void memoi_blocks_touch_weights(memoi_blocks_builder* b, int32_t block, int32_t part) {
+    const int is_scattered = b->desc.is_scattered;
+    memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
+    memoi_blocks_read(b, is_scattered ? memoi_blocks_gathered(b, block) : memoi_blocks_input(block),
+                      part);
+    memoi_blocks_read(b, is_scattered ? memoi_blocks_gathered_gradient(block) : MEMOI_BLOCKS_STREAM,
+                      part);
+    memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+    memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
+}
+
+/* tensor is reduced.  In the scattered form the rows are then carried to the next block's input, or
+ * to the previous block's gradient, and gathered there (gathered < 0: nothing follows). */
+MEMOI void memoi_blocks_touch_reduce(memoi_blocks_builder* b, int32_t tensor, int32_t block,
+                                     int32_t carried, int32_t gathered, int32_t part) {
+    int has_rows = b->desc.is_scattered && gathered >= 0;
+    memoi_blocks_read(b, tensor, part);
+    if (has_rows) {
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+        if (carried == MEMOI_BLOCKS_STREAM) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        memoi_blocks_write(b, carried, part);
+        memoi_blocks_write(b, gathered, part);
+    }
+    memoi_blocks_write(b, tensor, part);
+}
+
+MEMOI void memoi_blocks_touch_end(memoi_blocks_builder* b, int32_t block, int32_t part,
+                                  int is_backward) {
+    memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_STREAM : memoi_blocks_input(block), part);
+    memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
+    if (is_backward) memoi_blocks_read(b, memoi_blocks_input(block), part);
+    memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
+}
+
+MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
+                                int is_backward) {
+    const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
+    int is_saved = memoi_blocks_is_saved(&b->desc, block);
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
         memoi_blocks_read_input(b, block, part, block == 0);
         memoi_blocks_write_activations(b, block, part, block == 0, 1);
         break;
-    case MEMOI_BLOCKS_RECOMPUTE: {
-        int is_saved = memoi_blocks_is_saved(&b->desc, block);
+    case MEMOI_BLOCKS_RECOMPUTE:
         memoi_blocks_read_input(b, block, part, is_saved);
         memoi_blocks_write_activations(b, block, part, is_saved,
                                        memoi_blocks_has_output(&b->desc, block));
         break;
-    }
-    case MEMOI_BLOCKS_BACKWARD:
-        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-        if (is_scattered) {
-            memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
-            memoi_blocks_read(b, memoi_blocks_gathered_gradient(block), part);
-        } else {
-            memoi_blocks_read(b, memoi_blocks_input(block), part);
-            memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-            if (block < b->desc.n_blocks - 1) { /* carried through the norm of the block above */
-                memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
-                memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-            }
-        }
-        if (memoi_blocks_couples(b, block))
-            for (before = 0; before <= part; before++) {
-                memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
-                memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
-            }
-        if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
-        memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
-        memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-        if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
-        if (!is_scattered) memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
-        if (memoi_blocks_couples(b, block))
-            for (before = 0; before <= part; before++)
-                memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
-        break;
-    case MEMOI_BLOCKS_WEIGHTS:
-        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-        memoi_blocks_read(
-            b, is_scattered ? memoi_blocks_gathered(b, block) : memoi_blocks_input(block), part);
-        memoi_blocks_read(
-            b, is_scattered ? memoi_blocks_gathered_gradient(block) : MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
-        memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
-        break;
+    case MEMOI_BLOCKS_BACKWARD: memoi_blocks_touch_backward(b, block, part); break;
+    case MEMOI_BLOCKS_WEIGHTS: memoi_blocks_touch_weights(b, block, part); break;
     case MEMOI_BLOCKS_REDUCE_FORWARD:
     case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
-        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
-        if (is_scattered && block < b->desc.n_blocks - 1) {
-            memoi_blocks_read(b, memoi_blocks_input(block), part);
-            memoi_blocks_write(b, memoi_blocks_input(block + 1), part);
-            memoi_blocks_write(b, memoi_blocks_gathered(b, block + 1), part);
-        }
-        memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_OUTPUT, block, memoi_blocks_input(block + 1),
+                                  block < last ? memoi_blocks_gathered(b, block + 1) : -1, part);
         break;
     case MEMOI_BLOCKS_REDUCE_UNREAD:
-        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
-        memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_OUTPUT, block, -1, -1, part);
         break;
     case MEMOI_BLOCKS_REDUCE_BACKWARD:
-        memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-        if (is_scattered && block > 0) {
-            memoi_blocks_read(b, memoi_blocks_input(block), part);
-            memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-            memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
-            memoi_blocks_write(b, memoi_blocks_gathered_gradient(block - 1), part);
-        }
-        memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
+        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_INPUT_GRADIENT, block, MEMOI_BLOCKS_STREAM,
+                                  block > 0 ? memoi_blocks_gathered_gradient(block - 1) : -1, part);
         break;
     case MEMOI_BLOCKS_GATHER_INPUT:
         memoi_blocks_read(b, memoi_blocks_input(block), part);
@@ -6345,12 +6497,7 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
         memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
         memoi_blocks_write(b, memoi_blocks_gathered_gradient(block), part);
         break;
-    case MEMOI_BLOCKS_END:
-        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_STREAM : memoi_blocks_input(block), part);
-        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
-        if (is_backward) memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
-        break;
+    case MEMOI_BLOCKS_END: memoi_blocks_touch_end(b, block, part, is_backward); break;
     case MEMOI_BLOCKS_NONE: break;
     }
 }
@@ -6395,7 +6542,7 @@ MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
         snprintf(name, 40, "%s%s.%d", kinds[step->kind], block, (int)step->part + 1);
 }
 
-/* Keeps steps as long as the schedule has ops. */
+/* Describes the op just appended, so that there is one step per op. */
 MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
                               int32_t part) {
     void* steps = b->steps;
@@ -6454,12 +6601,12 @@ MEMOI void memoi_blocks_await(memoi_blocks_builder* b, int event, int32_t part, 
     memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
 }
 
-/* In the default order the collective has been waited for already. */
+/* In the default order the collective itself has been waited for. */
 MEMOI void memoi_blocks_need(memoi_blocks_builder* b, int event, int32_t part) {
     if (b->desc.order != MEMO_BLOCKS_DEFAULT) memoi_blocks_await(b, event, part, b->compute);
 }
 
-/* Behind all that compute has been given so far. */
+/* A collective after everything that compute has so far. */
 MEMOI void memoi_blocks_collective(memoi_blocks_builder* b, memoi_blocks_kind kind, int event,
                                    int32_t block, int32_t part) {
     memoi_blocks_record(b, MEMOI_BLOCKS_READY, part, b->compute);
@@ -6474,7 +6621,7 @@ MEMOI void memoi_blocks_gather(memoi_blocks_builder* b, int32_t block, int32_t p
         memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_INPUT, MEMOI_BLOCKS_GATHERED, block, part);
 }
 
-/* The k-th layer of the pass begins here. */
+/* The k-th layer of the pass begins at the next op. */
 MEMOI void memoi_blocks_mark(memoi_blocks_builder* b, int32_t k) {
     if (b->layer_begins) b->layer_begins[k] = b->schedule->n_ops;
 }
@@ -6504,7 +6651,7 @@ MEMOI void memoi_blocks_forward(memoi_blocks_builder* b) {
 
 /* --- backward --- */
 
-/* The k-th part that goes backward. */
+/* The part that goes backward as the k-th. */
 MEMOI int32_t memoi_blocks_back(const memoi_blocks_builder* b, int32_t k) {
     return b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
 }
@@ -6525,8 +6672,8 @@ MEMOI void memoi_blocks_recompute(memoi_blocks_builder* b, int32_t block, int32_
 
 MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int32_t part) {
     int is_last = memoi_blocks_in_layer(b, block) == b->desc.blocks_per_layer - 1;
-    /* At the end of a layer the gradient is there already: in the pipelined order the barrier has
-     * waited; in the cross order its recomputation did, for a collective that came later on the
+    /* At the end of a layer the gradient has been waited for: in the pipelined order by the
+     * barrier; in the cross order by its recomputation, which waits for a later collective on the
      * comm stream. */
     int is_there =
         is_last && (b->desc.order == MEMO_BLOCKS_PIPELINED ||
@@ -6536,7 +6683,8 @@ MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int3
     memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part, 1);
     memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block, part);
     if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part, 1);
-    /* The next recomputation needs its rows; behind the weights, which read those of this block. */
+    /* The next recomputation needs its rows.  They come after the weights, which read this
+     * block's. */
     if (block > 0 && b->desc.order >= MEMO_BLOCKS_CROSS &&
         (b->desc.order == MEMO_BLOCKS_FINE || memoi_blocks_in_layer(b, block) == 0))
         memoi_blocks_gather(
@@ -6544,7 +6692,7 @@ MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int3
             part);
 }
 
-/* Recomputation and backward of a block side by side. */
+/* Recomputation and backward of a block, part by part. */
 MEMOI void memoi_blocks_segment(memoi_blocks_builder* b, int32_t block) {
     int32_t k;
     if (memoi_blocks_couples(b, block))
@@ -6566,15 +6714,16 @@ MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
     int32_t first = layer * b->desc.blocks_per_layer, last = first + b->desc.blocks_per_layer - 1;
     int32_t i, k;
     int is_top = last == b->desc.n_blocks - 1;
-    if (is_top && b->desc.is_scattered)
-        for (k = 0; k < b->desc.n_parts; k++)
-            memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_GRADIENT, MEMOI_BLOCKS_RETURNED, last,
-                                    k);
+    for (k = 0; k < b->desc.n_parts && is_top && b->desc.is_scattered; k++)
+        memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_GRADIENT, MEMOI_BLOCKS_RETURNED, last, k);
+
     if (order == MEMO_BLOCKS_FINE) {
         for (k = 0; is_top && k < b->desc.n_parts; k++) memoi_blocks_gather(b, last, k);
         for (i = last; i >= first; i--) memoi_blocks_segment(b, i);
         return;
     }
+
+    /* Recompute the layer; in the cross order its last block together with its backward. */
     if (is_top || order != MEMO_BLOCKS_CROSS)
         for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_gather(b, first, k);
     for (i = first; i < last; i++)
@@ -6587,6 +6736,8 @@ MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
         for (k = 0; k < b->desc.n_parts; k++)
             memoi_blocks_backward_of(b, last, memoi_blocks_back(b, k));
     }
+
+    /* The rest of the backward. */
     for (i = last - 1; i >= first; i--)
         for (k = 0; k < b->desc.n_parts; k++)
             memoi_blocks_backward_of(b, i, memoi_blocks_back(b, k));
@@ -6605,16 +6756,8 @@ MEMOI void memoi_blocks_backward(memoi_blocks_builder* b) {
     }
 }
 
-/* The stream of that name, new where there is none. */
-MEMOI memo_status memoi_blocks_stream(memo_schedule* schedule, const char* name, int32_t* stream,
-                                      memo_error* error) {
-    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
-        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
-    return memo_schedule_add_stream(schedule, name, stream, error);
-}
-
-/* steps gets one of each op, to be freed with MEMO_FREE, layer_begins (n_layers) where each begins;
- * both may be NULL, and schedule is empty where they are not. */
+/* steps: one per op; the caller frees it with MEMO_FREE.  layer_begins (n_layers): the first op of
+ * each layer.  Both are optional; if they are given, schedule must be empty. */
 MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int is_backward,
                                      memo_schedule* schedule, memoi_blocks_step** steps,
                                      int64_t* layer_begins, memo_error* error) {
@@ -6627,15 +6770,17 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     b.error = error;
     b.status = memoi_blocks_check(&b.desc, error);
     if (b.status) return b.status;
-    /* The most has backward of attention split by sequence. */
+
+    /* The backward of attention with a split sequence touches the most. */
     b.ranges = (memo_range*)memoi_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
     if (!b.ranges) return memoi_no_memory(error, "a schedule");
-    b.status = memoi_blocks_stream(schedule, "compute", &b.compute, error);
-    if (!b.status) b.status = memoi_blocks_stream(schedule, "comm", &b.comm, error);
+    b.status = memoi_schedule_stream(schedule, "compute", &b.compute, error);
+    if (!b.status) b.status = memoi_schedule_stream(schedule, "comm", &b.comm, error);
     for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
         b.status = memo_schedule_add_event(schedule, &event, error);
         if (i == 0) b.first_event = event;
     }
+
     if (is_backward)
         memoi_blocks_backward(&b);
     else
@@ -6658,7 +6803,9 @@ memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
     return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
 }
 
-/* --- how long collectives take --- */
+/* ---- >>block costs ------------------------------------------------------------------------------
+ * Knows: schedules of blocks; a communicator and a device, to measure collectives.  Knows nothing
+ * of how blocks run. */
 
 #define MEMOI_MEASURE_RUNS 5
 
@@ -6681,7 +6828,7 @@ MEMOI memo_status memoi_measure_once(memo_comm* comm, const memo_device* d, memo
     return status ? status : memo_event_elapsed(d, events[0], events[1], elapsed_s, error);
 }
 
-/* The slowest rank's.  host: pinned, for device: n doubles each. */
+/* Replaces host[n] by the maxima over all ranks.  host is pinned; on_device holds n doubles too. */
 MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, memo_stream stream,
                                       double* on_device, double* host, int32_t n,
                                       memo_error* error) {
@@ -6694,47 +6841,99 @@ MEMOI memo_status memoi_measure_share(memo_comm* comm, const memo_device* d, mem
     return status ? status : memo_stream_synchronize(d, stream, error);
 }
 
+typedef struct memoi_measure {
+    memo_comm* comm;
+    const memo_device* device;
+    memo_stream stream;
+    memo_collective kind;
+    memo_type type;
+    memo_event events[2];
+    void *x, *on_device, *host;
+} memoi_measure;
+
+/* The largest count; 0 if one is below 1. */
+MEMOI int64_t memoi_measure_largest(const int64_t* counts, int32_t n) {
+    int64_t largest = 0;
+    int32_t k;
+    for (k = 0; k < n; k++) {
+        if (counts[k] < 1) return 0;
+        if (counts[k] > largest) largest = counts[k];
+    }
+    return largest;
+}
+
+MEMOI memo_status memoi_measure_open(memoi_measure* m, int64_t n_bytes, int32_t n,
+                                     memo_error* error) {
+    const memo_device* d = m->device;
+    int32_t k;
+    memo_status status = memo_device_alloc(d, n_bytes, &m->x, error);
+    if (!status) status = memo_fill(d, m->stream, m->x, 0, n_bytes, error);
+    if (!status) status = memo_device_alloc(d, n * (int64_t)sizeof(double), &m->on_device, error);
+    if (!status) status = memo_host_alloc(d, n * (int64_t)sizeof(double), &m->host, error);
+    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &m->events[k], error);
+    return status;
+}
+
+MEMOI void memoi_measure_close(memoi_measure* m) {
+    const memo_device* d = m->device;
+    int32_t k;
+    for (k = 0; k < 2; k++)
+        if (m->events[k]) (void)memo_event_destroy(d, m->events[k], NULL);
+    if (m->host) (void)memo_host_free(d, m->host, NULL);
+    if (m->on_device) (void)memo_device_free(d, m->on_device, NULL);
+    if (m->x) (void)memo_device_free(d, m->x, NULL);
+}
+
+/* The median of MEMOI_MEASURE_RUNS runs after one warm-up. */
+MEMOI memo_status memoi_measure_count(memoi_measure* m, int64_t count, double* median_s,
+                                      memo_error* error) {
+    double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
+    int32_t run, j;
+    for (run = -1; run < MEMOI_MEASURE_RUNS; run++) {
+        memo_status status = memoi_measure_once(m->comm, m->device, m->stream, m->kind, m->type,
+                                                count, (char*)m->x, m->events, &elapsed_s, error);
+        if (status) return status;
+        for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
+        if (run >= 0) runs[j] = elapsed_s;
+    }
+    *median_s = runs[MEMOI_MEASURE_RUNS / 2];
+    return MEMO_STATUS_OK;
+}
+
 memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_stream stream,
                               memo_collective kind, memo_type type, const int64_t* counts,
                               int32_t n, double* measured_s, memo_error* error) {
-    const memo_device* d = device;
-    memo_event events[2] = {NULL, NULL};
-    void *x = NULL, *on_device = NULL, *host = NULL;
-    int64_t largest = 0;
-    int32_t k, run, j;
-    double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
-    memo_status status = MEMO_STATUS_OK;
-    for (k = 0; k < n; k++) largest = counts[k] > largest && counts[k] > 0 ? counts[k] : largest;
-    for (k = 0; k < n; k++) largest = counts[k] < 1 ? 0 : largest;
-    if (largest < 1 || largest > (int64_t)1 << 40 || !memo_type_bytes(type) ||
-        (int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
+    int64_t largest = memoi_measure_largest(counts, n), bytes = memo_type_bytes(type);
+    memoi_measure m;
+    int32_t k;
+    memo_status status;
+    if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "an all-reduce, all-gather or reduce-scatter of 1 to 2^40 elements "
-                              "can be measured");
-    largest *= memo_type_bytes(type) * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size);
-    status = memo_device_alloc(d, largest, &x, error);
-    if (!status) status = memo_fill(d, stream, x, 0, largest, error);
-    if (!status) status = memo_device_alloc(d, n * (int64_t)sizeof(double), &on_device, error);
-    if (!status) status = memo_host_alloc(d, n * (int64_t)sizeof(double), &host, error);
-    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &events[k], error);
-    for (k = 0; k < n && !status; k++) {
-        for (run = -1; run < MEMOI_MEASURE_RUNS && !status; run++) {
-            status = memoi_measure_once(comm, d, stream, kind, type, counts[k], (char*)x, events,
-                                        &elapsed_s, error);
-            for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
-            if (run >= 0) runs[j] = elapsed_s;
-        }
-        if (!status) ((double*)host)[k] = runs[MEMOI_MEASURE_RUNS / 2];
-    }
+                              "comm_measure.kind: not supported (%d); all-reduce, all-gather and "
+                              "reduce-scatter are",
+                              (int)kind);
+    if (!bytes || largest < 1 || largest > MEMOI_BYTES_MAX / bytes / comm->size)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "comm_measure.counts: out of range (%d counts up to %lld, type %s); "
+                              "counts of at least 1 whose bytes fit 2^62 are valid",
+                              (int)n, (long long)largest, memo_type_name(type));
+    memset(&m, 0, sizeof m);
+    m.comm = comm;
+    m.device = device;
+    m.stream = stream;
+    m.kind = kind;
+    m.type = type;
+
+    status = memoi_measure_open(
+        &m, largest * bytes * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size), n, error);
+    for (k = 0; k < n && !status; k++)
+        status = memoi_measure_count(&m, counts[k], &((double*)m.host)[k], error);
     if (!status)
-        status = memoi_measure_share(comm, d, stream, (double*)on_device, (double*)host, n, error);
-    if (!status) memcpy(measured_s, host, (size_t)n * sizeof(double));
-    if (status) (void)memo_stream_synchronize(d, stream, NULL);
-    for (k = 0; k < 2; k++)
-        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
-    if (host) (void)memo_host_free(d, host, NULL);
-    if (on_device) (void)memo_device_free(d, on_device, NULL);
-    if (x) (void)memo_device_free(d, x, NULL);
+        status = memoi_measure_share(comm, device, stream, (double*)m.on_device, (double*)m.host, n,
+                                     error);
+    if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
+    if (status) (void)memo_stream_synchronize(device, stream, NULL);
+    memoi_measure_close(&m);
     return status;
 }
 
@@ -6780,6 +6979,19 @@ MEMOI double memoi_blocks_share(double whole_s, double overhead_s, int32_t n_par
     return whole_s <= overhead_s ? whole_s : overhead_s + (whole_s - overhead_s) / n_parts;
 }
 
+/* The times of one of n parts. */
+MEMOI memo_block_times memoi_blocks_part_times(const memo_block_times* whole,
+                                               const memo_blocks_overhead* overhead, int32_t n) {
+    memo_block_times part;
+    part.forward_s = memoi_blocks_share(whole->forward_s, overhead->operation_s, n);
+    part.recompute_s = memoi_blocks_share(whole->recompute_s, overhead->operation_s, n);
+    part.backward_s = memoi_blocks_share(whole->backward_s, overhead->operation_s, n);
+    part.weights_s = memoi_blocks_share(whole->weights_s, overhead->operation_s, n);
+    part.reduce_s = memoi_blocks_share(whole->reduce_s, overhead->collective_s, n);
+    part.gather_s = memoi_blocks_share(whole->gather_s, overhead->collective_s, n);
+    return part;
+}
+
 memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
                                    const memo_blocks_overhead* overhead, int32_t max_parts,
                                    int32_t* n_parts, double* makespan_s, memo_error* error) {
@@ -6791,31 +7003,31 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     tried.n_parts = 1;
     status = memoi_blocks_check(&tried, error);
     if (status) return status;
-    if (!desc->times || max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS ||
-        !(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
+    if (!desc->times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the best number of parts needs times, overheads of at least 0 and a "
-                              "maximum of 1 to %d",
-                              MEMOI_BLOCKS_PARTS);
+                              "blocks_schedule_desc.times: NULL; the best number of parts needs "
+                              "times");
+    if (max_parts < 1 || max_parts > MEMOI_BLOCKS_PARTS)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_best_parts.max_parts: out of range (%d); 1 to %d are valid",
+                              (int)max_parts, MEMOI_BLOCKS_PARTS);
+    if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_overhead: negative or not a number (%g, %g); use times of at "
+                              "least 0",
+                              overhead->operation_s, overhead->collective_s);
     times = (memo_block_times*)memoi_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
     if (!times) return memoi_no_memory(error, "times");
+
+    /* The tolerance lets fewer parts win a tie in spite of rounding. */
     tried.times = times;
     for (n = 1; !status && n <= max_parts; n *= 2) {
         double total_s;
         tried.n_parts = n;
         for (i = 0; i < desc->n_blocks; i++)
-            for (s = 0; s < n; s++) {
-                const memo_block_times* whole = &desc->times[i];
-                memo_block_times* part = &times[(int64_t)i * n + s];
-                part->forward_s = memoi_blocks_share(whole->forward_s, overhead->operation_s, n);
-                part->recompute_s =
-                    memoi_blocks_share(whole->recompute_s, overhead->operation_s, n);
-                part->backward_s = memoi_blocks_share(whole->backward_s, overhead->operation_s, n);
-                part->weights_s = memoi_blocks_share(whole->weights_s, overhead->operation_s, n);
-                part->reduce_s = memoi_blocks_share(whole->reduce_s, overhead->collective_s, n);
-                part->gather_s = memoi_blocks_share(whole->gather_s, overhead->collective_s, n);
-            }
+            for (s = 0; s < n; s++)
+                times[(int64_t)i * n + s] = memoi_blocks_part_times(&desc->times[i], overhead, n);
         status = memoi_blocks_makespan(&tried, &total_s, error);
         if (!status && (n == 1 || total_s < best_s * (1 - 1e-12))) {
             best_s = total_s;
@@ -6827,9 +7039,11 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
     return status;
 }
 
-/* ---- 8 overlapped blocks: run -------------------------------------------------------------------
- * Knows: a schedule's steps, a device, a communicator and the trainer's functions.  The schedule is
- * the program: one op after the other is enqueued as it stands there. */
+/* ---- >>block runs -------------------------------------------------------------------------------
+ * Knows: the steps of a schedule, a device, a communicator and the trainer's functions.  Knows
+ * nothing of why the schedule is ordered as it is.
+ *
+ * The schedule is the program: its ops are enqueued one after another. */
 
 typedef struct memoi_blocks_pass {
     memo_schedule* schedule;
@@ -6838,14 +7052,14 @@ typedef struct memoi_blocks_pass {
 } memoi_blocks_pass;
 
 struct memo_blocks {
-    memo_blocks_desc desc;       /* nothing is 0 that has a default; buffers are these: */
+    memo_blocks_desc desc;       /* with defaults filled in; its buffers are the next field */
     memo_block_buffers* buffers; /* (n_parts) */
     int32_t owns_comm_stream;
     int32_t n_layers, n_events;
     memo_event* events;
     void** inputs;                       /* (n_parts, blocks_per_layer) */
     memoi_blocks_pass passes[2];         /* forward, backward */
-    int32_t next_forward, next_backward; /* layers that may come next; -1: none */
+    int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
 };
 
 memo_blocks_desc memo_blocks_desc_default(void) {
@@ -6854,38 +7068,61 @@ memo_blocks_desc memo_blocks_desc_default(void) {
     return desc;
 }
 
-MEMOI memo_status memoi_blocks_missing(const char* what, memo_error* error) {
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "overlapped blocks need %s", what);
+/* The name of a missing buffer, or NULL. */
+MEMOI const char* memoi_blocks_missing_buffer(const memo_blocks_desc* desc,
+                                              const memo_block_buffers* buffers) {
+    int32_t j;
+    if (!buffers->output) return "output";
+    if (!buffers->gradient) return "gradient";
+    if (!desc->schedule.is_scattered) return NULL;
+    if (!buffers->gradients[0] || !buffers->gradients[1]) return "gradients";
+    for (j = 0; j < desc->schedule.blocks_per_layer; j++)
+        if (!buffers->inputs || !buffers->inputs[j]) return "inputs";
+    return NULL;
 }
 
-MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
-    const memo_block_functions* f = &desc->functions;
-    int32_t s, j;
-    memo_status status = memoi_blocks_check(&desc->schedule, error);
-    if (status) return status;
-    if (!desc->device || !desc->comm || !desc->buffers)
-        return memoi_blocks_missing("a device, a communicator and buffers", error);
-    if (!memo_type_bytes(desc->type)) return memoi_blocks_missing("a type", error);
-    if (!f->forward || !f->recompute || !f->backward)
-        return memoi_blocks_missing("the functions forward, recompute and backward", error);
-    if (desc->schedule.is_scattered && (!f->forward_rows || !f->backward_rows))
-        return memoi_blocks_missing("forward_rows and backward_rows in the scattered form", error);
+MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_error* error) {
+    int32_t s;
     for (s = 0; s < desc->schedule.n_parts; s++) {
         const memo_block_buffers* buffers = &desc->buffers[s];
-        int is_there = buffers->output && buffers->gradient && buffers->count >= 0;
-        if (desc->schedule.is_scattered) {
-            is_there =
-                is_there && buffers->inputs && buffers->gradients[0] && buffers->gradients[1];
-            for (j = 0; is_there && j < desc->schedule.blocks_per_layer; j++)
-                is_there = buffers->inputs[j] != NULL;
-            if (is_there && buffers->count % desc->comm->size)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "part %d: %lld elements cannot be scattered over %d ranks",
-                                      (int)s + 1, (long long)buffers->count, (int)desc->comm->size);
-        }
-        if (!is_there) return memoi_blocks_missing("all buffers of every part", error);
+        const char* missing = memoi_blocks_missing_buffer(desc, buffers);
+        if (missing)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "blocks_desc.buffers[%d].%s: NULL; every part needs it", (int)s,
+                                  missing);
+        if (buffers->count < 0 ||
+            (desc->schedule.is_scattered && buffers->count % desc->comm->size))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "blocks_desc.buffers[%d].count: negative or, scattered, not a "
+                                  "multiple of the ranks (%lld, %d ranks)",
+                                  (int)s, (long long)buffers->count, (int)desc->comm->size);
     }
     return MEMO_STATUS_OK;
+}
+
+/* Fills in the defaults of desc->schedule. */
+MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
+    const memo_block_functions* f = &desc->functions;
+    int is_scattered = desc->schedule.is_scattered;
+    const char* missing = !desc->device                       ? "device"
+                          : !desc->comm                       ? "comm"
+                          : !desc->buffers                    ? "buffers"
+                          : !f->forward                       ? "functions.forward"
+                          : !f->recompute                     ? "functions.recompute"
+                          : !f->backward                      ? "functions.backward"
+                          : is_scattered && !f->forward_rows  ? "functions.forward_rows"
+                          : is_scattered && !f->backward_rows ? "functions.backward_rows"
+                                                              : NULL;
+    memo_status status = memoi_blocks_check(&desc->schedule, error);
+    if (status) return status;
+    if (missing)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_desc.%s: NULL; it is required", missing);
+    if (!memo_type_bytes(desc->type))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "blocks_desc.type: not a memo_type (%d); 0 to %d are valid",
+                              (int)desc->type, (int)MEMO_TYPE_U8);
+    return memoi_blocks_check_buffers(desc, error);
 }
 
 MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* error) {
@@ -6906,10 +7143,10 @@ MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* err
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
-    const memo_device* d = blocks->desc.device;
+/* The schedules of both passes. */
+MEMOI memo_status memoi_blocks_build_passes(memo_blocks* blocks, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    memo_status status = memoi_blocks_copy_buffers(blocks, error);
     for (k = 0; k < 2 && !status; k++) {
         memoi_blocks_pass* pass = &blocks->passes[k];
         pass->layer_begins = (int64_t*)memoi_calloc(blocks->n_layers + 1, sizeof(int64_t));
@@ -6920,12 +7157,21 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
                                         pass->layer_begins, error);
         if (!status) pass->layer_begins[blocks->n_layers] = pass->schedule->n_ops;
     }
-    blocks->desc.schedule.times = NULL; /* the caller's */
+    blocks->desc.schedule.times = NULL; /* borrowed until here */
+    return status;
+}
+
+/* Both passes use the same events. */
+MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
+    const memo_device* d = blocks->desc.device;
+    int32_t n_events, k;
+    memo_status status = memoi_blocks_copy_buffers(blocks, error);
+    if (!status) status = memoi_blocks_build_passes(blocks, error);
     if (status) return status;
-    blocks->events =
-        (memo_event*)memoi_calloc(blocks->passes[0].schedule->n_events, sizeof(memo_event));
+    n_events = blocks->passes[0].schedule->n_events;
+    blocks->events = (memo_event*)memoi_calloc(n_events, sizeof(memo_event));
     if (!blocks->events) return memoi_no_memory(error, "overlapped blocks");
-    for (k = 0; k < blocks->passes[0].schedule->n_events && !status; k++) {
+    for (k = 0; k < n_events && !status; k++) {
         status = memo_event_create(d, &blocks->events[k], error);
         blocks->n_events += !status;
     }
@@ -6998,7 +7244,7 @@ MEMOI memo_status memoi_blocks_callback(const memo_blocks* blocks, memo_block_fu
     return function(blocks->desc.functions.context, &call, error);
 }
 
-/* What forward and recompute find and leave. */
+/* Calls the trainer's function for an op of the compute stream. */
 MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_blocks_step* step,
                                        int is_backward, memo_error* error) {
     const memo_block_functions* f = &blocks->desc.functions;
@@ -7021,7 +7267,7 @@ MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_bl
                                  stream, error);
 }
 
-/* Rows of the shares, carried over and gathered into rows of all. */
+/* Scattered form: the trainer converts its share of the rows, then all shares are gathered. */
 MEMOI memo_status memoi_blocks_rows(const memo_blocks* blocks, memo_block_function function,
                                     int32_t block, int32_t part, int is_input_saved, void* rows,
                                     memo_error* error) {
@@ -7049,50 +7295,58 @@ MEMOI memo_status memoi_blocks_reduce(const memo_blocks* blocks, void* buffer, i
                                share, desc->type, MEMO_REDUCTION_SUM, error);
 }
 
+/* After a reduction in the scattered form, the rows go to another block: the next one in forward,
+ * the previous one in backward.  There may be none. */
+MEMOI memo_status memoi_blocks_rows_to(const memo_blocks* blocks, int32_t block, int32_t part,
+                                       int is_gradient, int is_input_saved, memo_error* error) {
+    const memo_blocks_desc* desc = &blocks->desc;
+    const memo_block_buffers* buffers = &desc->buffers[part];
+    if (!desc->schedule.is_scattered || block < 0 || block >= desc->schedule.n_blocks)
+        return MEMO_STATUS_OK;
+    return is_gradient
+               ? memoi_blocks_rows(blocks, desc->functions.backward_rows, block, part,
+                                   is_input_saved, buffers->gradients[block % 2], error)
+               : memoi_blocks_rows(blocks, desc->functions.forward_rows, block, part,
+                                   is_input_saved,
+                                   buffers->inputs[block % desc->schedule.blocks_per_layer], error);
+}
+
+/* Enqueues an op of the comm stream. */
 MEMOI memo_status memoi_blocks_communicate(const memo_blocks* blocks, const memoi_blocks_step* step,
                                            memo_error* error) {
-    const memo_blocks_desc* desc = &blocks->desc;
-    const memo_block_buffers* buffers = &desc->buffers[step->part];
-    const int32_t block = step->block, m = desc->schedule.blocks_per_layer;
-    const int is_scattered = desc->schedule.is_scattered;
+    const memo_block_buffers* buffers = &blocks->desc.buffers[step->part];
+    const int32_t block = step->block, part = step->part;
     memo_status status;
     switch (step->kind) {
-    case MEMOI_BLOCKS_GATHER_INPUT:
-        return memoi_blocks_rows(blocks, desc->functions.forward_rows, block, step->part, 1,
-                                 buffers->inputs[block % m], error);
+    case MEMOI_BLOCKS_GATHER_INPUT: return memoi_blocks_rows_to(blocks, block, part, 0, 1, error);
     case MEMOI_BLOCKS_GATHER_GRADIENT:
-        return memoi_blocks_rows(blocks, desc->functions.backward_rows, block, step->part, 1,
-                                 buffers->gradients[block % 2], error);
+        return memoi_blocks_rows_to(blocks, block, part, 1, 1, error);
     case MEMOI_BLOCKS_REDUCE_FORWARD:
     case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
         status = memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
-        if (status || !is_scattered || block == desc->schedule.n_blocks - 1) return status;
-        return memoi_blocks_rows(blocks, desc->functions.forward_rows, block + 1, step->part, 0,
-                                 buffers->inputs[(block + 1) % m], error);
+        return status ? status : memoi_blocks_rows_to(blocks, block + 1, part, 0, 0, error);
     case MEMOI_BLOCKS_REDUCE_UNREAD:
         return memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
     default: /* MEMOI_BLOCKS_REDUCE_BACKWARD */
         status = memoi_blocks_reduce(blocks, buffers->gradient, buffers->count, error);
-        if (status || !is_scattered || block == 0) return status;
-        return memoi_blocks_rows(blocks, desc->functions.backward_rows, block - 1, step->part, 0,
-                                 buffers->gradients[(block - 1) % 2], error);
+        return status ? status : memoi_blocks_rows_to(blocks, block - 1, part, 1, 0, error);
     }
 }
 
-/* Told to whoever listens, as the schedule has it. */
+/* Announces an op with the bytes of the schedule. */
 MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_schedule* schedule,
                                         int64_t index, memo_stream stream, memo_error* error) {
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &schedule->ops[index];
-    memo_op_desc told = memo_op_desc_default();
-    if (d->struct_bytes < (int64_t)sizeof(memo_device) || !d->annotate) return MEMO_STATUS_OK;
-    told.name = memo_schedule_op_name(schedule, index);
-    told.duration_s = op->duration_s;
-    told.reads = schedule->ranges + op->first_range;
-    told.n_reads = op->n_reads;
-    told.writes = told.reads + op->n_reads;
-    told.n_writes = op->n_writes;
-    return memo_annotate(d, stream, &told, error);
+    memo_op_desc announced = memo_op_desc_default();
+    if (!memoi_sp_has_annotate(d)) return MEMO_STATUS_OK;
+    announced.name = memo_schedule_op_name(schedule, index);
+    announced.duration_s = op->duration_s;
+    announced.reads = schedule->ranges + op->first_range;
+    announced.n_reads = op->n_reads;
+    announced.writes = announced.reads + op->n_reads;
+    announced.n_writes = op->n_writes;
+    return memo_annotate(d, stream, &announced, error);
 }
 
 MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backward, int64_t index,
@@ -7101,7 +7355,7 @@ MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backwa
     const memo_device* d = blocks->desc.device;
     const memo_op* op = &pass->schedule->ops[index];
     const memoi_blocks_step* step = &pass->steps[index];
-    /* Streams were added in this order to an empty schedule. */
+    /* memoi_blocks_build adds compute first, to an empty schedule. */
     memo_stream stream = op->stream == 0 ? blocks->desc.compute_stream : blocks->desc.comm_stream;
     memo_status status;
     if (op->kind == MEMO_OP_RECORD)
@@ -7110,9 +7364,14 @@ MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backwa
         return memo_event_wait(d, blocks->events[op->event], stream, error);
     status = memoi_blocks_announce(blocks, pass->schedule, index, stream, error);
     if (status) return status;
-    return memoi_blocks_is_comm(step->kind)
-               ? memoi_blocks_communicate(blocks, step, error)
-               : memoi_blocks_compute(blocks, step, is_backward, error);
+    if (!memoi_blocks_is_comm(step->kind))
+        return memoi_blocks_compute(blocks, step, is_backward, error);
+
+    /* Collectives of both passes may have the same counts; the label distinguishes them. */
+    memoi_comm_label(blocks->desc.comm, is_backward ? "blocks backward" : "blocks forward", index);
+    status = memoi_blocks_communicate(blocks, step, error);
+    memoi_comm_label(blocks->desc.comm, NULL, 0);
+    return status;
 }
 
 /* The k-th layer of a pass. */
@@ -7128,10 +7387,10 @@ MEMOI memo_status memoi_blocks_layer_run(const memo_blocks* blocks, int is_backw
 
 memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
     memo_status status;
-    if (layer != 0 && (layer != blocks->next_forward || layer >= blocks->n_layers))
+    if (layer < 0 || layer >= blocks->n_layers || (layer && layer != blocks->next_forward))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "forward of layer %d out of order; there are layers 0 to %d",
-                              (int)layer, (int)blocks->n_layers - 1);
+                              "blocks_forward_layer: out of order (layer %d); layer 0 is valid%s",
+                              (int)layer, blocks->next_forward > 0 ? ", or the next one" : "");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 0, layer, error);
     if (status) return status;
@@ -7144,10 +7403,9 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
     memo_status status;
     if (layer < 0 || layer != blocks->next_backward)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              blocks->next_backward < 0
-                                  ? "backward of layer %d without a forward of all layers"
-                                  : "backward of layer %d out of order",
-                              (int)layer);
+                              "blocks_backward_layer: out of order (layer %d); %s", (int)layer,
+                              blocks->next_backward < 0 ? "run forward for all layers first"
+                                                        : "run the layers in descending order");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 1, blocks->n_layers - 1 - layer, error);
     if (!status) blocks->next_backward = layer - 1;
@@ -7170,8 +7428,8 @@ memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error) {
     return status;
 }
 
-/* ---- 8 overlapped blocks: degrees that change ---------------------------------------------------
- * Knows: which ranks stand together.  Knows nothing of rows. */
+/* ---- >>degrees ----------------------------------------------------------------------------------
+ * Knows: which ranks form a group.  Knows nothing of rows or blocks. */
 
 memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t next_degree,
                                      memo_degree_comms* comms, memo_error* error) {
@@ -7183,8 +7441,8 @@ memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, int32_t n
         (next_degree && (world->size % next_degree || high % low)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "degrees %d and %d in a world of %d: each must divide the world, and one the "
-            "other",
+            "degree_comms: degrees %d and %d do not fit a world of %d; each must divide the world, "
+            "and one the other",
             (int)degree, (int)next_degree, (int)world->size);
     comms->degree = degree;
     status = memo_comm_split(world, rank / degree, rank, "tensor", &comms->tensor, error);
@@ -7203,7 +7461,7 @@ void memo_degree_comms_destroy(memo_degree_comms* comms) {
     memset(comms, 0, sizeof *comms);
 }
 
-/* ---- 8 overlapped blocks: layers of a split model -----------------------------------------------
+/* ---- >>linear layers ----------------------------------------------------------------------------
  * Knows: shares of a matrix.  Knows nothing of schedules. */
 
 memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
@@ -7238,9 +7496,8 @@ memo_status memo_linear_weights(const memo_linear* linear, memo_stream stream, c
 /* --- on the host device --- */
 
 typedef struct memoi_linear_args {
-    const float *x, *weights, *bias; /* x: or d_y */
-    const float* d_y;
-    float *y, *d_bias; /* y: or d_x, d_weights */
+    const float *x, *weights, *bias, *d_y;
+    float *y, *d_bias; /* y: the result, which may be d_x or d_weights */
     int64_t n_rows, n_in, n_out;
 } memoi_linear_args;
 
@@ -7342,168 +7599,6 @@ memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
     functions.backward = memoi_host_linear_backward;
     functions.weights = memoi_host_linear_weights;
     return functions;
-}
-
-/* --- embedding --- */
-
-typedef struct memoi_embedding_args {
-    const float* from; /* table, d_out */
-    float* to;         /* out, d_table */
-    memo_share share;
-    const int32_t* tokens;
-    int64_t n_rows, hidden;
-} memoi_embedding_args;
-
-MEMOI memo_status memoi_embedding_forward_run(void* args, memo_error* error) {
-    const memoi_embedding_args* a = (const memoi_embedding_args*)args;
-    int64_t r, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        int64_t row = a->tokens[r] - a->share.begin;
-        int is_own = row >= 0 && row < a->share.count;
-        for (i = 0; i < a->hidden; i++)
-            a->to[r * a->hidden + i] = is_own ? a->from[row * a->hidden + i] : 0;
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_embedding_backward_run(void* args, memo_error* error) {
-    const memoi_embedding_args* a = (const memoi_embedding_args*)args;
-    int64_t r, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        int64_t row = a->tokens[r] - a->share.begin;
-        if (row < 0 || row >= a->share.count) continue;
-        for (i = 0; i < a->hidden; i++) a->to[row * a->hidden + i] += a->from[r * a->hidden + i];
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_embedding_launch(memo_device* host_device, memo_stream stream,
-                                         memo_host_function run, const float* from, float* to,
-                                         memo_share share, const int32_t* tokens, int64_t n_rows,
-                                         int64_t hidden, memo_error* error) {
-    memoi_embedding_args args;
-    args.from = from;
-    args.to = to;
-    args.share = share;
-    args.tokens = tokens;
-    args.n_rows = n_rows;
-    args.hidden = hidden;
-    return memo_host_device_launch(host_device, stream, run, &args, sizeof args, error);
-}
-
-memo_status memo_host_embedding_forward(memo_device* host_device, memo_comm* comm,
-                                        memo_stream stream, const float* table, memo_share share,
-                                        const int32_t* tokens, int64_t n_rows, int64_t hidden,
-                                        float* out, memo_error* error) {
-    memo_status status = memoi_embedding_launch(host_device, stream, memoi_embedding_forward_run,
-                                                table, out, share, tokens, n_rows, hidden, error);
-    if (status) return status;
-    return memo_all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
-                           MEMO_REDUCTION_SUM, error);
-}
-
-memo_status memo_host_embedding_backward(memo_device* host_device, memo_stream stream,
-                                         float* d_table, memo_share share, const int32_t* tokens,
-                                         int64_t n_rows, int64_t hidden, const float* d_out,
-                                         memo_error* error) {
-    return memoi_embedding_launch(host_device, stream, memoi_embedding_backward_run, d_out, d_table,
-                                  share, tokens, n_rows, hidden, error);
-}
-
-/* --- cross-entropy ---
- *
- * loss = log(sum exp(l_j - m)) + m - l_label, m = max l_j; gradient exp(l_j - m) / sum - [j =
- * label].  m, the sum and the label's logit are of all ranks. */
-
-typedef struct memoi_entropy_args {
-    float* logits;
-    memo_share share;
-    int64_t vocabulary;
-    const int32_t* labels;
-    int64_t n_rows;
-    float scale;
-    float *losses, *maxima, *sums; /* sums, then the labels' logits */
-} memoi_entropy_args;
-
-MEMOI memo_status memoi_entropy_max_run(void* args, memo_error* error) {
-    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        const float* row = a->logits + r * a->share.count;
-        float most = -INFINITY; /* a rank may have none */
-        for (j = 0; j < a->share.count; j++) most = row[j] > most ? row[j] : most;
-        a->maxima[r] = most;
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_entropy_sum_run(void* args, memo_error* error) {
-    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* row = a->logits + r * a->share.count;
-        int64_t label = a->labels[r] - a->share.begin;
-        float sum = 0;
-        a->sums[a->n_rows + r] = label >= 0 && label < a->share.count ? row[label] : 0;
-        for (j = 0; j < a->share.count; j++) {
-            row[j] = expf(row[j] - a->maxima[r]);
-            sum += row[j];
-        }
-        a->sums[r] = sum;
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_entropy_loss_run(void* args, memo_error* error) {
-    const memoi_entropy_args* a = (const memoi_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* row = a->logits + r * a->share.count;
-        int is_counted = a->labels[r] >= 0 && a->labels[r] < a->vocabulary;
-        int64_t label = a->labels[r] - a->share.begin;
-        float factor = is_counted ? a->scale / a->sums[r] : 0;
-        for (j = 0; j < a->share.count; j++) row[j] *= factor;
-        if (is_counted && label >= 0 && label < a->share.count) row[label] -= a->scale;
-        a->losses[r] = is_counted ? logf(a->sums[r]) + a->maxima[r] - a->sums[a->n_rows + r] : 0;
-    }
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_host_cross_entropy(memo_device* host_device, memo_comm* comm, memo_stream stream,
-                                    float* logits, memo_share share, int64_t vocabulary,
-                                    const int32_t* labels, int64_t n_rows, float scale,
-                                    float* losses, float* scratch, memo_error* error) {
-    memoi_entropy_args args;
-    memo_status status;
-    args.logits = logits;
-    args.share = share;
-    args.vocabulary = vocabulary;
-    args.labels = labels;
-    args.n_rows = n_rows;
-    args.scale = scale;
-    args.losses = losses;
-    args.maxima = scratch;
-    args.sums = scratch + n_rows;
-    status = memo_host_device_launch(host_device, stream, memoi_entropy_max_run, &args, sizeof args,
-                                     error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
-                                 MEMO_REDUCTION_MAX, error);
-    if (!status)
-        status = memo_host_device_launch(host_device, stream, memoi_entropy_sum_run, &args,
-                                         sizeof args, error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
-                                 MEMO_REDUCTION_SUM, error);
-    if (!status)
-        status = memo_host_device_launch(host_device, stream, memoi_entropy_loss_run, &args,
-                                         sizeof args, error);
-    return status;
 }
 
 #endif

@@ -295,8 +295,9 @@ static void report_parts(const bench* b, const double* collective_s) {
 static int report(double unit_s, double collective, int has_weights) {
     double simulated[4], measured[4];
     int order, i, n_bad = 0;
-    double bytes =
-        (double)memo_comm_bytes(MEMO_COLLECTIVE_ALL_REDUCE, N_RANKS, 0, COUNT, MEMO_TYPE_F32, 0);
+    const memo_collective_call sum = {
+        MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, 0, COUNT, NULL, NULL};
+    double bytes = (double)memo_comm_bytes(&sum, N_RANKS, 0);
     printf("\nf = r = (2,3,2,3), b = (4,6,4,6)%s, c = %g, in units of %g ms; %d ranks, 2 parts\n",
            has_weights ? ", half of b for the weights" : "", collective, 1e3 * unit_s, N_RANKS);
     printf("%-10s %12s %12s %8s   %s\n", "order", "simulated ms", "measured ms", "ratio",

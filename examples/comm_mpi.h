@@ -41,12 +41,19 @@ typedef struct comm_mpi_world { /* what all parts of a world share */
     memo_error failure;
 } comm_mpi_world;
 
+/* memo_comm.label, as it travels; empty matches any. */
+typedef struct comm_mpi_label {
+    char text[32];
+    int64_t number;
+} comm_mpi_label;
+
 typedef struct comm_mpi_message {
     char* address;
     int64_t n_bytes;
     int32_t peer, is_send, tag;
     memo_type type;
     int64_t number; /* of this rank's sends and receives */
+    comm_mpi_label label;
 } comm_mpi_message;
 
 /* Between group_begin and group_end; freed by the stream that has run it. */
@@ -55,18 +62,13 @@ typedef struct comm_mpi_group {
     comm_mpi_message* messages;
 } comm_mpi_group;
 
-/* A collective; compared in debug mode, but for comm, from and to. */
-typedef struct comm_mpi_call {
-    memo_collective kind;
-    memo_type type;
-    memo_reduction reduction;
-    int32_t root;
-    int64_t count, number;
+/* A collective on its stream; in debug mode the ranks show it to each other. */
+typedef struct comm_mpi_run {
     struct comm_mpi* comm;
-    const char* from;
-    char* to;
-} comm_mpi_call;
-#define COMM_MPI_COMPARED offsetof(comm_mpi_call, comm)
+    memo_collective_call call;
+    int64_t number; /* of this communicator's collectives */
+    comm_mpi_label label;
+} comm_mpi_run;
 
 typedef struct comm_mpi {
     memo_comm table;
@@ -140,20 +142,37 @@ static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
     return 0;
 }
 
+/* Debug mode: the step that a call belongs to. */
+static comm_mpi_label comm_mpi_label_of(const memo_comm* comm) {
+    comm_mpi_label label;
+    memset(&label, 0, sizeof label);
+    if (comm->label.text) snprintf(label.text, sizeof label.text, "%.31s", comm->label.text);
+    label.number = comm->label.number;
+    return label;
+}
+
+static int comm_mpi_labels_match(const comm_mpi_label* a, const comm_mpi_label* b) {
+    return !a->text[0] || !b->text[0] || (a->number == b->number && !strcmp(a->text, b->text));
+}
+
 /* Debug mode: what two ranks call for the same message, but for the peers. */
 static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
                             const comm_mpi_message* theirs, char* text, size_t text_bytes) {
     const comm_mpi_message* sent = own->is_send ? own : theirs;
     const comm_mpi_message* received = own->is_send ? theirs : own;
-    if (sent->n_bytes == received->n_bytes && sent->type == received->type) return 0;
+    if (sent->n_bytes == received->n_bytes && sent->type == received->type &&
+        comm_mpi_labels_match(&sent->label, &received->label))
+        return 0;
     snprintf(
         text, text_bytes,
         "on '%s' rank %d sends %lld %s to rank %d, which receives %lld %s (message %lld of the "
-        "one, %lld of the other)",
+        "one, for '%s' %lld, %lld of the other, for '%s' %lld)",
         me->name, (int)received->peer, (long long)(sent->n_bytes / memo_type_bytes(sent->type)),
         memo_type_name(sent->type), (int)sent->peer,
         (long long)(received->n_bytes / memo_type_bytes(received->type)),
-        memo_type_name(received->type), (long long)sent->number, (long long)received->number);
+        memo_type_name(received->type), (long long)sent->number, sent->label.text,
+        (long long)sent->label.number, (long long)received->number, received->label.text,
+        (long long)received->label.number);
     return 1;
 }
 
@@ -227,8 +246,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
 
 /* Where the part of rank begins, of total elements cut into as many as there are ranks. */
 static int64_t comm_mpi_part(const comm_mpi* me, int64_t total, int32_t rank) {
-    int64_t n = me->table.size, rest = total % n;
-    return total / n * rank + (rank < rest ? rank : rest);
+    return memo_share_of(total, me->table.size, rank).begin;
 }
 
 /* Everybody sends to everybody.  is_gather: its own part of `to`, which those of the others complete.  Otherwise
@@ -260,62 +278,67 @@ static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from,
 }
 
 /* to = the sum over ranks of the own part of their `from`. */
-static memo_status comm_mpi_reduce(const comm_mpi_call* call, char* to, int64_t total,
-                                   memo_error* error) {
-    comm_mpi* me = call->comm;
+static memo_status comm_mpi_reduce(comm_mpi* me, const memo_collective_call* call, char* to,
+                                   int64_t total, memo_error* error) {
     int32_t n = me->table.size, r;
+    const char* from = (const char*)call->from;
     int64_t bytes = memo_type_bytes(call->type), mine = comm_mpi_part(me, total, me->table.rank);
     int64_t count = comm_mpi_part(me, total, me->table.rank + 1) - mine;
     char* parts = (char*)malloc((size_t)(n * count * bytes) + 1);
     const void** sources = (const void**)malloc((size_t)n * sizeof *sources);
-    memo_status status =
-        parts && sources
-            ? comm_mpi_parts(me, 0, call->from, parts, total, bytes, error)
-            : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
+    memo_status status = parts && sources ? comm_mpi_parts(me, 0, from, parts, total, bytes, error)
+                                          : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                                           "MPI: a reduction");
     for (r = 0; r < n && !status; r++)
-        sources[r] = r == me->table.rank ? call->from + mine * bytes : parts + r * count * bytes;
+        sources[r] = r == me->table.rank ? from + mine * bytes : parts + r * count * bytes;
     if (!status) memo_comm_reduce(to, sources, n, count, call->type, call->reduction);
     free(parts);
     free((void*)sources);
     return status;
 }
 
-static memo_status comm_mpi_check(const comm_mpi_call* call, memo_error* error) {
-    comm_mpi* me = call->comm;
-    size_t size = COMM_MPI_COMPARED, rank = (size_t)me->table.rank;
-    char *all = (char*)malloc((size_t)me->table.size * size), message[300];
-    comm_mpi_call a, b;
+static int comm_mpi_agree(const comm_mpi_run* a, const comm_mpi_run* b) {
+    return a->number == b->number && a->call.kind == b->call.kind && a->call.type == b->call.type &&
+           a->call.count == b->call.count && a->call.reduction == b->call.reduction &&
+           a->call.root == b->call.root && comm_mpi_labels_match(&a->label, &b->label);
+}
+
+static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
+    comm_mpi* me = run->comm;
+    comm_mpi_run* all = (comm_mpi_run*)calloc((size_t)me->table.size, sizeof *all);
+    char message[300];
     memo_status status;
     int32_t r;
     if (!all) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a check");
-    memcpy(all + rank * size, call, size);
-    status = comm_mpi_parts(me, 1, NULL, all, me->table.size * (int64_t)size, 1, error);
+    all[me->table.rank] = *run;
+    status =
+        comm_mpi_parts(me, 1, NULL, (char*)all, me->table.size * (int64_t)sizeof *all, 1, error);
     for (r = 1; r < me->table.size && !status; r++) {
-        memcpy(&a, all, size);
-        memcpy(&b, all + (size_t)r * size, size);
-        if (!memcmp(&a, &b, size)) continue;
+        const comm_mpi_run *a = &all[0], *b = &all[r];
+        if (comm_mpi_agree(a, b)) continue;
         snprintf(message, sizeof message,
                  "as collective %lld of '%s' rank 0 calls kind %d of %lld %s, rank %d kind %d of "
-                 "%lld %s (reductions %d, %d; roots %d, %d)",
-                 (long long)a.number, me->name, (int)a.kind, (long long)a.count,
-                 memo_type_name(a.type), (int)r, (int)b.kind, (long long)b.count,
-                 memo_type_name(b.type), (int)a.reduction, (int)b.reduction, (int)a.root,
-                 (int)b.root);
+                 "%lld %s (reductions %d, %d; roots %d, %d; for '%s' %lld, '%s' %lld)",
+                 (long long)a->number, me->name, (int)a->call.kind, (long long)a->call.count,
+                 memo_type_name(a->call.type), (int)r, (int)b->call.kind, (long long)b->call.count,
+                 memo_type_name(b->call.type), (int)a->call.reduction, (int)b->call.reduction,
+                 (int)a->call.root, (int)b->call.root, a->label.text, (long long)a->label.number,
+                 b->label.text, (long long)b->label.number);
         status = comm_mpi_fail(me->world, 1, message, error);
     }
     free(all);
     return status;
 }
 
-static memo_status comm_mpi_broadcast_run(const comm_mpi_call* call, memo_error* error) {
-    comm_mpi* me = call->comm;
+static memo_status comm_mpi_broadcast_run(comm_mpi* me, const memo_collective_call* call,
+                                          memo_error* error) {
     int32_t is_root = me->table.rank == call->root, r, n = 0;
     comm_mpi_message* m = (comm_mpi_message*)calloc((size_t)me->table.size, sizeof *m);
     memo_status status;
     if (!m) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI messages");
     for (r = 0; r < me->table.size; r++) {
         if (is_root ? r == call->root : r != call->root) continue;
-        m[n].address = call->to;
+        m[n].address = (char*)call->to;
         m[n].n_bytes = call->count * memo_type_bytes(call->type);
         m[n].is_send = is_root;
         m[n].tag = COMM_MPI_TAG_COLLECTIVE;
@@ -327,28 +350,30 @@ static memo_status comm_mpi_broadcast_run(const comm_mpi_call* call, memo_error*
 }
 
 static memo_status comm_mpi_run_collective(void* args, memo_error* error) {
-    const comm_mpi_call* call = (const comm_mpi_call*)args;
-    comm_mpi* me = call->comm;
+    const comm_mpi_run* run = (const comm_mpi_run*)args;
+    const memo_collective_call* call = &run->call;
+    comm_mpi* me = run->comm;
     int64_t count = call->count, bytes = memo_type_bytes(call->type), all = count * me->table.size;
     int32_t rank = me->table.rank;
-    char* my_part = call->to + rank * count * bytes; /* of an all_gather */
+    char* to = (char*)call->to;
+    char* my_part = to + rank * count * bytes; /* of an all_gather */
     memo_status status = comm_mpi_has_failed(me->world) ? comm_mpi_failure(me->world, error)
-                         : me->world->is_debug          ? comm_mpi_check(call, error)
+                         : me->world->is_debug          ? comm_mpi_check(run, error)
                                                         : MEMO_STATUS_OK;
     if (status) return status;
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         status =
-            comm_mpi_reduce(call, call->to + comm_mpi_part(me, count, rank) * bytes, count, error);
-        return status ? status : comm_mpi_parts(me, 1, NULL, call->to, count, bytes, error);
+            comm_mpi_reduce(me, call, to + comm_mpi_part(me, count, rank) * bytes, count, error);
+        return status ? status : comm_mpi_parts(me, 1, NULL, to, count, bytes, error);
     case MEMO_COLLECTIVE_ALL_GATHER:
         if (my_part != call->from && count) memcpy(my_part, call->from, (size_t)(count * bytes));
-        return comm_mpi_parts(me, 1, NULL, call->to, all, bytes, error);
-    case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(call, call->to, all, error);
-    case MEMO_COLLECTIVE_BROADCAST: return comm_mpi_broadcast_run(call, error);
+        return comm_mpi_parts(me, 1, NULL, to, all, bytes, error);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(me, call, to, all, error);
+    case MEMO_COLLECTIVE_BROADCAST: return comm_mpi_broadcast_run(me, call, error);
     case MEMO_COLLECTIVE_BARRIER: break;
     }
-    return comm_mpi_parts(me, 1, NULL, call->to, 0, 1, error);
+    return comm_mpi_parts(me, 1, NULL, to, 0, 1, error);
 }
 
 typedef struct comm_mpi_group_call {
@@ -496,6 +521,7 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     m->tag = COMM_MPI_TAG_MESSAGE;
     m->type = type;
     m->number = ++me->n_messages;
+    if (me->world->is_debug) m->label = comm_mpi_label_of(comm);
     me->group_stream = stream;
     return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
 }
@@ -512,62 +538,29 @@ static memo_status comm_mpi_receive(memo_comm* comm, memo_stream stream, void* t
     return comm_mpi_message_add(comm, stream, 0, (char*)to, count, type, from_rank, error);
 }
 
-static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream, memo_collective kind,
-                                       const void* from, void* to, int64_t count, memo_type type,
-                                       memo_reduction reduction, int32_t root, memo_error* error) {
+static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
+                                       const memo_collective_call* call, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
-    comm_mpi_call call;
+    comm_mpi_run run;
     memo_status status = comm_mpi_status(comm, error);
     if (status) return status;
     if (me->group_depth)
         return comm_mpi_drop_group(me, memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                                                       "a collective inside a group on '%s'",
                                                       comm->name));
-    if (!comm_mpi_is_buffer(from, count, type) || !comm_mpi_is_buffer(to, count, type) ||
-        root < 0 || root >= comm->size ||
-        (reduction != MEMO_REDUCTION_SUM && reduction != MEMO_REDUCTION_MAX))
+    if (!comm_mpi_is_buffer(call->from, call->count, call->type) ||
+        !comm_mpi_is_buffer(call->to, call->count, call->type) || call->root < 0 ||
+        call->root >= comm->size ||
+        (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX))
         return comm_mpi_refuse(comm, "a collective that cannot be", error);
-    memset(&call, 0, sizeof call);
-    call.kind = kind;
-    call.type = type;
-    call.reduction = reduction;
-    call.root = root;
-    call.count = count;
-    call.number = ++me->n_collectives;
-    call.comm = me;
-    call.from = (const char*)from;
-    call.to = (char*)to;
-    comm->sent_bytes += memo_comm_bytes(kind, comm->size, comm->rank, count, type, root);
-    return memo_host_device_launch(me->world->device, stream, comm_mpi_run_collective, &call,
-                                   sizeof call, error);
-}
-
-static memo_status comm_mpi_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                       void* to, int64_t count, memo_type type,
-                                       memo_reduction reduction, memo_error* error) {
-    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
-                               reduction, 0, error);
-}
-static memo_status comm_mpi_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                       void* to, int64_t count, memo_type type, memo_error* error) {
-    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
-                               MEMO_REDUCTION_SUM, 0, error);
-}
-static memo_status comm_mpi_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
-                                           void* to, int64_t count, memo_type type,
-                                           memo_reduction reduction, memo_error* error) {
-    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
-                               reduction, 0, error);
-}
-static memo_status comm_mpi_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
-                                      int64_t count, memo_type type, int32_t root,
-                                      memo_error* error) {
-    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
-                               MEMO_REDUCTION_SUM, root, error);
-}
-static memo_status comm_mpi_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return comm_mpi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
-                               MEMO_REDUCTION_SUM, 0, error);
+    memset(&run, 0, sizeof run);
+    run.comm = me;
+    run.call = *call;
+    run.number = ++me->n_collectives;
+    if (me->world->is_debug) run.label = comm_mpi_label_of(comm);
+    comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
+    return memo_host_device_launch(me->world->device, stream, comm_mpi_run_collective, &run,
+                                   sizeof run, error);
 }
 
 /* --- making, splitting and destroying --- */
@@ -616,11 +609,7 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     table->group_end = comm_mpi_group_end;
     table->send = comm_mpi_send;
     table->receive = comm_mpi_receive;
-    table->all_reduce = comm_mpi_all_reduce;
-    table->all_gather = comm_mpi_all_gather;
-    table->reduce_scatter = comm_mpi_reduce_scatter;
-    table->broadcast = comm_mpi_broadcast;
-    table->barrier = comm_mpi_barrier;
+    table->collective = comm_mpi_collective;
     table->abort = comm_mpi_abort;
     table->status = comm_mpi_status;
     *comm = table;
@@ -639,8 +628,8 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
-/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective, send and receive
- * is compared with those of the other ranks first; what differs fails on all and names both ranks. */
+/* All ranks of mpi.  device: of memo_host_device_create; timeout_s 0: 30; is_debug: every collective, send and receive,
+ * with its label, is compared with those of the other ranks first; what differs fails on all and names both ranks. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {
     comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);
@@ -659,6 +648,8 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
     MPI_Comm_dup(mpi, &copies[0]);
     MPI_Comm_dup(mpi, &copies[1]);
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
+    /* MPICH reports what MPI_Testall finds, over requests of any communicators, to this one. */
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     world->mpi = copies[0];
     world->device = device;
     world->timeout_s = timeout_s > 0 ? timeout_s : 30;

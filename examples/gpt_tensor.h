@@ -178,9 +178,8 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
 }
 
 /* The collective of the block that was called last: memo_blocks calls it right behind. */
-static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const void* from, void* to,
-                                   int64_t count, memo_type type, memo_reduction reduction,
-                                   memo_error* error) {
+static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
+                                   const memo_collective_call* call, memo_error* error) {
     gpt_model* model = (gpt_model*)comm->context;
     const gpt_tensor_state* t = &model->tensor;
     const int64_t n = t->sum_end - t->sum_begin;
@@ -189,14 +188,13 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream, const vo
                              ? gpt_degree_at(model, t->block + (t->is_forward ? 1 : -1))
                              : 0;
     memo_comm* ranks = gpt_ranks_of(model, degree);
-    gpt_real* sum = (gpt_real*)to + t->sum_begin;
+    gpt_real* sum = (gpt_real*)call->to + t->sum_begin;
     memo_status status;
-    (void)from; /* in place */
-    (void)count;
     if (n == 0 || model->is_skipped) return MEMO_STATUS_OK;
     status = gpt_tell(model, stream, "sum over ranks",
                       gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
-    if (!status) status = memo_all_reduce(ranks, stream, sum, sum, n, type, reduction, error);
+    if (!status)
+        status = memo_all_reduce(ranks, stream, sum, sum, n, call->type, call->reduction, error);
     return status || next <= degree ? status
                                     : gpt_gather_slices(model, stream, degree, next, error);
 }
@@ -472,7 +470,7 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
     gpt_create_pairs(model);
     t->sums = *t->ranks;
     t->sums.context = model;
-    t->sums.all_reduce = gpt_sum_partial;
+    t->sums.collective = gpt_sum_partial;
     blocks.device = &model->device;
     blocks.compute_stream = model->compute;
     blocks.comm = &t->sums;

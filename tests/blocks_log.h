@@ -138,31 +138,22 @@ static inline void log_reduce(blocks_log* log, memo_stream stream, const void* f
     log_add(log, MEMO_OP_RUN, stream, name);
 }
 
-static inline memo_status log_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
-                                         void* to, int64_t count, memo_type type,
-                                         memo_reduction reduction, memo_error* e) {
+static inline memo_status log_collective(memo_comm* comm, memo_stream stream,
+                                         const memo_collective_call* call, memo_error* e) {
     blocks_log* log = (blocks_log*)comm->context;
     memo_comm* inner = log->inner.comm;
-    log_reduce(log, stream, from, count);
-    return memo_all_reduce(inner, stream, from, to, count, type, reduction, e);
-}
-static inline memo_status log_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
-                                             void* to, int64_t count, memo_type type,
-                                             memo_reduction reduction, memo_error* e) {
-    blocks_log* log = (blocks_log*)comm->context;
-    memo_comm* inner = log->inner.comm;
-    log_reduce(log, stream, from, count * inner->size);
-    return memo_reduce_scatter(inner, stream, from, to, count, type, reduction, e);
-}
-static inline memo_status log_all_gather(memo_comm* comm, memo_stream stream, const void* from,
-                                         void* to, int64_t count, memo_type type, memo_error* e) {
-    blocks_log* log = (blocks_log*)comm->context;
-    memo_comm* inner = log->inner.comm;
-    if (!log->n || to != log->gathers || stream != log->entries[log->n - 1].stream)
-        log_wrong(log, "a gather that does not follow its rows",
-                  log->n ? log->entries[log->n - 1].name : "first");
-    log->gathers = NULL;
-    return memo_all_gather(inner, stream, from, to, count, type, e);
+    if (call->kind == MEMO_COLLECTIVE_ALL_REDUCE) {
+        log_reduce(log, stream, call->from, call->count);
+    } else if (call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER) {
+        log_reduce(log, stream, call->from, call->count * inner->size);
+    } else {
+        if (call->kind != MEMO_COLLECTIVE_ALL_GATHER) log_wrong(log, "a collective", "of its kind");
+        if (!log->n || call->to != log->gathers || stream != log->entries[log->n - 1].stream)
+            log_wrong(log, "a gather that does not follow its rows",
+                      log->n ? log->entries[log->n - 1].name : "first");
+        log->gathers = NULL;
+    }
+    return inner->collective(inner, stream, call, e);
 }
 
 /* ---- the device ---- */
@@ -235,9 +226,7 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->comm.context = log;
     log->comm.rank = desc->comm->rank;
     log->comm.size = desc->comm->size;
-    log->comm.all_reduce = log_all_reduce;
-    log->comm.reduce_scatter = log_reduce_scatter;
-    log->comm.all_gather = log_all_gather;
+    log->comm.collective = log_collective;
     log->functions.context = log;
     log->functions.forward = log_forward;
     log->functions.recompute = log_recompute;

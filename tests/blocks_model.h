@@ -53,6 +53,170 @@ typedef struct blocks_model {
     int32_t is_kept[N_BLOCKS]; /* inputs that recomputation will find */
 } blocks_model;
 
+/* ---- embedding and cross-entropy over a vocabulary that is split over the ranks ---- */
+
+/* table (share.count, hidden): out (n_rows, hidden) is the sum over the ranks.  A token outside the vocabulary gives
+ * zeros. */
+
+typedef struct model_embedding_args {
+    const float* from; /* table, d_out */
+    float* to;         /* out, d_table */
+    memo_share share;
+    const int32_t* tokens;
+    int64_t n_rows, hidden;
+} model_embedding_args;
+
+static memo_status model_embedding_forward_run(void* args, memo_error* error) {
+    const model_embedding_args* a = (const model_embedding_args*)args;
+    int64_t r, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        int64_t row = a->tokens[r] - a->share.begin;
+        int is_own = row >= 0 && row < a->share.count;
+        for (i = 0; i < a->hidden; i++)
+            a->to[r * a->hidden + i] = is_own ? a->from[row * a->hidden + i] : 0;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_embedding_backward_run(void* args, memo_error* error) {
+    const model_embedding_args* a = (const model_embedding_args*)args;
+    int64_t r, i;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        int64_t row = a->tokens[r] - a->share.begin;
+        if (row < 0 || row >= a->share.count) continue;
+        for (i = 0; i < a->hidden; i++) a->to[row * a->hidden + i] += a->from[r * a->hidden + i];
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_embedding_launch(memo_device* host_device, memo_stream stream,
+                                          memo_host_function run, const float* from, float* to,
+                                          memo_share share, const int32_t* tokens, int64_t n_rows,
+                                          int64_t hidden, memo_error* error) {
+    model_embedding_args args;
+    args.from = from;
+    args.to = to;
+    args.share = share;
+    args.tokens = tokens;
+    args.n_rows = n_rows;
+    args.hidden = hidden;
+    return memo_host_device_launch(host_device, stream, run, &args, sizeof args, error);
+}
+
+static memo_status model_embedding_forward(memo_device* host_device, memo_comm* comm,
+                                           memo_stream stream, const float* table, memo_share share,
+                                           const int32_t* tokens, int64_t n_rows, int64_t hidden,
+                                           float* out, memo_error* error) {
+    memo_status status = model_embedding_launch(host_device, stream, model_embedding_forward_run,
+                                                table, out, share, tokens, n_rows, hidden, error);
+    if (status) return status;
+    return memo_all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
+                           MEMO_REDUCTION_SUM, error);
+}
+
+static memo_status model_embedding_backward(memo_device* host_device, memo_stream stream,
+                                            float* d_table, memo_share share, const int32_t* tokens,
+                                            int64_t n_rows, int64_t hidden, const float* d_out,
+                                            memo_error* error) {
+    return model_embedding_launch(host_device, stream, model_embedding_backward_run, d_out, d_table,
+                                  share, tokens, n_rows, hidden, error);
+}
+
+/* loss = log(sum exp(l_j - m)) + m - l_label, m = max l_j; gradient exp(l_j - m) / sum - [j =
+ * label].  m, the sum and the label's logit are of all ranks. */
+
+typedef struct model_entropy_args {
+    float* logits;
+    memo_share share;
+    int64_t vocabulary;
+    const int32_t* labels;
+    int64_t n_rows;
+    float scale;
+    float *losses, *maxima, *sums; /* sums, then the labels' logits */
+} model_entropy_args;
+
+static memo_status model_entropy_max_run(void* args, memo_error* error) {
+    const model_entropy_args* a = (const model_entropy_args*)args;
+    int64_t r, j;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        const float* row = a->logits + r * a->share.count;
+        float most = -INFINITY; /* a rank may have none */
+        for (j = 0; j < a->share.count; j++) most = row[j] > most ? row[j] : most;
+        a->maxima[r] = most;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_entropy_sum_run(void* args, memo_error* error) {
+    const model_entropy_args* a = (const model_entropy_args*)args;
+    int64_t r, j;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        float* row = a->logits + r * a->share.count;
+        int64_t label = a->labels[r] - a->share.begin;
+        float sum = 0;
+        a->sums[a->n_rows + r] = label >= 0 && label < a->share.count ? row[label] : 0;
+        for (j = 0; j < a->share.count; j++) {
+            row[j] = expf(row[j] - a->maxima[r]);
+            sum += row[j];
+        }
+        a->sums[r] = sum;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_entropy_loss_run(void* args, memo_error* error) {
+    const model_entropy_args* a = (const model_entropy_args*)args;
+    int64_t r, j;
+    (void)error;
+    for (r = 0; r < a->n_rows; r++) {
+        float* row = a->logits + r * a->share.count;
+        int is_counted = a->labels[r] >= 0 && a->labels[r] < a->vocabulary;
+        int64_t label = a->labels[r] - a->share.begin;
+        float factor = is_counted ? a->scale / a->sums[r] : 0;
+        for (j = 0; j < a->share.count; j++) row[j] *= factor;
+        if (is_counted && label >= 0 && label < a->share.count) row[label] -= a->scale;
+        a->losses[r] = is_counted ? logf(a->sums[r]) + a->maxima[r] - a->sums[a->n_rows + r] : 0;
+    }
+    return MEMO_STATUS_OK;
+}
+
+static memo_status model_cross_entropy(memo_device* host_device, memo_comm* comm,
+                                       memo_stream stream, float* logits, memo_share share,
+                                       int64_t vocabulary, const int32_t* labels, int64_t n_rows,
+                                       float scale, float* losses, float* scratch,
+                                       memo_error* error) {
+    model_entropy_args args;
+    memo_status status;
+    args.logits = logits;
+    args.share = share;
+    args.vocabulary = vocabulary;
+    args.labels = labels;
+    args.n_rows = n_rows;
+    args.scale = scale;
+    args.losses = losses;
+    args.maxima = scratch;
+    args.sums = scratch + n_rows;
+    status = memo_host_device_launch(host_device, stream, model_entropy_max_run, &args, sizeof args,
+                                     error);
+    if (!status)
+        status = memo_all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_MAX, error);
+    if (!status)
+        status = memo_host_device_launch(host_device, stream, model_entropy_sum_run, &args,
+                                         sizeof args, error);
+    if (!status)
+        status = memo_all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
+                                 MEMO_REDUCTION_SUM, error);
+    if (!status)
+        status = memo_host_device_launch(host_device, stream, model_entropy_loss_run, &args,
+                                         sizeof args, error);
+    return status;
+}
+
 static float* model_floats(blocks_model* m, int64_t n) {
     float* array = (float*)CASE_CALLOC((size_t)n + 1, sizeof(float));
     if (!array) abort();
@@ -599,8 +763,8 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     forget_work forget;
     memset(&call, 0, sizeof call);
     call.stream = stream;
-    if (memo_host_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
-                                    HIDDEN, m->h[0], error) ||
+    if (model_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
+                                HIDDEN, m->h[0], error) ||
         model_pass(m, blocks, 0, error))
         return error->status;
     forget.m = m;
@@ -608,8 +772,8 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     if (memo_host_device_launch(device, stream, model_forget, &forget, sizeof forget, error) ||
         model_gather(m, m->out, error) || model_launch(m, &call, model_norm_all, error) ||
         memo_linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
-        memo_host_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY,
-                                m->labels, ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
+        model_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY, m->labels,
+                            ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
         memo_linear_backward(&m->head, stream, m->logits, m->d_final, ROWS, error) ||
         memo_linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         memo_all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
@@ -617,8 +781,8 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
         model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error) ||
         model_gather(m, m->d, error))
         return error->status;
-    return memo_host_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
-                                        HIDDEN, m->d, error);
+    return model_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
+                                    HIDDEN, m->d, error);
 }
 
 static memo_error error;

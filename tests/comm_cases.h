@@ -407,69 +407,6 @@ static void case_single_messages(rank_case* c) {
     CASE_FREE(mine);
 }
 
-static void case_all_to_all(rank_case* c) {
-    memo_comm* comm = c->comm;
-    int32_t n = comm->size, r;
-    int round;
-    memo_error error;
-    for (round = 0; round < 6; round++) {
-        memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
-        int64_t count = case_count(c), sent = comm->sent_bytes;
-        uint64_t salt = case_random(&c->state);
-        void *from = case_array(n * count, type), *to = case_array(n * count, type);
-        fill(from, 0, n * count, type, salt, comm->rank, 0);
-        EXPECT_OK(c, memo_all_to_all(comm, c->streams[0], from, to, count, type, &error));
-        case_synchronize(c);
-        for (r = 0; r < n; r++)
-            EXPECT(c, is_filled(to, r * count, (r + 1) * count, type, salt, r, comm->rank * count),
-                   "%lld %s from %d", (long long)count, memo_type_name(type), (int)r);
-        EXPECT(c, comm->sent_bytes - sent == (n - 1) * count * memo_type_bytes(type), "%lld",
-               (long long)(comm->sent_bytes - sent));
-        CASE_FREE(from);
-        CASE_FREE(to);
-    }
-}
-
-/* Rank a sends b (a * 7 + b * 3) % 11 elements, and puts what it gets into reverse order with holes. */
-static void case_all_to_all_v(rank_case* c) {
-    memo_comm* comm = c->comm;
-    int32_t n = comm->size, r;
-    int64_t* numbers = (int64_t*)case_array(4 * n, MEMO_TYPE_I64);
-    int64_t *n_send = numbers, *send_at = numbers + n, *n_receive = numbers + 2 * n;
-    int64_t *receive_at = numbers + 3 * n, i, n_sent = 0, n_received = 0;
-    float *from, *to;
-    memo_error error;
-    for (r = 0; r < n; r++) {
-        n_send[r] = (comm->rank * 7 + r * 3) % 11;
-        send_at[r] = n_sent;
-        n_sent += n_send[r];
-    }
-    for (r = n - 1; r >= 0; r--) {
-        n_receive[r] = (r * 7 + comm->rank * 3) % 11;
-        receive_at[r] = n_received + 1;
-        n_received += n_receive[r] + 1;
-    }
-    from = (float*)case_array(n_sent, MEMO_TYPE_F32);
-    to = (float*)case_array(n_received + 1, MEMO_TYPE_F32);
-    for (i = 0; i < n_received; i++) to[i] = -1;
-    for (r = 0; r < n; r++)
-        for (i = 0; i < n_send[r]; i++)
-            from[send_at[r] + i] = (float)(comm->rank * 10000 + r * 100 + i);
-    EXPECT_OK(c, memo_all_to_all_v(comm, c->streams[0], from, n_send, send_at, to, n_receive,
-                                   receive_at, MEMO_TYPE_F32, &error));
-    memset(numbers, 0, (size_t)n * 2 * sizeof(int64_t)); /* read before the call returned */
-    case_synchronize(c);
-    for (r = 0; r < n; r++) {
-        EXPECT(c, to[receive_at[r] - 1] == -1, "the hole before %d", (int)r);
-        for (i = 0; i < n_receive[r]; i++)
-            EXPECT(c, to[receive_at[r] + i] == (float)(r * 10000 + comm->rank * 100 + i),
-                   "element %lld from %d", (long long)i, (int)r);
-    }
-    CASE_FREE(numbers);
-    CASE_FREE(from);
-    CASE_FREE(to);
-}
-
 /* --- splits and meshes --- */
 
 /* Random colors and keys; the parts work at once, on two streams, beside the whole. */
@@ -666,8 +603,6 @@ static const struct {
     {"groups", case_groups},
     {"exchange", case_exchange},
     {"single_messages", case_single_messages},
-    {"all_to_all", case_all_to_all},
-    {"all_to_all_v", case_all_to_all_v},
     {"splits", case_splits},
     {"meshes", case_meshes},
     {"refused_calls", case_refused_calls},

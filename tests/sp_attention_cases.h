@@ -611,6 +611,20 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     if (!status && recorder)
         check_schedule(recorder, attention, &tensors, &mask, &buffers, c, result, &layout,
                        all->n_repeats);
+    if (!status) {
+        int64_t n_rows = c->n_batch * layout.ring_tokens, n_wrong = 0, i, h;
+        for (i = 0; i < n_rows; i++)
+            for (h = 0; h < result->sizes.heads.n_q; h++) {
+                int64_t row = i % layout.ring_tokens;
+                int32_t holder =
+                    result->ring_rank * c->ulysses + (int32_t)(row / layout.local_tokens);
+                int64_t position = memo_layout_position(&layout, holder, row % layout.local_tokens);
+                if (position >= c->n_tokens)
+                    n_wrong += ((float*)lse)[i * result->sizes.heads.n_q + h] != -INFINITY;
+            }
+        if (n_wrong)
+            status = memo_error_set(error, MEMO_STATUS_DEVICE, "the LSE of padding is not -inf");
+    }
     for (t = 0; t < N_TENSORS; t++) {
         if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
             memo_layout_gather(&layout, mesh->sequence_rank, c->n_batch, row_bytes[t], share[t],

@@ -620,9 +620,13 @@ static void measured_collectives(void) {
     measured_start(measure_rank, &got);
     for (kind = 0; kind < 3; kind++)
         for (k = 0; k < MEASURED; k++) {
-            double least = (double)memo_comm_bytes((memo_collective)kind, MEASURED_RANKS, 0,
-                                                   measured_counts[k], MEMO_TYPE_F32, 0) /
-                           measured_bytes_per_s;
+            double least;
+            memo_collective_call call;
+            memset(&call, 0, sizeof call);
+            call.kind = (memo_collective)kind;
+            call.type = MEMO_TYPE_F32;
+            call.count = measured_counts[k];
+            least = (double)memo_comm_bytes(&call, MEASURED_RANKS, 0) / measured_bytes_per_s;
             CHECK_CASE(got.measured_s[0][kind][k] >= 0.9 * least, "%g s, not %g",
                        got.measured_s[0][kind][k], least);
             CHECK(got.measured_s[0][kind][k] == got.measured_s[1][kind][k]);
@@ -812,8 +816,10 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     buffers[1].gradient = g[1];
 
     CHECK_OK(memo_blocks_create(&desc, &blocks, &error));
+    CHECK(memo_blocks_forward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
+    CHECK(memo_blocks_backward_layer(blocks, -1, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_blocks_backward(blocks, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "without a forward") != NULL);
+    CHECK(strstr(error.message, "run forward for all layers first") != NULL);
     CHECK(memo_blocks_forward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward_layer(blocks, 0, &error));
     CHECK(memo_blocks_backward_layer(blocks, 1, &error) == MEMO_STATUS_INVALID_STATE);
@@ -839,6 +845,45 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
 
 static void refusals(void) { CHECK_OK(thread_ranks_run(1, run_refusals, NULL, &error)); }
 
+/* Rank 1 goes forward again, the others backward: the same counts and types. */
+static memo_status run_stray(thread_rank* rank, memo_error* e) {
+    static float y[3][2][8], g[3][2][8];
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks* blocks = NULL;
+    memo_block_buffers buffers[2];
+    memo_status status, late;
+    int s, me = rank->comm->rank;
+    memset(buffers, 0, sizeof buffers);
+    for (s = 0; s < 2; s++) {
+        buffers[s].output = y[me][s];
+        buffers[s].gradient = g[me][s];
+        buffers[s].count = 8;
+    }
+    desc.device = rank->device;
+    desc.compute_stream = rank->stream;
+    desc.comm = rank->comm;
+    desc.schedule.n_blocks = 4;
+    desc.schedule.order = MEMO_BLOCKS_FINE;
+    desc.buffers = buffers;
+    desc.functions.forward = desc.functions.recompute = desc.functions.backward = nothing;
+    status = memo_blocks_create(&desc, &blocks, e);
+    if (!status) status = memo_blocks_forward(blocks, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    CHECK_CASE(!status, "%s", e->message);
+    if (!status) status = (me == 1 ? memo_blocks_forward : memo_blocks_backward)(blocks, e);
+    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : e);
+    if (!status) status = late;
+    CHECK_CASE(status == MEMO_STATUS_COMM && strstr(e->message, "blocks forward") &&
+                   strstr(e->message, "blocks backward"),
+               "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
+    memo_blocks_destroy(blocks);
+    return MEMO_STATUS_OK;
+}
+
+static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
+    CHECK_OK(thread_ranks_run(3, run_stray, NULL, &error));
+}
+
 static void shares(void) {
     int size, rank, n;
     for (n = 0; n < 30; n++)
@@ -858,6 +903,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(shares);
     TEST(refusals);
+    TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
     TEST(gradients_are_right);
     TEST(calls);
     TEST(orders_agree);

@@ -521,9 +521,13 @@ static void refusals(void) {
     set_problem(&p, 3, 2);
     desc = p.desc;
     CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "3 blocks are not whole layers of 2") != NULL);
+    CHECK(strstr(error.message, "not whole layers (3 blocks, 2 per layer)") != NULL);
     desc.n_blocks = 0;
     CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc.n_blocks = INT32_MAX - 1; /* their names alone would not fit into memory */
+    CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "2147483646"), "%s", error.message);
+    CHECK(memo_blocks_backward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_blocks = 4;
     desc.n_parts = -1;
     CHECK(memo_blocks_forward_schedule(&desc, schedule, &error) == MEMO_STATUS_INVALID_ARGUMENT);

@@ -85,8 +85,6 @@ static void collectives_can_be_enqueued_in_a_row(void) { run_case("collectives_i
 static void groups_of_random_messages_arrive(void) { run_case("groups"); }
 static void exchange_of_all_with_all_does_not_deadlock(void) { run_case("exchange"); }
 static void single_messages_meet_grouped_ones(void) { run_case("single_messages"); }
-static void all_to_all_transposes(void) { run_case("all_to_all"); }
-static void all_to_all_v_takes_counts_and_offsets(void) { run_case("all_to_all_v"); }
 static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
 static void meshes_make_the_right_groups(void) { run_case("meshes"); }
 static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
@@ -118,8 +116,6 @@ static void tests(void) {
     TEST(groups_of_random_messages_arrive);
     TEST(exchange_of_all_with_all_does_not_deadlock);
     TEST(single_messages_meet_grouped_ones);
-    TEST(all_to_all_transposes);
-    TEST(all_to_all_v_takes_counts_and_offsets);
     TEST(splits_make_the_right_groups_which_work_at_once);
     TEST(meshes_make_the_right_groups);
     TEST(refused_calls_harm_nobody);

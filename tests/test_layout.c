@@ -3,6 +3,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
+#include "layout_check.h"
 
 static memo_layout layout_of(memo_layout_kind kind, int32_t ring, int32_t ulysses,
                              int64_t n_tokens) {
@@ -58,7 +59,7 @@ static void every_layout_validates(void) {
             for (ulysses = 1; ulysses <= 9; ulysses++)
                 for (n_tokens = 1; n_tokens <= 600; n_tokens += memo_test_int(1, 150)) {
                     memo_layout layout = layout_of((memo_layout_kind)kind, ring, ulysses, n_tokens);
-                    CHECK_CASE(!memo_layout_validate(&layout, &error), "%s ring %d ulysses %d: %s",
+                    CHECK_CASE(!layout_check(&layout, &error), "%s ring %d ulysses %d: %s",
                                memo_layout_name(layout.kind), ring, ulysses, error.message);
                     CHECK(layout.local_tokens * ring * ulysses == layout.padded_tokens);
                 }
@@ -74,8 +75,8 @@ static void every_layout_of_documents_validates(void) {
                 int64_t begins[MAX_DOCUMENTS + 1];
                 int64_t n_documents = make_documents(memo_test_int(1, 400), begins);
                 memo_layout layout = layout_of_documents(ring, ulysses, begins, n_documents);
-                CHECK_CASE(!memo_layout_validate(&layout, &error), "ring %d ulysses %d: %s", ring,
-                           ulysses, error.message);
+                CHECK_CASE(!layout_check(&layout, &error), "ring %d ulysses %d: %s", ring, ulysses,
+                           error.message);
                 CHECK(layout.padded_tokens - layout.n_tokens < ring * ulysses);
             }
 }
@@ -110,9 +111,9 @@ static void count_pairs(const memo_layout* layout, int64_t* n_pairs) {
     whole.start = 0;
     whole.stride = 1;
     for (r = 0; r < layout->ring; r++) {
-        int32_t n = memo_layout_ring_runs(layout, r, runs);
-        CHECK(n <= 2 * layout->n_documents + 1 && n == memo_layout_ring_runs(layout, r, NULL));
-        n_pairs[r] = memo_mask_count(&mask, runs, n, &whole, 1);
+        int32_t n = memoi_layout_ring_runs(layout, r, runs);
+        CHECK(n <= 2 * layout->n_documents + 1 && n == memoi_layout_ring_runs(layout, r, NULL));
+        n_pairs[r] = (int64_t)memoi_mask_count(&mask, runs, n, &whole, 1);
     }
 }
 
@@ -175,39 +176,39 @@ static void zigzag_is_algorithm_2(void) {
         }
 }
 
-/* Not by the library's validator: that it finds what is wrong. */
-static void the_validator_finds_wrong_layouts(void) {
+/* What checks the layouts finds what is wrong. */
+static void the_check_finds_wrong_layouts(void) {
     memo_layout good = layout_of(MEMO_LAYOUT_ZIGZAG, 3, 2, 50), wrong;
     memo_error error;
-    CHECK_OK(memo_layout_validate(&good, &error));
+    CHECK_OK(layout_check(&good, &error));
     wrong = good;
     wrong.local_tokens--;
-    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.ring_tokens += 2;
-    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.padded_tokens += 12;
-    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.n_tokens = 30; /* more padding than needed */
-    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.n_tokens = 70;
-    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     wrong = good;
     wrong.ring = 0;
-    CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     {
         static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
         good = layout_of_documents(3, 2, begins, 2);
-        CHECK_OK(memo_layout_validate(&good, &error));
+        CHECK_OK(layout_check(&good, &error));
         wrong = good;
         wrong.document_begins = falling;
-        CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
         wrong = good;
         wrong.n_documents = 1;
-        CHECK(memo_layout_validate(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK(layout_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 
@@ -460,7 +461,7 @@ static void heads_are_dealt_out(void) {
             for (ulysses = 1; ulysses <= 9; ulysses++) {
                 int32_t n_q = group * n_kv, next = 0;
                 for (u = 0; u < ulysses; u++) {
-                    memo_ulysses_heads heads = memo_ulysses_heads_of(n_q, n_kv, ulysses, u);
+                    memo_ulysses_heads heads = memoi_ulysses_heads_of(n_q, n_kv, ulysses, u);
                     CHECK(heads.first_q == next);
                     CHECK(heads.n_q >= n_q / ulysses && heads.n_q <= (n_q + ulysses - 1) / ulysses);
                     next += heads.n_q;
@@ -483,7 +484,7 @@ int main(int argc, char** argv) {
     TEST(documents_are_balanced);
     TEST(zigzag_of_the_sequence_does_not_balance_documents);
     TEST(zigzag_is_algorithm_2);
-    TEST(the_validator_finds_wrong_layouts);
+    TEST(the_check_finds_wrong_layouts);
     TEST(what_cannot_be_meant_is_refused);
     TEST(rows_go_and_come_back);
     TEST(positions_count_within_documents);

@@ -33,6 +33,7 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #include "memo_sp.h"
 #include "memo_test.h"
 #include "sp_attention_cases.h"
+#include "thread_ranks.h"
 
 static void* counted_malloc(size_t n_bytes) {
     __atomic_fetch_add(&malloc_count, 1, __ATOMIC_RELAXED);
@@ -465,8 +466,20 @@ static void masks_are_intervals(void) {
         run.start = 0;
         run.stride = 1;
         run.count = c.n_tokens + 2; /* padding counts nothing */
-        CHECK(memo_mask_count(&mask, &run, 1, &run, 1) == n);
+        CHECK(memoi_mask_count(&mask, &run, 1, &run, 1) == n);
     }
+}
+
+/* 16 queries and 2^60 keys that each sees: 2^64 pairs. */
+static void pairs_beyond_64_bits_are_counted(void) {
+    memo_mask mask = memo_mask_default();
+    memo_run queries, keys;
+    mask.kind = MEMO_MASK_FULL;
+    mask.n_tokens = keys.count = (int64_t)1 << 60;
+    queries.start = keys.start = 0;
+    queries.stride = keys.stride = 1;
+    queries.count = 16;
+    CHECK((double)memoi_mask_count(&mask, &queries, 1, &keys, 1) == ldexp(1, 64));
 }
 
 /* Scores computed by each rank, forward and backward. */
@@ -587,11 +600,11 @@ static void expect_only_what_is_seen(const attention_case* c) {
     CHECK(world_run(&all));
     for (r = 0; r < c->ring * c->ulysses; r++) {
         const run_result* result = &all.results[r];
-        int32_t n_q_runs = memo_layout_ring_runs(&layout, result->ring_rank, runs), n_calls = 0;
+        int32_t n_q_runs = memoi_layout_ring_runs(&layout, result->ring_rank, runs), n_calls = 0;
         int64_t most_scores = 0, pairs = 0, n_heads = result->sizes.heads.n_q * c->n_batch;
         for (s = 0; s < c->ring; s++) {
             int32_t k_rank = (result->ring_rank - s + c->ring) % c->ring;
-            int32_t n_k_runs = memo_layout_ring_runs(&layout, k_rank, k_runs);
+            int32_t n_k_runs = memoi_layout_ring_runs(&layout, k_rank, k_runs);
             asked_call expected;
             if (!expected_call(c, runs, n_q_runs, k_runs, n_k_runs, s == 0, &expected, &most_scores,
                                &pairs))
@@ -1287,6 +1300,114 @@ static void a_failing_rank_is_seen_by_all(void) {
     whole_destroy(&w);
 }
 
+/* ---- a rank that is in another pass than the others ---- */
+
+typedef struct pass_test {
+    int32_t ring, ulysses, stray_rank; /* the rank that calls backward instead of forward */
+} pass_test;
+
+enum { PASS_TOKENS = 24, PASS_HEADS = 4, PASS_SIZE = 4 };
+
+static memo_status stray_pass(thread_rank* rank, memo_error* error) {
+    const pass_test* p = (const pass_test*)rank->user;
+    static float tensors[16][8][PASS_TOKENS * PASS_HEADS * PASS_SIZE];
+    static float lse[16][PASS_TOKENS * PASS_HEADS];
+    static float saved[16][4 * PASS_TOKENS * PASS_HEADS * PASS_SIZE];
+    float(*t)[PASS_TOKENS * PASS_HEADS * PASS_SIZE] = tensors[rank->comm->rank];
+    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_tensors own;
+    memo_sp_attention* attention = NULL;
+    memo_mask causal = memo_mask_default();
+    memo_host_attention state;
+    memo_status status, late;
+    state.device = rank->device;
+    state.n_scores = 0;
+    layout.ring = p->ring;
+    layout.ulysses = p->ulysses;
+    layout.n_tokens = PASS_TOKENS;
+    status = memo_layout_make(&layout, &desc.layout, error);
+    desc.device = rank->device;
+    desc.stream = rank->stream;
+    desc.ring = p->ring > 1 ? rank->comm : NULL;
+    desc.ulysses = p->ulysses > 1 ? rank->comm : NULL;
+    desc.n_q_heads = desc.n_kv_heads = PASS_HEADS;
+    desc.head_size = PASS_SIZE;
+    desc.attention = memo_host_attention_functions(&state);
+    memset(&own, 0, sizeof own);
+    own.q = t[Q];
+    own.k = t[K];
+    own.v = t[V];
+    own.out = t[OUT];
+    own.d_out = t[D_OUT];
+    own.d_q = t[D_Q];
+    own.d_k = t[D_K];
+    own.d_v = t[D_V];
+    own.lse = lse[rank->comm->rank];
+    own.saved = saved[rank->comm->rank];
+    if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    if (!status) status = memo_sp_attention_forward(attention, &own, &causal, error);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
+    CHECK_CASE(!status, "%s", error->message);
+    if (!status)
+        status = (rank->comm->rank == p->stray_rank
+                      ? memo_sp_attention_backward
+                      : memo_sp_attention_forward)(attention, &own, &causal, error);
+    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : error);
+    if (!status) status = late;
+    CHECK_CASE(status == MEMO_STATUS_COMM && (strstr(error->message, "ring forward 0") ||
+                                              strstr(error->message, "q to heads")),
+               "ring %d, ulysses %d, rank %d: status %d, %s", (int)p->ring, (int)p->ulysses,
+               (int)rank->comm->rank, (int)status, status ? error->message : "");
+    CHECK_CASE(strstr(error->message, "ring backward 0") ||
+                   strstr(error->message, "d_out to heads"),
+               "ring %d, ulysses %d: %s", (int)p->ring, (int)p->ulysses, error->message);
+    memo_sp_attention_destroy(attention);
+    return MEMO_STATUS_OK;
+}
+
+/* In fp32 the messages of both passes have the same lengths and types. */
+static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
+    static const pass_test cases[] = {{3, 1, 1}, {4, 1, 0}, {2, 1, 1}, {1, 2, 0}, {1, 4, 3}};
+    memo_error error;
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pass_test one = cases[i];
+        CHECK_OK(thread_ranks_run(one.ring * one.ulysses, stray_pass, &one, &error));
+    }
+}
+
+/* Refused, or as the formulas say; reckoned in floating point. */
+static void sizes_that_overflow_are_refused(void) {
+    int i, n_refused = 0;
+    memo_error error;
+    for (i = 0; i < 2000; i++) {
+        memo_layout_desc layout_desc = memo_layout_desc_default();
+        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_sizes sizes;
+        double n, ring;
+        memo_status status;
+        layout_desc.kind = (memo_layout_kind)memo_test_int(0, 2);
+        layout_desc.ring = (int32_t)1 << memo_test_int(0, 20);
+        layout_desc.n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
+        CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+        desc.n_batch = (int32_t)1 << memo_test_int(0, 4);
+        desc.n_q_heads = desc.n_kv_heads = (int32_t)1 << memo_test_int(0, 4);
+        desc.head_size = (int32_t)1 << memo_test_int(0, 4);
+        status = memo_sp_attention_get_sizes(&desc, &sizes, &error);
+        n_refused += status != MEMO_STATUS_OK;
+        CHECK(!status || status == MEMO_STATUS_INVALID_ARGUMENT);
+        if (status) continue;
+        ring = layout_desc.ring;
+        n = (double)desc.layout.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
+        CHECK_CASE(fabs((double)sizes.ring_forward_bytes - 8 * n * (ring - 1)) <= 1e-9 * n * ring &&
+                       (double)sizes.device_bytes >= (ring > 1 ? 16 * n : 0),
+                   "%lld tokens, ring %g: %lld bytes", (long long)layout_desc.n_tokens, ring,
+                   (long long)sizes.ring_forward_bytes);
+    }
+    CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
+}
+
 static void what_cannot_be_meant_is_refused(void) {
     memo_layout_desc layout_desc = memo_layout_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
@@ -1319,6 +1440,9 @@ static void what_cannot_be_meant_is_refused(void) {
     desc = good;
     desc.ring_rank = 1;
     CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc = good;
+    desc.max_documents = -1;
+    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_sp_attention_create(&good, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     state.device = device;
@@ -1329,6 +1453,17 @@ static void what_cannot_be_meant_is_refused(void) {
     desc = good;
     layout_desc.ring = 2;
     CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    layout_desc.kind = MEMO_LAYOUT_DOCUMENTS; /* in 64 bits 2 ring ranks of 2^63 + 1 runs are 2 */
+    layout_desc.ring = 2;
+    layout_desc.document_begins = right;
+    layout_desc.n_documents = 2;
+    desc = good;
+    CHECK_OK(memo_layout_make(&layout_desc, &desc.layout, &error));
+    desc.max_documents = (int64_t)1 << 62;
+    CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "max_documents"), "%s", error.message);
+    desc.max_documents = INT64_MAX;
     CHECK(memo_sp_attention_create(&desc, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
     memset(&tensors, 0, sizeof tensors);
@@ -1358,6 +1493,12 @@ static void what_cannot_be_meant_is_refused(void) {
           MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
+    desc = good;
+    desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
+    mask.window = 0;
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    CHECK(memo_sp_attention_forward(attention, &tensors, &mask, &error) == MEMO_STATUS_UNSUPPORTED);
+    memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
 
@@ -1365,6 +1506,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(merging_is_exact_and_never_overflows);
     TEST(masks_are_intervals);
+    TEST(pairs_beyond_64_bits_are_counted);
     TEST(one_rank_is_exact);
     TEST(every_pair_of_degrees_is_exact);
     TEST(every_mask_in_every_layout_is_exact);
@@ -1397,6 +1539,8 @@ int main(int argc, char** argv) {
     TEST(the_ring_really_overlaps);
     TEST(layers_share_the_scratch);
     TEST(a_failing_rank_is_seen_by_all);
+    TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
+    TEST(sizes_that_overflow_are_refused);
     TEST(what_cannot_be_meant_is_refused);
     return memo_test_end();
 }
