@@ -1919,11 +1919,15 @@ typedef struct memoi_search {
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
+    /* within one capacity */
+    int64_t n_runs;
+    double run_length;
+    int64_t node_end; /* of its budget */
+
     /* side by side with others */
     int64_t place;      /* among them */
     int64_t* answered;  /* the earliest answer so far; who is beyond it stops */
-    int64_t node_begin; /* nodes before this capacity */
-    int64_t budget;     /* nodes within it */
+    int64_t node_begin; /* from here on they count together */
     int32_t is_overtaken;
     memoi_verdict verdict;
 } memoi_search;
@@ -2434,31 +2438,33 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* Restarts within search->capacity, until there is an answer or the budget is spent: every rank
- * with every kind of tightness in turn, and after these one run that does not learn from the
- * sections that failed. */
-MEMOI void memoi_search_runs(memoi_search* search) {
+/* A run within search->capacity: every rank with every kind of tightness in turn, and after these
+ * one that does not learn from the sections that failed.  1 where there may be another. */
+MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    int64_t end = search->node_begin + search->budget, run = search->place, now, answered, s;
-    double length = (double)memoi_search_shortest_run(search);
-    search->verdict = MEMOI_STOPPED;
-    for (; search->n_nodes < end; run++) {
-        int style = (int)(run % (N_LEARNING + 1));
-        search->use_weights = style < N_LEARNING;
-        search->tightness =
-            search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
-        memoi_search_reset(search);
-        memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
-        search->node_stop = search->n_nodes + (int64_t)length;
-        if (search->node_stop > end) search->node_stop = end;
-        search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
-        if (search->verdict != MEMOI_STOPPED || search->is_out_of_time ||
-            search->is_out_of_memory || search->is_overtaken)
-            break;
-        for (s = 0; s < search->problem->n_sections; s++)
-            search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
-        length *= 1.05;
-    }
+    int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
+    int64_t s;
+    search->use_weights = style < N_LEARNING;
+    search->tightness =
+        search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
+    memoi_search_reset(search);
+    memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
+    search->node_stop = search->n_nodes + (int64_t)search->run_length;
+    if (search->node_stop > search->node_end) search->node_stop = search->node_end;
+    search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
+    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
+        search->is_overtaken)
+        return 0;
+    for (s = 0; s < search->problem->n_sections; s++)
+        search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
+    search->run_length *= 1.05;
+    return search->n_nodes < search->node_end;
+}
+
+/* Runs until there is an answer or the budget is spent. */
+MEMOI void memoi_search_runs(memoi_search* search) {
+    int64_t now, answered;
+    while (memoi_search_run(search)) continue;
     if (search->verdict == MEMOI_STOPPED) return;
     now = memoi_search_moment_of(search);
     answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
@@ -2470,7 +2476,7 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 /* --- side by side ---
  *
  * Several searches within a capacity, one a thread, each begins with another style of run.  The
- * answer is that of the search that has spent the fewest nodes on its own; the others stop where
+ * first run is alone: most attempts end with it, sooner than a thread starts.  The answer is that of the search that has spent the fewest nodes on its own; the others stop where
  * they have spent as many, take over what the first has learned about sections, and go on with the
  * random numbers that they had.  So it depends on seed, budget and number of threads alone; and the
  * first search is that of a single thread, until another answers before it. */
@@ -2515,7 +2521,7 @@ MEMOI void* memoi_team_work(void* search) {
 #endif
 
 /* All searches to their end; one without a thread of its own runs on this one, and last. */
-MEMOI void memoi_team_run(memoi_team* team) {
+MEMOI void memoi_team_runs(memoi_team* team) {
     int64_t k;
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_THREADS];
@@ -2543,34 +2549,51 @@ MEMOI void memoi_team_run(memoi_team* team) {
 MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity, int64_t budget,
                                               int64_t* n_nodes) {
     const memoi_search* first = NULL;
+    memoi_search* searches = team->searches;
     uint64_t random[MEMOI_THREADS];
-    int64_t answered = INT64_MAX, k;
+    int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
+    int is_open;
     for (k = 0; k < team->n; k++) {
-        memoi_search* search = &team->searches[k];
-        search->capacity = capacity;
-        search->budget = budget;
-        search->node_begin = search->n_nodes;
-        search->answered = &answered;
-        search->is_overtaken = 0;
-        random[k] = search->random;
+        searches[k].capacity = capacity;
+        searches[k].answered = &answered;
+        searches[k].is_overtaken = 0;
+        searches[k].n_runs = 0;
+        searches[k].run_length = (double)memoi_search_shortest_run(&searches[k]);
+        random[k] = searches[k].random;
     }
-    memoi_team_run(team);
-    *n_nodes = 0;
-    for (k = 0; k < team->n; k++) {
-        const memoi_search* search = &team->searches[k];
-        *n_nodes = memoi_max(*n_nodes, search->n_nodes - search->node_begin);
-        if (search->verdict != MEMOI_STOPPED && memoi_search_moment_of(search) == answered)
-            first = search;
+
+    /* The first run; then all. */
+    searches[0].node_begin = before;
+    searches[0].node_end = before + budget;
+    is_open = memoi_search_run(&searches[0]);
+    *n_nodes = searches[0].n_nodes - before;
+    if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
+    if (is_open) {
+        for (k = 0; k < team->n; k++) {
+            searches[k].node_begin = searches[k].n_nodes;
+            searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
+        }
+        memoi_team_runs(team);
+        for (k = 0; k < team->n; k++) {
+            int64_t n_own = searches[k].n_nodes - searches[k].node_begin;
+            n_together = memoi_max(n_together, n_own);
+            if (searches[k].verdict == MEMOI_STOPPED ||
+                memoi_search_moment_of(&searches[k]) != answered)
+                continue;
+            first = &searches[k];
+            n_together = n_own;
+            break;
+        }
+        *n_nodes += n_together;
     }
-    if (!first) return NULL;
-    for (k = 0; k < team->n; k++) {
-        memoi_search* search = &team->searches[k];
-        if (search == first) continue;
-        search->random = random[k];
-        memcpy(search->weight, first->weight,
-               (size_t)search->problem->n_sections * sizeof *search->weight);
+
+    /* The others take over what the first has learned. */
+    for (k = 0; first && k < team->n; k++) {
+        if (&searches[k] == first) continue;
+        searches[k].random = random[k];
+        memcpy(searches[k].weight, first->weight,
+               (size_t)searches[k].problem->n_sections * sizeof(double));
     }
-    *n_nodes = first->n_nodes - first->node_begin;
     return first;
 }
 
@@ -2691,19 +2714,19 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
 }
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
- * best peak, and so on. Each round spends more on an attempt, and on one at the goal as much as on
- * a few others together.  Where not the goal alone counts, only every third of the later rounds
- * begins with it, since what was given up often is rarely met.  1, or 0 where there is no memory.
- * */
+ * proven. Rounds of attempts: at the goal; where that fails or is given up, halfway between there
+ * and the best peak, and so on. Each round spends more on an attempt, and on one at the goal as much
+ * as on a few others together.  Where not the goal alone counts, only every third of the later
+ * rounds begins with it, since what was given up often is rarely met.  1, or 0 where there is no
+ * memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     memoi_team team;
-    int64_t given_up = 0, budget, n_spent, n_nodes = 0, round = 0, k;
+    int64_t given_up = -1, budget, n_spent, n_nodes = 0, round = 0, k;
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
-    int ok = 1, is_over = 0;
+    int ok = 1, is_over = 0, is_at_goal = 1;
     if (created < 0) return memoi_local_search(problem, target, effort, best);
     if (created == 0) return 0;
     if (problem->n_items > MEMOI_LOCAL_ITEMS) {
@@ -2716,13 +2739,15 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
         int64_t goal = memoi_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
-        if (given_up >= best->peak - 1) {
-            given_up = ++round % 3 == 0 || is_keen ? 0 : goal;
+        if (!is_at_goal && given_up >= best->peak - 1) {
+            is_at_goal = ++round % 3 == 0 || is_keen;
+            given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
-        capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
-        limit = is_keen && capacity == goal ? GOAL_SHARE * budget : budget;
+        capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
+        limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
+        is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
         answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
