@@ -310,13 +310,18 @@ MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const c
 /* ---- 3 plan: where it goes ----------------------------------------------------------------------
  *
  * The offline placement problem and its solution in one struct: buffers with half-open lifetimes,
- * and their offsets once a planner (memo_plan.h) has set them.  Two buffers that live at the same
- * time never share a byte. */
+ * and their offsets once a planner (memo_plan.h) has set them.  Two buffers *conflict*, and then
+ * never share a byte, if they live at the same time, or if a hold of the earlier one covers the
+ * later one.
+ *
+ * Holds are about streams.  A lifetime begins with the malloc and ends with the free.  Another
+ * stream may not have waited for all uses of the buffer by then: until it has, the buffer is *held*
+ * against the buffers that this stream may use as soon as they are requested. */
 
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
     MEMO_PROOF_FEASIBLE, /* valid; peak_bytes - lower_bound_bytes is the gap */
-    MEMO_PROOF_OPTIMAL   /* valid, and no plan is smaller */
+    MEMO_PROOF_OPTIMAL   /* valid, and no plan is smaller: also above the bound, if proven */
 } memo_proof;
 
 typedef struct memo_buffer {
@@ -328,6 +333,9 @@ typedef struct memo_buffer {
     int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;
+    /* Which streams may use it as soon as it is requested: its stream, or from 64 on a number for a
+     * set of several. */
+    int32_t lane;
     memo_class memory_class;
 } memo_buffer;
 
@@ -337,17 +345,28 @@ typedef struct memo_gap {
     int64_t begin, end;
 } memo_gap;
 
+/* buffer (an index into buffers) conflicts with every buffer of this lane that begins before
+ * `until`. */
+typedef struct memo_hold {
+    int64_t buffer;
+    int64_t until; /* after the buffer's end */
+    int32_t lane;
+} memo_hold;
+
 typedef struct memo_plan {
     memo_buffer* buffers; /* ordered by begin */
     int64_t n_buffers;
     memo_gap* gaps; /* ordered by buffer, then begin; disjoint, inside the lifetime */
     int64_t n_gaps;
+    memo_hold* holds; /* ordered by buffer, then lane; set by memo_plan_from_trace */
+    int64_t n_holds;
     /* A power of two; offsets are multiples, sizes count rounded up to it. */
     int64_t alignment_bytes;
-    int64_t n_times;           /* lifetimes lie in [0, n_times] */
-    int64_t body_begin;        /* time at which the repeated part begins; persistent is before it */
-    int64_t peak_bytes;        /* largest offset + rounded size: what the arena reserves */
-    int64_t lower_bound_bytes; /* largest sum of live sizes; no plan is smaller */
+    int64_t n_times;    /* lifetimes lie in [0, n_times] */
+    int64_t body_begin; /* time at which the repeated part begins; persistent is before it */
+    int64_t peak_bytes; /* largest offset + rounded size: what the arena reserves */
+    /* Largest sum of sizes that live at the same time, without holds; no plan is smaller. */
+    int64_t lower_bound_bytes;
     memo_proof proof;
     char engine[16]; /* who set the offsets */
 } memo_plan;
@@ -360,19 +379,20 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 /* The problem that a trace poses.  alignment_bytes 0: 512.  A buffer never freed lives to n_times,
  * and is persistent where it was requested before the body.  A persistent buffer lives to n_times
  * even if freed, and from 0 if requested inside the body, since that is repeated.  With several
- * streams a lifetime ends only where every later malloc, on whatever stream, comes after all uses
- * of the buffer: the shortest interval that memo_plan_check accepts whatever the offsets.
+ * streams there are holds: two buffers conflict if and only if memo_plan_check refuses a byte that
+ * they share.
  * Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
-/* Sorts buffers by begin (keeping gaps attached), checks sizes, lifetimes, alignments and gaps, and
+/* Sorts buffers by begin (keeping gaps and holds attached), checks sizes, lifetimes, alignments,
+ * gaps and holds (a plan has gaps or holds, not both), and
  * sets lower_bound_bytes and, where it is smaller than the last end, n_times.  Every planner calls
  * it first. Errors: INVALID_ARGUMENT naming the buffer. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
 /* Trusts nothing a planner says and shares no code with any: every offset >= 0 and aligned, no two
- * buffers that live at the same time share a byte, peak and bound are what the buffers make them.
+ * buffers that conflict share a byte, peak and bound are what the buffers make them.
  * (That a plan above its bound is optimal is its engine's word; this cannot be checked here.)
  * Errors: INVALID_ARGUMENT naming the buffers. */
 MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
@@ -3540,6 +3560,7 @@ void memo_plan_destroy(memo_plan* plan) {
     if (!plan) return;
     MEMO_FREE(plan->buffers);
     MEMO_FREE(plan->gaps);
+    MEMO_FREE(plan->holds);
     MEMO_FREE(plan);
 }
 
@@ -3594,6 +3615,13 @@ MEMOI int memoi_gap_compare(const void* a, const void* b) {
                                   : memoi_compare(x->begin, y->begin);
 }
 
+MEMOI int memoi_hold_compare(const void* a, const void* b) {
+    const memo_hold* x = (const memo_hold*)a;
+    const memo_hold* y = (const memo_hold*)b;
+    return x->buffer != y->buffer ? memoi_compare(x->buffer, y->buffer)
+                                  : memoi_compare(x->lane, y->lane);
+}
+
 /* What is wrong with buffer i taken alone, or NULL. */
 MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
@@ -3606,6 +3634,7 @@ MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
         return "its alignment is not a power of two from the plan's up to 2^40";
     if (buffer->stream < 0 || buffer->stream >= MEMOI_STREAMS)
         return "its stream is outside [0, 63]";
+    if (buffer->lane < 0) return "its lane is negative";
     if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
         (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
         return "its class is none";
@@ -3652,12 +3681,35 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
             return memoi_buffer_error(plan, gap->buffer, culprit, error,
                                       "a gap is empty or leaves the lifetime");
     }
+    if (plan->n_holds > 0 && plan->n_gaps > 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "plan.holds: a plan with gaps has none (%lld)",
+                              (long long)plan->n_holds);
+    for (i = 0; i < plan->n_holds; i++) {
+        const memo_hold* hold = &plan->holds[i];
+        if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "hold %lld is of buffer %lld, of which there are %lld",
+                                  (long long)i, (long long)hold->buffer,
+                                  (long long)plan->n_buffers);
+        if (hold->lane < 0 || hold->until > MEMOI_BYTES_MAX ||
+            hold->until <= plan->buffers[hold->buffer].end)
+            return memoi_buffer_error(plan, hold->buffer, culprit, error,
+                                      "a hold ends with the lifetime or before, or beyond 2^62, or "
+                                      "its lane is negative");
+    }
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_plan_check_gaps(const memo_plan* plan, int64_t* culprit,
-                                        memo_error* error) {
+/* Gaps and holds are in order. */
+MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit,
+                                         memo_error* error) {
     int64_t i;
+    for (i = 1; i < plan->n_holds; i++)
+        if (memoi_hold_compare(&plan->holds[i - 1], &plan->holds[i]) >= 0)
+            return memoi_buffer_error(plan, plan->holds[i].buffer, culprit, error,
+                                      "its holds are not in order, or two are of one lane; "
+                                      "memo_plan_prepare sorts them");
     for (i = 1; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (memoi_gap_compare(gap - 1, gap) > 0)
@@ -3701,7 +3753,7 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     return bound;
 }
 
-/* Puts buffers in the order of begin, stably; gaps go with them. */
+/* Puts buffers in the order of begin, stably; gaps and holds go with them. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
     memoi_keyed* order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
@@ -3723,6 +3775,7 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         place[order[i].index] = i;
     }
     for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
+    for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer)); /* the array stays the user's */
     MEMO_FREE(sorted);
     MEMO_FREE(order);
@@ -3736,6 +3789,8 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
     while (i < plan->n_buffers && plan->buffers[i - 1].begin <= plan->buffers[i].begin) i++;
     if (i < plan->n_buffers) status = memoi_plan_order(plan, error);
     qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_gap_compare);
+    if (plan->n_holds > 0)
+        qsort(plan->holds, (size_t)plan->n_holds, sizeof(memo_hold), memoi_hold_compare);
     return status;
 }
 
@@ -3743,7 +3798,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     int64_t i, culprit, bound;
     memo_status status = memoi_plan_check(plan, &culprit, error);
     if (!status) status = memoi_plan_sort(plan, error);
-    if (!status) status = memoi_plan_check_gaps(plan, &culprit, error);
+    if (!status) status = memoi_plan_check_order(plan, &culprit, error);
     if (status) return status;
     bound = memoi_plan_bound(plan);
     if (bound < 0) return memoi_no_memory(error, "the bound of a plan");
@@ -3772,21 +3827,30 @@ typedef struct memoi_advances {
     int64_t n, capacity;
 } memoi_advances;
 
+/* Buffers that the same streams may use as soon as they are requested. */
+typedef struct memoi_lane {
+    uint64_t streams;
+    int32_t name;
+    int64_t first, n; /* among memoi_clocks.mallocs */
+} memoi_lane;
+
 typedef struct memoi_clocks {
     int64_t n;                    /* streams that occur */
     int64_t index[MEMOI_STREAMS]; /* of a stream among them */
+    int32_t name[MEMOI_STREAMS];  /* the stream of an index */
     int64_t* clock;               /* (n, n) */
     memoi_advances* advances;     /* (n, n) */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
     memoi_map events;             /* event -> row of snapshots */
-    /* The mallocs of buffers that a stream may use as soon as they are requested: its own, and
-     * those that it uses without having waited; in order.  Stream s has [first_malloc[s],
-     * end_malloc[s]). */
-    int64_t first_malloc[MEMOI_STREAMS + 1], end_malloc[MEMOI_STREAMS];
-    int64_t* mallocs;
-    int64_t* time;         /* of each request that is a malloc */
+    int64_t* time;                /* of each request that is a malloc */
     int64_t* last_use;     /* of each request that is a malloc: the latest use of it, or -1 */
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
+    uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
+                              the buffer without having waited for the malloc */
+    memoi_lane* lanes;
+    int64_t n_lanes, lane_capacity;
+    int64_t* mallocs; /* requests, by lane */
+    int64_t* lane_of; /* of each request that is a malloc */
 } memoi_clocks;
 
 MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
@@ -3797,27 +3861,27 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     MEMO_FREE(clocks->clock);
     MEMO_FREE(clocks->snapshots);
     memoi_map_free(&clocks->events);
-    MEMO_FREE(clocks->mallocs);
     MEMO_FREE(clocks->time);
     MEMO_FREE(clocks->last_use);
     MEMO_FREE(clocks->previous_use);
+    MEMO_FREE(clocks->starts);
+    MEMO_FREE(clocks->lanes);
+    MEMO_FREE(clocks->mallocs);
+    MEMO_FREE(clocks->lane_of);
 }
 
-/* Which streams occur, and how many mallocs each may have. */
+/* Which streams occur? */
 MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
-    int64_t n_mallocs[MEMOI_STREAMS], i, s;
+    int64_t i, s;
     memset(clocks, 0, sizeof *clocks);
-    memset(n_mallocs, 0, sizeof n_mallocs);
     for (s = 0; s < MEMOI_STREAMS; s++) clocks->index[s] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_MARK) continue;
-        if (clocks->index[request->stream] < 0) clocks->index[request->stream] = clocks->n++;
-        if (request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_USE)
-            n_mallocs[clocks->index[request->stream]]++;
+        if (clocks->index[request->stream] >= 0) continue;
+        clocks->name[clocks->n] = request->stream;
+        clocks->index[request->stream] = clocks->n++;
     }
-    for (s = 0; s < clocks->n; s++)
-        clocks->first_malloc[s + 1] = clocks->first_malloc[s] + n_mallocs[s];
 }
 
 MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t stream,
@@ -3844,21 +3908,20 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     void* snapshots = NULL;
     clocks->clock = (int64_t*)memoi_calloc(n * n, 8);
     clocks->advances = (memoi_advances*)memoi_calloc(n * n, sizeof(memoi_advances));
-    clocks->mallocs = (int64_t*)memoi_calloc(clocks->first_malloc[n], 8);
     clocks->time = (int64_t*)memoi_calloc(trace->n_requests, 8);
     clocks->last_use = (int64_t*)memoi_calloc(trace->n_requests, 8);
     clocks->previous_use = (int64_t*)memoi_calloc(trace->n_requests, 8);
-    if (!clocks->clock || !clocks->advances || !clocks->mallocs || !clocks->time ||
-        !clocks->last_use || !clocks->previous_use)
+    clocks->starts = (uint64_t*)memoi_calloc(trace->n_requests, 8);
+    if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
+        !clocks->previous_use || !clocks->starts)
         return memoi_no_memory(error, "the order of streams");
-    for (i = 0; i < n; i++) clocks->end_malloc[i] = clocks->first_malloc[i];
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
         int64_t origin = memoi_origin(trace, i);
         if (request->kind == MEMO_REQUEST_MALLOC) {
-            clocks->mallocs[clocks->end_malloc[s]++] = i;
+            clocks->starts[i] = (uint64_t)1 << s;
             clocks->time[i] = time;
             clocks->last_use[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
@@ -3866,7 +3929,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             clocks->previous_use[i] = clocks->last_use[origin];
             clocks->last_use[origin] = i;
             if (s != owner && clocks->clock[s * n + owner] < origin)
-                clocks->mallocs[clocks->end_malloc[s]++] = origin;
+                clocks->starts[origin] |= (uint64_t)1 << s;
         } else if (request->kind == MEMO_REQUEST_RECORD) {
             row = memoi_map_get(&clocks->events, request->id);
             if (row < 0) {
@@ -3887,65 +3950,145 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         }
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
-    for (i = 0; i < n; i++)
-        qsort(clocks->mallocs + clocks->first_malloc[i],
-              (size_t)(clocks->end_malloc[i] - clocks->first_malloc[i]), 8, memoi_int_compare);
     return MEMO_STATUS_OK;
 }
 
-/* The time just after the last malloc, on any stream, that does not come after request `use` on
- * stream `used_by`; 0 where all come after it. */
-MEMOI int64_t memoi_clocks_end(const memoi_clocks* clocks, int64_t used_by, int64_t use) {
-    int64_t s, end = 0;
-    for (s = 0; s < clocks->n; s++) {
-        const memoi_advances* advances = &clocks->advances[s * clocks->n + used_by];
-        int64_t low = 0, high = advances->n, at;
-        if (s == used_by) continue;
-        while (low < high) { /* the first advance that reaches the use */
-            int64_t middle = low + (high - low) / 2;
-            if (advances->list[middle].reaches >= use)
-                high = middle;
-            else
-                low = middle + 1;
-        }
-        at = low < advances->n ? advances->list[low].at : INT64_MAX;
-        low = clocks->first_malloc[s];
-        high = clocks->end_malloc[s];
-        while (low < high) { /* the first malloc behind it */
-            int64_t middle = low + (high - low) / 2;
-            if (clocks->mallocs[middle] > at)
-                high = middle;
-            else
-                low = middle + 1;
-        }
-        if (low > clocks->first_malloc[s])
-            end = memoi_max(end, clocks->time[clocks->mallocs[low - 1]] + 1);
-    }
-    return end;
+/* The lane of a set of streams, a new one if need be; -1: no memory. */
+MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memoi_map* known, uint64_t streams) {
+    int64_t lane = memoi_map_get(known, (int64_t)streams), s = 0;
+    void* lanes = clocks->lanes;
+    int fits;
+    if (lane >= 0) return lane;
+    fits = memoi_reserve(&lanes, &clocks->lane_capacity, clocks->n_lanes + 1, sizeof(memoi_lane)) &&
+           memoi_map_put(known, (int64_t)streams, clocks->n_lanes);
+    clocks->lanes = (memoi_lane*)lanes;
+    if (!fits) return -1;
+    while (!(streams >> s & 1)) s++;
+    clocks->lanes[clocks->n_lanes].streams = streams;
+    clocks->lanes[clocks->n_lanes].name =
+        streams >> s == 1 ? clocks->name[s] : (int32_t)(MEMOI_STREAMS + clocks->n_lanes);
+    return clocks->n_lanes++;
 }
 
-/* Lets the lifetime of each freed buffer reach to where every stream is behind its uses.  An
- * interval also keeps away what is requested before that on streams that are behind already; to
- * plan by pairs would save 7% in the mean and 21% at most on generated offloading without rounding
- * buffers (bench/plan.c, "streams"), nothing on one stream. */
-MEMOI memo_status memoi_plan_extend(memo_plan* plan, const memo_trace* trace, const int64_t* number,
-                                    memo_error* error) {
+/* Gives each buffer its lane, and each lane its mallocs in order.  A buffer without bytes, and one
+ * that lives from 0 whenever it is requested, needs no place in the list. */
+MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
+                                     const int64_t* number, memo_plan* plan, memo_error* error) {
+    memoi_map known;
+    int64_t i, n = 0;
+    int pass;
+    memset(&known, 0, sizeof known);
+    clocks->mallocs = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    clocks->lane_of = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
+        if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
+        clocks->lane_of[i] = memoi_lane_find(clocks, &known, clocks->starts[i]);
+        if (clocks->lane_of[i] < 0) break;
+        plan->buffers[number[i]].lane = clocks->lanes[clocks->lane_of[i]].name;
+    }
+    memoi_map_free(&known);
+    if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
+        return memoi_no_memory(error, "the order of streams");
+    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+        for (i = 0; i < trace->n_requests; i++) {
+            const memo_buffer* buffer = &plan->buffers[number[i]];
+            memoi_lane* lane;
+            if (trace->requests[i].kind != MEMO_REQUEST_MALLOC || buffer->size_bytes == 0 ||
+                (buffer->memory_class == MEMO_CLASS_PERSISTENT &&
+                 buffer->begin >= plan->body_begin))
+                continue;
+            lane = &clocks->lanes[clocks->lane_of[i]];
+            if (pass == 1) clocks->mallocs[lane->first + lane->n] = i;
+            lane->n++;
+        }
+        for (i = 0; i < clocks->n_lanes && pass == 0; i++) {
+            clocks->lanes[i].first = n;
+            n += clocks->lanes[i].n;
+            clocks->lanes[i].n = 0;
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The request from which on stream s comes after request `use` on stream used_by; INT64_MAX:
+ * never. */
+MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t used_by,
+                                  int64_t use) {
+    const memoi_advances* advances = &clocks->advances[s * clocks->n + used_by];
+    int64_t low = 0, high = advances->n;
+    if (s == used_by) return use;
+    while (low < high) { /* the first advance that reaches the use */
+        int64_t middle = low + (high - low) / 2;
+        if (advances->list[middle].reaches >= use)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < advances->n ? advances->list[low].at : INT64_MAX;
+}
+
+/* The time just after the last malloc of a lane up to request `at`; 0 where there is none. */
+MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lane, int64_t at) {
+    const int64_t* mallocs = clocks->mallocs + lane->first;
+    int64_t low = 0, high = lane->n;
+    while (low < high) { /* the first malloc behind it */
+        int64_t middle = low + (high - low) / 2;
+        if (mallocs[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low > 0 ? clocks->time[mallocs[low - 1]] + 1 : 0;
+}
+
+/* The holds of the buffer that request i frees. */
+MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
+                                  const memo_trace* trace, int64_t i, int64_t buffer,
+                                  int64_t* capacity, memo_error* error) {
+    int64_t behind[MEMOI_STREAMS], s, lane, use, origin = memoi_origin(trace, i);
+    /* When is each stream behind all uses? */
+    for (s = 0; s < clocks->n; s++)
+        behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
+    for (use = clocks->last_use[origin]; use >= 0; use = clocks->previous_use[use]) {
+        int64_t used_by = clocks->index[trace->requests[use].stream];
+        for (s = 0; s < clocks->n; s++)
+            behind[s] = memoi_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
+    }
+
+    /* A lane is behind them when its last stream is. */
+    for (lane = 0; lane < clocks->n_lanes; lane++) {
+        int64_t at = 0, until;
+        void* holds = plan->holds;
+        int fits;
+        for (s = 0; s < clocks->n; s++)
+            if (clocks->lanes[lane].streams >> s & 1) at = memoi_max(at, behind[s]);
+        until = memoi_lane_until(clocks, &clocks->lanes[lane], at);
+        if (until <= plan->buffers[buffer].end) continue;
+        fits = memoi_reserve(&holds, capacity, plan->n_holds + 1, sizeof(memo_hold));
+        plan->holds = (memo_hold*)holds;
+        if (!fits) return memoi_no_memory(error, "the order of streams");
+        plan->holds[plan->n_holds].buffer = buffer;
+        plan->holds[plan->n_holds].lane = clocks->lanes[lane].name;
+        plan->holds[plan->n_holds++].until = until;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Lanes and holds.  number: of each request that is a malloc, its buffer. */
+MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
+                                     const int64_t* number, memo_error* error) {
     memoi_clocks clocks;
     memo_status status;
-    int64_t i, use;
+    int64_t i, capacity = 0;
     memoi_clocks_count(&clocks, trace);
     if (clocks.n <= 1) return MEMO_STATUS_OK;
     status = memoi_clocks_run(&clocks, trace, error);
+    if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
-        int64_t origin = memoi_origin(trace, i), end;
-        memo_buffer* buffer;
-        if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
-        buffer = &plan->buffers[number[origin]];
-        end = memoi_clocks_end(&clocks, clocks.index[buffer->stream], i);
-        for (use = clocks.last_use[origin]; use >= 0; use = clocks.previous_use[use])
-            end = memoi_max(
-                end, memoi_clocks_end(&clocks, clocks.index[trace->requests[use].stream], use));
-        buffer->end = memoi_max(buffer->end, end);
+        int64_t buffer = number[memoi_max(memoi_origin(trace, i), 0)];
+        if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
+            plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
+            status = memoi_plan_hold(plan, &clocks, trace, i, buffer, &capacity, error);
     }
     memoi_clocks_free(&clocks);
     return status;
@@ -3963,7 +4106,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->size_bytes = request->size_bytes;
             buffer->begin = time++;
             buffer->end = -1;
-            buffer->stream = request->stream;
+            buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
             plan->buffers[number[memoi_origin(trace, i)]].end = time++;
@@ -3988,7 +4131,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     number = (int64_t*)memoi_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
-        status = memoi_plan_extend(*plan, trace, number, error);
+        status = memoi_plan_streams(*plan, trace, number, error);
         MEMO_FREE(number);
     } else {
         status = memoi_no_memory(error, "a plan");
@@ -4132,6 +4275,60 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     return MEMO_STATUS_OK;
 }
 
+/* The first buffer of a lane that begins at `time` or later; lanes lists buffers by lane, then
+ * begin. */
+MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memoi_keyed* lanes, int32_t lane,
+                               int64_t time) {
+    int64_t low = 0, high = plan->n_buffers;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (lanes[middle].key > lane ||
+            (lanes[middle].key == lane && plan->buffers[lanes[middle].index].begin >= time))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* What is held shares no byte with what it is held against. */
+MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit,
+                                         memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i, k;
+    memoi_keyed* lanes = (memoi_keyed*)memoi_calloc(plan->n_buffers, sizeof(memoi_keyed));
+    if (!lanes) return memoi_no_memory(error, "validating a plan");
+    for (i = 0; i < plan->n_buffers; i++) {
+        lanes[i].key = plan->buffers[i].lane;
+        lanes[i].index = i;
+    }
+    qsort(lanes, (size_t)plan->n_buffers, sizeof(memoi_keyed), memoi_keyed_compare);
+    for (i = 0; i < plan->n_holds && !status; i++) {
+        const memo_hold* hold = &plan->holds[i];
+        const memo_buffer* held = &plan->buffers[hold->buffer];
+        int64_t held_end = held->offset_bytes + memoi_plan_bytes(plan, hold->buffer);
+        k = memoi_lanes_find(plan, lanes, hold->lane, held->end);
+        for (; k < plan->n_buffers && lanes[k].key == hold->lane && !status; k++) {
+            const memo_buffer* other = &plan->buffers[lanes[k].index];
+            if (other->begin >= hold->until) break;
+            if (held->size_bytes == 0 || other->size_bytes == 0 ||
+                other->offset_bytes >= held_end ||
+                held->offset_bytes >= other->offset_bytes + memoi_plan_bytes(plan, lanes[k].index))
+                continue;
+            *culprit = lanes[k].index;
+            status = memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "buffers %lld (id %lld) and %lld (id %lld) share bytes: the first is held against "
+                "lane %d until %lld, the second begins at %lld",
+                (long long)hold->buffer, (long long)held->id, (long long)lanes[k].index,
+                (long long)other->id, (int)hold->lane, (long long)hold->until,
+                (long long)other->begin);
+        }
+    }
+    MEMO_FREE(lanes);
+    return status;
+}
+
 /* Everything, or without what a planner sets (check_offsets 0). */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
@@ -4141,7 +4338,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     memoi_keyed* events;
     unsigned char* tree;
     memo_status status = memoi_plan_check(plan, culprit, error);
-    if (!status) status = memoi_plan_check_gaps(plan, culprit, error);
+    if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
     for (i = 0; i < plan->n_buffers; i++) {
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
@@ -4173,6 +4370,8 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     MEMO_FREE(order);
     MEMO_FREE(events);
     MEMO_FREE(tree);
+    if (!status && check_offsets && plan->n_holds > 0)
+        status = memoi_plan_check_holds(plan, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -4467,21 +4666,25 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
         &text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
         (long long)plan->alignment_bytes, (long long)plan->n_times, (long long)plan->body_begin,
         (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
-    memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\n",
+    memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\nholds %lld\n",
                   memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
-                  (long long)plan->n_buffers, (long long)plan->n_gaps);
+                  (long long)plan->n_buffers, (long long)plan->n_gaps, (long long)plan->n_holds);
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
-        memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %s\n",
+        memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %d %s\n",
                       (long long)buffer->id, (long long)buffer->begin, (long long)buffer->end,
                       (long long)buffer->size_bytes, (long long)buffer->offset_bytes,
                       (long long)buffer->alignment_bytes, buffer->is_fixed != 0,
-                      (int)buffer->stream, memoi_class_name(buffer->memory_class));
+                      (int)buffer->stream, (int)buffer->lane,
+                      memoi_class_name(buffer->memory_class));
     }
     for (i = 0; i < plan->n_gaps; i++)
         memo_text_put(&text, "gap %lld %lld %lld\n", (long long)plan->gaps[i].buffer,
                       (long long)plan->gaps[i].begin, (long long)plan->gaps[i].end);
-    memoi_frame_finish(&text, 10 + plan->n_buffers + plan->n_gaps);
+    for (i = 0; i < plan->n_holds; i++)
+        memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
+                      (int)plan->holds[i].lane, (long long)plan->holds[i].until);
+    memoi_frame_finish(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
 }
 
@@ -4535,6 +4738,16 @@ MEMOI memo_status memoi_expect_proof(memoi_reader* reader, memo_plan* plan, memo
     return memoi_expect_line_end(reader, error);
 }
 
+MEMOI memo_status memoi_expect_lane(memoi_reader* reader, int32_t* lane, memo_error* error) {
+    int64_t number = 0;
+    memo_status status = memoi_expect_number(reader, "lane", &number, error);
+    if (!status && (number < 0 || number > INT32_MAX))
+        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "lane %lld is outside [0, 2^31)",
+                                (long long)number);
+    *lane = (int32_t)number;
+    return status;
+}
+
 MEMOI memo_status memoi_parse_buffer(memoi_reader* reader, memo_buffer* buffer, memo_error* error) {
     static const char* const names[] = {"id",     "begin",     "end",  "size",
                                         "offset", "alignment", "fixed"};
@@ -4545,6 +4758,7 @@ MEMOI memo_status memoi_parse_buffer(memoi_reader* reader, memo_buffer* buffer, 
     for (i = 0; i < 7 && !status; i++)
         status = memoi_expect_number(reader, names[i], &numbers[i], error);
     if (!status) status = memoi_expect_stream(reader, &buffer->stream, error);
+    if (!status) status = memoi_expect_lane(reader, &buffer->lane, error);
     if (!status) status = memoi_expect_class(reader, &buffer->memory_class, error);
     if (!status) status = memoi_expect_line_end(reader, error);
     if (status) return status;
@@ -4569,7 +4783,16 @@ MEMOI memo_status memoi_parse_gap(memoi_reader* reader, memo_gap* gap, memo_erro
     return status;
 }
 
-/* Buffers, gaps, and the verdict on the whole, with the line of the buffer that it names. */
+MEMOI memo_status memoi_parse_hold(memoi_reader* reader, memo_hold* hold, memo_error* error) {
+    memo_status status = memoi_expect_word(reader, "hold", error);
+    if (!status) status = memoi_expect_number(reader, "buffer", &hold->buffer, error);
+    if (!status) status = memoi_expect_lane(reader, &hold->lane, error);
+    if (!status) status = memoi_expect_number(reader, "until", &hold->until, error);
+    if (!status) status = memoi_expect_line_end(reader, error);
+    return status;
+}
+
+/* Buffers, gaps, holds, and the verdict on the whole, with the line of the buffer that it names. */
 MEMOI memo_status memoi_parse_plan_body(memoi_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4582,10 +4805,12 @@ MEMOI memo_status memoi_parse_plan_body(memoi_reader* reader, memo_plan* plan, i
     }
     for (i = 0; i < plan->n_gaps && !status; i++)
         status = memoi_parse_gap(reader, &plan->gaps[i], error);
+    for (i = 0; i < plan->n_holds && !status; i++)
+        status = memoi_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
     if (memoi_next_content(reader, &word, &length))
         return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a line more than `buffers` and `gaps` announce");
+                                "a line more than `buffers`, `gaps` and `holds` announce");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -4596,7 +4821,7 @@ MEMOI memo_status memoi_parse_plan_body(memoi_reader* reader, memo_plan* plan, i
 
 MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_plan** plan,
                                    memo_error* error) {
-    int64_t numbers[5], n_buffers = 0, n_gaps = 0, count = 0, length, i;
+    int64_t numbers[5], n_buffers = 0, n_gaps = 0, n_holds = 0, count = 0, length, i;
     static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
     int64_t* lines;
     const char* word;
@@ -4614,16 +4839,19 @@ MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_
     if (!status) status = memoi_expect_proof(reader, &head, error);
     if (!status) status = memoi_expect_header(reader, "buffers", &n_buffers, error);
     if (!status) status = memoi_expect_header(reader, "gaps", &n_gaps, error);
+    if (!status) status = memoi_expect_header(reader, "holds", &n_holds, error);
     if (status) return status;
-    if (n_buffers < 0 || n_gaps < 0 || n_buffers > reader->end - reader->next ||
-        n_gaps > reader->end - reader->next)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "%lld buffers and %lld gaps do not fit in the rest of the file",
-                                (long long)n_buffers, (long long)n_gaps);
-    if (count != 10 + n_buffers + n_gaps)
+    length = reader->end - reader->next;
+    if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
+        n_holds > length)
+        return memoi_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
+            (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
+    if (count != 11 + n_buffers + n_gaps + n_holds)
         return memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld lines announced above",
-                                (long long)count, (long long)(10 + n_buffers + n_gaps));
+                                (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
     if (!memoi_is_alignment(numbers[0]))
         return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "alignment %lld is not a power of two up to 2^40",
@@ -4636,8 +4864,13 @@ MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_
     (*plan)->lower_bound_bytes = numbers[4];
     (*plan)->proof = head.proof;
     memcpy((*plan)->engine, head.engine, sizeof head.engine);
+    (*plan)->holds = (memo_hold*)memoi_calloc(n_holds, sizeof(memo_hold));
+    (*plan)->n_holds = n_holds;
     lines = (int64_t*)memoi_calloc(n_buffers, sizeof(int64_t));
-    if (!lines) return memoi_no_memory(error, "a plan");
+    if (!lines || !(*plan)->holds) {
+        MEMO_FREE(lines);
+        return memoi_no_memory(error, "a plan");
+    }
     status = memoi_parse_plan_body(reader, *plan, lines, error);
     MEMO_FREE(lines);
     return status;

@@ -78,7 +78,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 
 /* Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.  The plan is valid also
  * where the status is INFEASIBLE: the best found is above the capacity; the message says what is
- * proven. Where a node limit (of each thread) ends the search, the same seed and number of threads
+ * proven.  OPTIMAL is about all that conflicts, holds included.  Where a node limit (of each thread) ends the search, the same seed and number of threads
  * give the same plan; the time limit may not.  Problem: MEMO paper, section 4.2.  The search takes
  * some 300 bytes of stack a buffer, of at most 8,000 that nothing separates in time; beyond, orders
  * of the greedy planner are improved within the limits.  Each further thread has its own copy.
@@ -876,7 +876,10 @@ MEMOI double memoi_plan_clock(void) {
  *
  * Sizes are divided by their common unit, time by what matters: a *section* is a largest set of
  * items that live together.  Two items overlap exactly where they share a section, so a packing of
- * every section is a plan.  Items of size 0 are left out. */
+ * every section is a plan.  Items of size 0 are left out.
+ *
+ * With several streams a few pairs more conflict: the earlier is *held* against the later.  They
+ * are listed one by one. */
 
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
@@ -887,6 +890,7 @@ typedef struct memoi_item {
     int64_t alignment;  /* 1 where the unit settles it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, what a gap skips included */
+    int64_t reach;      /* behind the sections in which items begin that it is held against */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
     int64_t buffer;   /* index in the plan */
@@ -900,12 +904,32 @@ typedef struct memoi_problem {
     int64_t lower_bound;
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
+    /* Of item i, at [first_held[i], first_held[i + 1]): those held against it and those that it is
+     * held against, ascending.  NULL: there are none. */
+    int64_t* first_held;
+    int32_t* held;
+    struct memoi_neighbours* neighbours;
 } memoi_problem;
+
+/* Which items conflict?  Of item i: list[first[i]] to list[first[i + 1]], in any order.  Made when
+ * somebody asks. */
+typedef struct memoi_neighbours {
+    int64_t* first;
+    int32_t* list;
+    int32_t are_too_many;
+} memoi_neighbours;
 
 MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->items);
     MEMO_FREE(problem->ranges);
     MEMO_FREE(problem->section_sums);
+    MEMO_FREE(problem->first_held);
+    MEMO_FREE(problem->held);
+    if (problem->neighbours) {
+        MEMO_FREE(problem->neighbours->first);
+        MEMO_FREE(problem->neighbours->list);
+    }
+    MEMO_FREE(problem->neighbours);
     memset(problem, 0, sizeof *problem);
 }
 
@@ -989,7 +1013,8 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->items = (memoi_item*)memoi_calloc(plan->n_buffers, sizeof(memoi_item));
     problem->ranges =
         (memoi_range*)memoi_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    if (!problem->items || !problem->ranges) goto no_memory;
+    problem->neighbours = (memoi_neighbours*)memoi_calloc(1, sizeof(memoi_neighbours));
+    if (!problem->items || !problem->ranges || !problem->neighbours) goto no_memory;
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memoi_item* item = &problem->items[problem->n_items];
@@ -1054,7 +1079,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (!problem->has_alignment) item->alignment = 1;
         if (item->fixed > 0) item->fixed /= unit;
         item->begin = range[0].begin;
-        item->end = range[item->n_ranges - 1].end;
+        item->end = item->reach = range[item->n_ranges - 1].end;
         for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
             problem->section_sums[range[k].begin] += item->size;
             if (range[k].end < problem->n_sections)
@@ -1088,6 +1113,262 @@ MEMOI int memoi_items_overlap(const memoi_problem* problem, int64_t i, int64_t j
     return 0;
 }
 
+/* They may not share a byte. */
+MEMOI int memoi_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
+    int64_t low, high;
+    if (memoi_items_overlap(problem, i, j)) return 1;
+    if (!problem->held) return 0;
+    low = problem->first_held[i];
+    high = problem->first_held[i + 1];
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->held[middle] < j)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < problem->first_held[i + 1] && problem->held[low] == j;
+}
+
+/* --- holds --- */
+
+enum {
+    MEMOI_HELD_PAIRS = 1 << 25,  /* beyond, lifetimes are stretched instead */
+    MEMOI_MOMENTS_WORK = 1 << 26 /* items looked at for the bound, beyond one start */
+};
+
+/* Items by lane, then begin. */
+typedef struct memoi_lanes {
+    const memo_plan* plan;
+    const memoi_problem* problem;
+    memoi_keyed* list; /* key: the lane; index: the item */
+} memoi_lanes;
+
+MEMOI int64_t memoi_lanes_count(const memoi_lanes* lanes) {
+    int64_t n_lanes = 0, k;
+    for (k = 0; k < lanes->problem->n_items; k++)
+        n_lanes += k == 0 || lanes->list[k].key != lanes->list[k - 1].key;
+    return n_lanes;
+}
+
+/* The first in the list of a lane's items that begin at `time` or later. */
+MEMOI int64_t memoi_lanes_at(const memoi_lanes* lanes, int64_t lane, int64_t time) {
+    int64_t low = 0, high = lanes->problem->n_items;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        const memoi_keyed* here = &lanes->list[middle];
+        int64_t buffer = lanes->problem->items[here->index].buffer;
+        if (here->key < lane || (here->key == lane && lanes->plan->buffers[buffer].begin < time))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Which items is this hold against?  Those at [*begin, *end) of the list. */
+MEMOI void memoi_lanes_held(const memoi_lanes* lanes, const memo_hold* hold, int64_t* begin,
+                            int64_t* end) {
+    *begin = memoi_lanes_at(lanes, hold->lane, lanes->plan->buffers[hold->buffer].end);
+    *end = memoi_lanes_at(lanes, hold->lane, hold->until);
+}
+
+/* Lists the pairs that holds keep apart: 1; 0 without memory; -1 where they are too many. */
+MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
+                             const int64_t* item_of) {
+    const memo_plan* plan = lanes->plan;
+    int64_t n = problem->n_items, n_pairs = 0, i, k, begin, end;
+    int64_t* fill = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    problem->first_held = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    if (!fill || !problem->first_held) {
+        MEMO_FREE(fill);
+        return 0;
+    }
+
+    /* Counts. */
+    for (i = 0; i < plan->n_holds && n_pairs <= MEMOI_HELD_PAIRS; i++) {
+        int64_t item = item_of[plan->holds[i].buffer];
+        if (item < 0) continue;
+        memoi_lanes_held(lanes, &plan->holds[i], &begin, &end);
+        n_pairs += end - begin;
+        problem->first_held[item + 1] += end - begin;
+        for (k = begin; k < end; k++) problem->first_held[lanes->list[k].index + 1]++;
+    }
+    for (i = 0; i < n; i++) {
+        problem->first_held[i + 1] += problem->first_held[i];
+        fill[i] = problem->first_held[i];
+    }
+    problem->held =
+        n_pairs > MEMOI_HELD_PAIRS ? NULL : (int32_t*)memoi_calloc(2 * n_pairs, sizeof(int32_t));
+    if (!problem->held) {
+        MEMO_FREE(fill);
+        MEMO_FREE(problem->first_held);
+        problem->first_held = NULL;
+        return n_pairs > MEMOI_HELD_PAIRS ? -1 : 0;
+    }
+
+    /* Lists: holds and items are in order, so each list is; earlier items come first. */
+    for (i = 0; i < plan->n_holds; i++) {
+        int64_t item = item_of[plan->holds[i].buffer];
+        if (item < 0) continue;
+        memoi_lanes_held(lanes, &plan->holds[i], &begin, &end);
+        for (k = begin; k < end; k++) {
+            int64_t later = lanes->list[k].index;
+            problem->held[fill[later]++] = (int32_t)item;
+            problem->items[item].reach =
+                memoi_max(problem->items[item].reach, problem->items[later].begin + 1);
+        }
+    }
+    for (i = 0; i < n; i++) {
+        end = fill[i]; /* what is held against i; later items have not come yet */
+        for (k = problem->first_held[i]; k < end; k++)
+            problem->held[fill[problem->held[k]]++] = (int32_t)i;
+    }
+    MEMO_FREE(fill);
+    return 1;
+}
+
+/* The bound of items with holds.  Take a *moment* in each lane: so many of its items have begun.
+ * Items that have begun, and are not over for any lane at its moment, conflict with each other: of
+ * two of them the earlier is not over when the later begins.  Every largest set of items in
+ * conflict has this form.  The moments of most bytes are looked for lane by lane, from several
+ * starts; whatever is found is a bound. */
+typedef struct memoi_moments {
+    const memoi_problem* problem;
+    int64_t n_lanes;
+    int64_t* first;  /* of lane l in the list: [first[l], first[l + 1]) */
+    int64_t* lane;   /* of an item */
+    int64_t* rank;   /* of an item in its lane */
+    int64_t* n_over; /* (items, lanes): so many of the lane's items begin before this one is over */
+    int64_t* moment; /* of a lane: so many of its items have begun */
+    int64_t* change; /* scratch: sums as differences, by moment */
+} memoi_moments;
+
+MEMOI void memoi_moments_free(memoi_moments* moments) {
+    MEMO_FREE(moments->first);
+    MEMO_FREE(moments->lane);
+    MEMO_FREE(moments->rank);
+    MEMO_FREE(moments->n_over);
+    MEMO_FREE(moments->moment);
+    MEMO_FREE(moments->change);
+}
+
+MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
+                               const int64_t* item_of) {
+    const memo_plan* plan = lanes->plan;
+    int64_t n = lanes->problem->n_items, i, k, l;
+    memset(moments, 0, sizeof *moments);
+    moments->problem = lanes->problem;
+    moments->n_lanes = memoi_lanes_count(lanes);
+    moments->first = (int64_t*)memoi_calloc(moments->n_lanes + 1, sizeof(int64_t));
+    moments->lane = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    moments->rank = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    moments->n_over = (int64_t*)memoi_calloc(n * moments->n_lanes, sizeof(int64_t));
+    moments->moment = (int64_t*)memoi_calloc(moments->n_lanes, sizeof(int64_t));
+    moments->change = (int64_t*)memoi_calloc(n + 2, sizeof(int64_t));
+    if (!moments->first || !moments->lane || !moments->rank || !moments->n_over ||
+        !moments->moment || !moments->change) {
+        memoi_moments_free(moments);
+        return 0;
+    }
+    for (k = 0, l = -1; k < n; k++) {
+        if (k == 0 || lanes->list[k].key != lanes->list[k - 1].key) moments->first[++l] = k;
+        moments->lane[lanes->list[k].index] = l;
+        moments->rank[lanes->list[k].index] = k - moments->first[l];
+    }
+    moments->first[moments->n_lanes] = n;
+    for (i = 0; i < n; i++)
+        for (l = 0; l < moments->n_lanes; l++)
+            moments->n_over[i * moments->n_lanes + l] =
+                memoi_lanes_at(lanes, lanes->list[moments->first[l]].key,
+                               plan->buffers[lanes->problem->items[i].buffer].end) -
+                moments->first[l];
+    for (k = 0; k < plan->n_holds; k++) {
+        i = item_of[plan->holds[k].buffer];
+        for (l = 0; i >= 0 && l < moments->n_lanes; l++)
+            if (lanes->list[moments->first[l]].key == plan->holds[k].lane)
+                moments->n_over[i * moments->n_lanes + l] =
+                    memoi_lanes_at(lanes, plan->holds[k].lane, plan->holds[k].until) -
+                    moments->first[l];
+    }
+    return 1;
+}
+
+/* Moves the moment of one lane to where most bytes are; returns how many. */
+MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
+    int64_t n_lanes = moments->n_lanes, sum = 0, best = -1, i, k;
+    int64_t n_moments = moments->first[lane + 1] - moments->first[lane] + 1;
+    memset(moments->change, 0, (size_t)(n_moments + 1) * sizeof(int64_t));
+    for (i = 0; i < moments->problem->n_items; i++) {
+        const int64_t* n_over = &moments->n_over[i * n_lanes];
+        int64_t own = moments->lane[i], least = own == lane ? moments->rank[i] + 1 : 0;
+        if (own != lane && moments->rank[i] >= moments->moment[own]) continue;
+        for (k = 0; k < n_lanes; k++)
+            if (k != lane && moments->moment[k] > n_over[k]) break;
+        if (k < n_lanes) continue;
+        moments->change[least] += moments->problem->items[i].size;
+        moments->change[n_over[lane] + 1] -= moments->problem->items[i].size;
+    }
+    for (k = 0; k < n_moments; k++) {
+        sum += moments->change[k];
+        if (sum <= best) continue;
+        best = sum;
+        moments->moment[lane] = k;
+    }
+    return best;
+}
+
+MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
+    int64_t n = moments->problem->n_items, n_lanes = moments->n_lanes, bound = 0, i, k, l;
+    int64_t n_starts = MEMOI_MOMENTS_WORK / (n * n_lanes * n_lanes + 1);
+    n_starts = n_starts > 64 ? 64 : memoi_max(n_starts, 1);
+    for (k = 1; k <= n_starts; k++) {
+        int64_t before = -1, now = 0;
+        memset(moments->moment, 0, (size_t)n_lanes * sizeof(int64_t));
+        for (i = 0; i < n * k / n_starts; i++) moments->moment[moments->lane[i]]++;
+        while (now > before) {
+            before = now;
+            for (l = 0; l < n_lanes; l++) now = memoi_moments_move(moments, l);
+        }
+        bound = memoi_max(bound, now);
+    }
+    return bound;
+}
+
+/* Adds what holds say to a problem: pairs and, in reasonable time, the bound.  As memoi_problem_hold. */
+MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
+    int64_t n = problem->n_items, i;
+    int64_t* item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
+    int added = 0;
+    memoi_lanes lanes;
+    memoi_moments moments;
+    lanes.plan = plan;
+    lanes.problem = problem;
+    lanes.list = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    if (item_of && lanes.list) {
+        for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
+        for (i = 0; i < n; i++) {
+            item_of[problem->items[i].buffer] = i;
+            lanes.list[i].key = plan->buffers[problem->items[i].buffer].lane;
+            lanes.list[i].index = i;
+        }
+        memoi_keyed_sort(lanes.list, n);
+        added = memoi_problem_hold(problem, &lanes, item_of);
+        if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_WORK) {
+            if (!memoi_moments_create(&moments, &lanes, item_of)) {
+                added = 0;
+            } else {
+                problem->lower_bound =
+                    memoi_max(problem->lower_bound, memoi_moments_bound(&moments));
+                memoi_moments_free(&moments);
+            }
+        }
+    }
+    MEMO_FREE(lanes.list);
+    MEMO_FREE(item_of);
+    return added;
+}
+
 /* A solution being looked for: the best offsets so far, in units, one an item. */
 typedef struct memoi_solution {
     int64_t* offsets;
@@ -1105,6 +1386,81 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
+}
+
+/* --- neighbours --- */
+
+enum { MEMOI_NEIGHBOURS = 1 << 26 }; /* beyond, whoever wants lists does without */
+
+/* The item behind those that begin before i ends: items are ordered by begin, so the later ones that
+ * i overlaps follow it in one piece; with gaps, some of those. */
+MEMOI int64_t memoi_item_last(const memoi_problem* problem, int64_t i) {
+    int64_t low = i + 1, high = problem->n_items;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (problem->items[middle].begin < problem->items[i].end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* How many entries the lists have, with gaps at most. */
+MEMOI int64_t memoi_neighbours_count(const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
+    for (i = 0; i < n; i++) n_entries += 2 * (memoi_item_last(problem, i) - i - 1);
+    return n_entries;
+}
+
+/* Makes the lists: 1; 0 without memory; -1 where they would be too long. */
+MEMOI int memoi_neighbours_list(const memoi_problem* problem) {
+    memoi_neighbours* neighbours = problem->neighbours;
+    int64_t n = problem->n_items, n_entries, i, j, k;
+    int64_t* fill;
+    int pass;
+    if (neighbours->list) return 1;
+    n_entries = neighbours->are_too_many ? 0 : memoi_neighbours_count(problem);
+    if (n_entries > MEMOI_NEIGHBOURS) neighbours->are_too_many = 1;
+    if (neighbours->are_too_many) return -1;
+    fill = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    neighbours->first = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    neighbours->list = (int32_t*)memoi_calloc(n_entries, sizeof(int32_t));
+    if (!fill || !neighbours->first || !neighbours->list) {
+        MEMO_FREE(fill);
+        MEMO_FREE(neighbours->first);
+        MEMO_FREE(neighbours->list);
+        memset(neighbours, 0, sizeof *neighbours);
+        return 0;
+    }
+    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+        for (i = 0; i < n; i++) {
+            int64_t last = memoi_item_last(problem, i);
+            for (j = i + 1; j < last; j++) {
+                if (problem->has_gaps && !memoi_items_overlap(problem, i, j)) continue;
+                if (pass == 0) {
+                    neighbours->first[i + 1]++;
+                    neighbours->first[j + 1]++;
+                } else {
+                    neighbours->list[fill[i]++] = (int32_t)j;
+                    neighbours->list[fill[j]++] = (int32_t)i;
+                }
+            }
+            if (!problem->held) continue;
+            for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
+                if (pass == 0)
+                    neighbours->first[i + 1]++;
+                else
+                    neighbours->list[fill[i]++] = problem->held[k];
+            }
+        }
+        for (i = 0; i < n && pass == 0; i++) {
+            neighbours->first[i + 1] += neighbours->first[i];
+            fill[i] = neighbours->first[i];
+        }
+    }
+    MEMO_FREE(fill);
+    return 1;
 }
 
 /* ---- 1 offsets: greedy --------------------------------------------------------------------------
@@ -1227,6 +1583,7 @@ typedef struct memoi_greedy {
     memoi_keyed* heap; /* what could come next, lowest first */
     int64_t n_heap;
     memoi_skyline skyline;
+    int64_t* held_top;        /* of an item: the top of what it is placed with and held against */
     int64_t* fixed;           /* fixed items, lowest first */
     int64_t* placed;          /* first fit: placed items, lowest first */
     memoi_unplaced* unplaced; /* plateaus: a tree over the items as they begin */
@@ -1243,6 +1600,7 @@ MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
     MEMO_FREE(greedy->heap);
     MEMO_FREE(greedy->fixed);
     MEMO_FREE(greedy->offsets);
+    MEMO_FREE(greedy->held_top);
     MEMO_FREE(greedy->placed);
     MEMO_FREE(greedy->unplaced);
     MEMO_FREE(greedy->first_item);
@@ -1260,6 +1618,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->fixed = (int64_t*)memoi_calloc(problem->n_fixed, sizeof(int64_t));
     greedy->offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     greedy->placed = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    greedy->held_top = (int64_t*)memoi_calloc(problem->held ? n : 0, sizeof(int64_t));
     for (greedy->n_leaves = 1; greedy->n_leaves < n;) greedy->n_leaves *= 2;
     greedy->unplaced = (memoi_unplaced*)memoi_calloc(2 * greedy->n_leaves, sizeof(memoi_unplaced));
     greedy->first_item = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
@@ -1267,9 +1626,9 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->next = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     greedy->previous = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
     if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
-        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->placed ||
-        !greedy->unplaced || !greedy->first_item || !greedy->top || !greedy->next ||
-        !greedy->previous) {
+        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->held_top ||
+        !greedy->placed || !greedy->unplaced || !greedy->first_item || !greedy->top ||
+        !greedy->next || !greedy->previous) {
         memoi_greedy_free(greedy);
         return 0;
     }
@@ -1287,9 +1646,11 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     return 1;
 }
 
+/* The top of what is placed and conflicts with item i. */
 MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
-    const memoi_item* item = &greedy->problem->items[i];
-    int64_t k, top = 0;
+    const memoi_problem* problem = greedy->problem;
+    const memoi_item* item = &problem->items[i];
+    int64_t k, top = problem->held ? greedy->held_top[i] : 0;
     for (k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
         int64_t here = memoi_skyline_top(&greedy->skyline, range->begin, range->end);
@@ -1299,27 +1660,40 @@ MEMOI int64_t memoi_item_top(const memoi_greedy* greedy, int64_t i) {
 }
 
 MEMOI void memoi_item_place(memoi_greedy* greedy, int64_t i, int64_t offset) {
-    const memoi_item* item = &greedy->problem->items[i];
+    const memoi_problem* problem = greedy->problem;
+    const memoi_item* item = &problem->items[i];
     int64_t k;
     greedy->offsets[i] = offset;
+    for (k = problem->held ? problem->first_held[i] : 0;
+         problem->held && k < problem->first_held[i + 1]; k++) {
+        int64_t* top = &greedy->held_top[problem->held[k]];
+        *top = memoi_max(*top, offset + item->size);
+    }
     for (k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
         memoi_skyline_raise(&greedy->skyline, range->begin, range->end, offset + item->size);
     }
 }
 
+/* Nothing is placed. */
+MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
+    memoi_skyline_clear(&greedy->skyline);
+    if (greedy->problem->held)
+        memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
+}
+
 /* Two fixed items that share a byte; 0 where there are none. */
 MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
     int64_t k, l;
-    memoi_skyline_clear(&greedy->skyline);
+    memoi_greedy_clear(greedy);
     for (k = 0; k < problem->n_fixed; k++) {
         int64_t i = greedy->fixed[k], offset = problem->items[i].fixed;
         if (memoi_item_top(greedy, i) > offset) {
             for (l = 0; l < k; l++) {
                 int64_t j = greedy->fixed[l];
                 if (problem->items[j].fixed + problem->items[j].size > offset &&
-                    memoi_items_overlap(problem, i, j)) {
+                    memoi_items_conflict(problem, i, j)) {
                     *first = j;
                     *second = i;
                     return 1;
@@ -1481,7 +1855,7 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     memoi_keyed* heap = greedy->heap;
     int64_t next_fixed = 0, k, rank;
-    memoi_skyline_clear(&greedy->skyline);
+    memoi_greedy_clear(greedy);
     greedy->n_heap = 0;
     for (rank = 0; rank < problem->n_items; rank++)
         memoi_greedy_push(greedy, memoi_max(problem->items[greedy->ranked[rank].index].fixed, 0),
@@ -1500,7 +1874,7 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
                 const memoi_item* other = &problem->items[greedy->fixed[k]];
                 if (other->fixed >= offset + item->size) break;
                 if (other->fixed + other->size > offset &&
-                    memoi_items_overlap(problem, i, greedy->fixed[k]))
+                    memoi_items_conflict(problem, i, greedy->fixed[k]))
                     offset = memoi_align_up(other->fixed + other->size, item->alignment);
             }
             if (offset > heap[0].key) {
@@ -1517,7 +1891,7 @@ MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
 /* Lowest offset, in the order of greedy->ranked. */
 MEMOI void memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
-    if (problem->n_fixed || problem->has_gaps || problem->has_alignment)
+    if (problem->n_fixed || problem->has_gaps || problem->has_alignment || problem->held)
         memoi_greedy_lowest(greedy);
     else
         memoi_greedy_plateaus(greedy);
@@ -1538,7 +1912,7 @@ MEMOI void memoi_greedy_first_fit(memoi_greedy* greedy) {
             int64_t j = greedy->placed[k];
             if (greedy->offsets[j] >= offset + item->size) break;
             if (greedy->offsets[j] + problem->items[j].size > offset &&
-                memoi_items_overlap(problem, i, j))
+                memoi_items_conflict(problem, i, j))
                 offset =
                     memoi_align_up(greedy->offsets[j] + problem->items[j].size, item->alignment);
         }
@@ -1596,11 +1970,12 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
  *   lift    where bound of i + all unplaced sizes do not fit, i is not the section's lowest: its
  *           bound becomes the least end of those that can be
- *   block   a blocked item likewise, over all the sections that it meets
+ *   block   a blocked item likewise, over all the sections that it meets and what it is held
+ *           against
  *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
  *           not the one looked for
  *
- * Parts.  Where no unplaced item crosses from a section to the next, the two sides are searched
+ * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
  * alone; one that fails fails the node, without trying the other again. */
 
 typedef enum memoi_verdict {
@@ -1659,9 +2034,8 @@ typedef struct memoi_search {
     void* memory; /* of all arrays but the two logs */
 
     /* fixed for the problem */
-    int64_t* size;       /* of item i */
-    int32_t* neighbours; /* of item i at [first_neighbour[i], first_neighbour[i + 1]) */
-    int64_t* first_neighbour;
+    int64_t* size; /* of item i */
+    const memoi_neighbours* neighbours;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
@@ -1673,7 +2047,7 @@ typedef struct memoi_search {
     char* is_blocked;
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
-    int32_t* crossing;     /* unplaced items that live in sections s - 1 and s */
+    int32_t* crossing;     /* unplaced items that begin before section s and reach into it */
     memoi_look* looks;     /* at a section, when last taken */
     char* is_stale;        /* section: something that it looked at has changed */
 
@@ -1696,11 +2070,15 @@ typedef struct memoi_search {
     int32_t is_out_of_time, is_out_of_memory;
     uint64_t random;
 
+    /* within one capacity */
+    int64_t n_runs;
+    double run_length;
+    int64_t node_end; /* of its budget */
+
     /* side by side with others */
     int64_t place;      /* among them */
     int64_t* answered;  /* the earliest answer so far; who is beyond it stops */
-    int64_t node_begin; /* nodes before this capacity */
-    int64_t budget;     /* nodes within it */
+    int64_t node_begin; /* from here on they count together */
     int32_t is_overtaken;
     memoi_verdict verdict;
 } memoi_search;
@@ -1722,12 +2100,9 @@ MEMOI void* memoi_carve(char* block, int64_t* used, int64_t count, size_t elemen
     return block ? block + at : NULL;
 }
 
-MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members,
-                                  int64_t n_neighbours) {
+MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members) {
     int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
     search->size = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->neighbours = (int32_t*)memoi_carve(block, &used, n_neighbours, sizeof(int32_t));
-    search->first_neighbour = (int64_t*)memoi_carve(block, &used, n + 1, sizeof(int64_t));
     search->members = (int32_t*)memoi_carve(block, &used, n_members, sizeof(int32_t));
     search->first_member = (int64_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int64_t));
     search->first_item = (int32_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int32_t));
@@ -1772,59 +2147,26 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-/* Items are ordered by begin, so the later ones that i meets follow it in one piece; with gaps,
- * some of those. */
-MEMOI void memoi_search_list_neighbours(memoi_search* search) {
-    const memoi_problem* problem = search->problem;
-    int64_t n = problem->n_items, i, j, *fill = search->minimum;
-    int pass;
-    for (pass = 0; pass < 2; pass++) {
-        for (i = 0; i < n; i++) {
-            int64_t last = search->first_item[problem->items[i].end];
-            for (j = i + 1; j < last; j++) {
-                if (problem->has_gaps && !memoi_items_overlap(problem, i, j)) continue;
-                if (pass == 0) {
-                    search->first_neighbour[i + 1]++;
-                    search->first_neighbour[j + 1]++;
-                } else {
-                    search->neighbours[fill[i]++] = (int32_t)j;
-                    search->neighbours[fill[j]++] = (int32_t)i;
-                }
-            }
-        }
-        for (i = 0; i < n && pass == 0; i++) {
-            search->first_neighbour[i + 1] += search->first_neighbour[i];
-            fill[i] = search->first_neighbour[i];
-        }
-    }
-}
-
 enum {
-    MEMOI_SEARCH_ITEMS = 8000,      /* the search is as deep as there are items */
-    MEMOI_SEARCH_ENTRIES = 1 << 26, /* neighbours and members together */
+    MEMOI_SEARCH_ITEMS = 8000, /* the search is as deep as there are items */
+    MEMOI_SEARCH_MEMBERS = 1 << 26,
     MEMOI_THREADS = 64,
     MEMOI_THREAD_STACK_BYTES = 1 << 26
 };
 
 /* 1, or 0 where there is no memory, or -1 where the problem is too large for a search. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n_members = 0, n_neighbours = 0, i, j, k, s, used;
+    int64_t n_members = 0, i, s, used;
     memset(search, 0, sizeof *search);
     search->problem = problem;
-    if (problem->n_items > MEMOI_SEARCH_ITEMS) return -1;
-    for (i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        for (k = 0; k < item->n_ranges; k++)
-            n_members += problem->ranges[item->first_range + k].end -
-                         problem->ranges[item->first_range + k].begin;
-        for (j = i + 1; j < problem->n_items && problem->items[j].begin < item->end;) j++;
-        n_neighbours += 2 * (j - i - 1);
-    }
-    if (n_members + n_neighbours > MEMOI_SEARCH_ENTRIES) return -1;
-    used = memoi_search_layout(search, NULL, n_members, n_neighbours);
+    search->neighbours = problem->neighbours;
+    for (i = 0; i < problem->n_ranges; i++)
+        n_members += problem->ranges[i].end - problem->ranges[i].begin;
+    if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
+    used = memoi_search_layout(search, NULL, n_members);
     search->memory = memoi_calloc(used, 1);
     if (!search->memory) return 0;
-    memoi_search_layout(search, (char*)search->memory, n_members, n_neighbours);
+    memoi_search_layout(search, (char*)search->memory, n_members);
     for (i = 0; i < problem->n_ranges; i++)
         for (s = problem->ranges[i].begin; s < problem->ranges[i].end; s++)
             search->first_member[s + 1]++;
@@ -1833,7 +2175,6 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         search->weight[s] = 1;
     }
     memoi_search_list_members(search);
-    memoi_search_list_neighbours(search);
     return 1;
 }
 
@@ -1889,7 +2230,7 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
         for (s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
         for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
     }
-    for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
+    for (s = item->begin + 1; s < item->reach; s++) search->crossing[s] += sign;
 }
 
 MEMOI void memoi_search_unplace(memoi_search* search, int64_t i) {
@@ -1940,13 +2281,14 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
 /* Puts i at its minimum; 0 where a neighbour then no longer fits. */
 MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
     const memoi_problem* problem = search->problem;
+    const int64_t* first = search->neighbours->first;
     int64_t top = search->minimum[i] + search->size[i], k;
     memoi_search_log(search, MEMOI_CHANGE_PLACED, i, 0);
     search->is_placed[i] = 1;
     memoi_search_count(search, i, -1);
     memoi_search_touch(search, i);
-    for (k = search->first_neighbour[i]; k < search->first_neighbour[i + 1]; k++) {
-        int64_t j = search->neighbours[k], offset = top;
+    for (k = first[i]; k < first[i + 1]; k++) {
+        int64_t j = search->neighbours->list[k], offset = top;
         if (search->is_placed[j]) continue;
         if (search->is_blocked[j]) {
             memoi_search_log(search, MEMOI_CHANGE_BLOCKED, j, 1);
@@ -2026,10 +2368,16 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     return 1;
 }
 
-/* A blocked item has another below it in one of its sections. */
+/* A blocked item has another below it, in one of its sections or by a hold. */
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
-    const memoi_item* item = &search->problem->items[i];
+    const memoi_problem* problem = search->problem;
+    const memoi_item* item = &problem->items[i];
     int64_t least = INT64_MAX, k, s;
+    for (k = problem->held ? problem->first_held[i] : 0;
+         problem->held && k < problem->first_held[i + 1]; k++) {
+        int64_t j = problem->held[k], end = search->bound[j] + search->size[j];
+        if (!search->is_placed[j] && end < least) least = end;
+    }
     for (k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (s = range->begin; s < range->end; s++) {
@@ -2133,7 +2481,7 @@ MEMOI int64_t memoi_search_choose(const memoi_search* search, const memoi_part* 
     return best;
 }
 
-/* The first section after begin that no unplaced item enters from the one before; at most end. */
+/* The first section after begin that no unplaced item reaches from one before; at most end. */
 MEMOI int64_t memoi_search_cut(const memoi_search* search, int64_t begin, int64_t end) {
     int64_t s = begin + 1;
     while (s < end && search->crossing[s]) s++;
@@ -2241,31 +2589,33 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
-/* Restarts within search->capacity, until there is an answer or the budget is spent: every rank
- * with every kind of tightness in turn, and after these one run that does not learn from the
- * sections that failed. */
-MEMOI void memoi_search_runs(memoi_search* search) {
+/* A run within search->capacity: every rank with every kind of tightness in turn, and after these
+ * one that does not learn from the sections that failed.  1 where there may be another. */
+MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
-    int64_t end = search->node_begin + search->budget, run = search->place, now, answered, s;
-    double length = (double)memoi_search_shortest_run(search);
-    search->verdict = MEMOI_STOPPED;
-    for (; search->n_nodes < end; run++) {
-        int style = (int)(run % (N_LEARNING + 1));
-        search->use_weights = style < N_LEARNING;
-        search->tightness =
-            search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
-        memoi_search_reset(search);
-        memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
-        search->node_stop = search->n_nodes + (int64_t)length;
-        if (search->node_stop > end) search->node_stop = end;
-        search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
-        if (search->verdict != MEMOI_STOPPED || search->is_out_of_time ||
-            search->is_out_of_memory || search->is_overtaken)
-            break;
-        for (s = 0; s < search->problem->n_sections; s++)
-            search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
-        length *= 1.05;
-    }
+    int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
+    int64_t s;
+    search->use_weights = style < N_LEARNING;
+    search->tightness =
+        search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
+    memoi_search_reset(search);
+    memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
+    search->node_stop = search->n_nodes + (int64_t)search->run_length;
+    if (search->node_stop > search->node_end) search->node_stop = search->node_end;
+    search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
+    if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
+        search->is_overtaken)
+        return 0;
+    for (s = 0; s < search->problem->n_sections; s++)
+        search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
+    search->run_length *= 1.05;
+    return search->n_nodes < search->node_end;
+}
+
+/* Runs until there is an answer or the budget is spent. */
+MEMOI void memoi_search_runs(memoi_search* search) {
+    int64_t now, answered;
+    while (memoi_search_run(search)) continue;
     if (search->verdict == MEMOI_STOPPED) return;
     now = memoi_search_moment_of(search);
     answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
@@ -2277,7 +2627,7 @@ MEMOI void memoi_search_runs(memoi_search* search) {
 /* --- side by side ---
  *
  * Several searches within a capacity, one a thread, each begins with another style of run.  The
- * answer is that of the search that has spent the fewest nodes on its own; the others stop where
+ * first run is alone: most attempts end with it, sooner than a thread starts.  The answer is that of the search that has spent the fewest nodes on its own; the others stop where
  * they have spent as many, take over what the first has learned about sections, and go on with the
  * random numbers that they had.  So it depends on seed, budget and number of threads alone; and the
  * first search is that of a single thread, until another answers before it. */
@@ -2296,10 +2646,13 @@ MEMOI void memoi_team_free(memoi_team* team) {
 /* As memoi_search_create. */
 MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int64_t n,
                             uint64_t seed, double deadline) {
-    int created = 1;
+    int created;
     memset(team, 0, sizeof *team);
+    if (problem->n_items > MEMOI_SEARCH_ITEMS) return -1;
+    created = memoi_neighbours_list(problem);
+    if (created <= 0) return created;
     team->searches = (memoi_search*)memoi_calloc(n, sizeof(memoi_search));
-    if (!team->searches) return 0;
+    if (!team->searches) created = 0;
     for (; team->n < n && created > 0; team->n++) {
         memoi_search* search = &team->searches[team->n];
         created = memoi_search_create(search, problem);
@@ -2319,7 +2672,7 @@ MEMOI void* memoi_team_work(void* search) {
 #endif
 
 /* All searches to their end; one without a thread of its own runs on this one, and last. */
-MEMOI void memoi_team_run(memoi_team* team) {
+MEMOI void memoi_team_runs(memoi_team* team) {
     int64_t k;
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_THREADS];
@@ -2347,34 +2700,51 @@ MEMOI void memoi_team_run(memoi_team* team) {
 MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity, int64_t budget,
                                               int64_t* n_nodes) {
     const memoi_search* first = NULL;
+    memoi_search* searches = team->searches;
     uint64_t random[MEMOI_THREADS];
-    int64_t answered = INT64_MAX, k;
+    int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
+    int is_open;
     for (k = 0; k < team->n; k++) {
-        memoi_search* search = &team->searches[k];
-        search->capacity = capacity;
-        search->budget = budget;
-        search->node_begin = search->n_nodes;
-        search->answered = &answered;
-        search->is_overtaken = 0;
-        random[k] = search->random;
+        searches[k].capacity = capacity;
+        searches[k].answered = &answered;
+        searches[k].is_overtaken = 0;
+        searches[k].n_runs = 0;
+        searches[k].run_length = (double)memoi_search_shortest_run(&searches[k]);
+        random[k] = searches[k].random;
     }
-    memoi_team_run(team);
-    *n_nodes = 0;
-    for (k = 0; k < team->n; k++) {
-        const memoi_search* search = &team->searches[k];
-        *n_nodes = memoi_max(*n_nodes, search->n_nodes - search->node_begin);
-        if (search->verdict != MEMOI_STOPPED && memoi_search_moment_of(search) == answered)
-            first = search;
+
+    /* The first run; then all. */
+    searches[0].node_begin = before;
+    searches[0].node_end = before + budget;
+    is_open = memoi_search_run(&searches[0]);
+    *n_nodes = searches[0].n_nodes - before;
+    if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
+    if (is_open) {
+        for (k = 0; k < team->n; k++) {
+            searches[k].node_begin = searches[k].n_nodes;
+            searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
+        }
+        memoi_team_runs(team);
+        for (k = 0; k < team->n; k++) {
+            int64_t n_own = searches[k].n_nodes - searches[k].node_begin;
+            n_together = memoi_max(n_together, n_own);
+            if (searches[k].verdict == MEMOI_STOPPED ||
+                memoi_search_moment_of(&searches[k]) != answered)
+                continue;
+            first = &searches[k];
+            n_together = n_own;
+            break;
+        }
+        *n_nodes += n_together;
     }
-    if (!first) return NULL;
-    for (k = 0; k < team->n; k++) {
-        memoi_search* search = &team->searches[k];
-        if (search == first) continue;
-        search->random = random[k];
-        memcpy(search->weight, first->weight,
-               (size_t)search->problem->n_sections * sizeof *search->weight);
+
+    /* The others take over what the first has learned. */
+    for (k = 0; first && k < team->n; k++) {
+        if (&searches[k] == first) continue;
+        searches[k].random = random[k];
+        memcpy(searches[k].weight, first->weight,
+               (size_t)searches[k].problem->n_sections * sizeof(double));
     }
-    *n_nodes = first->n_nodes - first->node_begin;
     return first;
 }
 
@@ -2495,19 +2865,19 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
 }
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven. Rounds of attempts: at the goal; where that is given up, halfway between there and the
- * best peak, and so on. Each round spends more on an attempt, and on one at the goal as much as on
- * a few others together.  Where not the goal alone counts, only every third of the later rounds
- * begins with it, since what was given up often is rarely met.  1, or 0 where there is no memory.
- * */
+ * proven. Rounds of attempts: at the goal; where that fails or is given up, halfway between there
+ * and the best peak, and so on. Each round spends more on an attempt, and on one at the goal as much
+ * as on a few others together.  Where not the goal alone counts, only every third of the later
+ * rounds begins with it, since what was given up often is rarely met.  1, or 0 where there is no
+ * memory. */
 MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
     memoi_team team;
-    int64_t given_up = 0, budget, n_spent, n_nodes = 0, round = 0, k;
+    int64_t given_up = -1, budget, n_spent, n_nodes = 0, round = 0, k;
     int created =
         memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
-    int ok = 1, is_over = 0;
+    int ok = 1, is_over = 0, is_at_goal = 1;
     if (created < 0) return memoi_local_search(problem, target, effort, best);
     if (created == 0) return 0;
     if (problem->n_items > MEMOI_LOCAL_ITEMS) {
@@ -2520,13 +2890,15 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
         int64_t goal = memoi_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
-        if (given_up >= best->peak - 1) {
-            given_up = ++round % 3 == 0 || is_keen ? 0 : goal;
+        if (!is_at_goal && given_up >= best->peak - 1) {
+            is_at_goal = ++round % 3 == 0 || is_keen;
+            given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
             continue;
         }
-        capacity = given_up < goal ? goal : given_up + (best->peak - given_up) / 2;
-        limit = is_keen && capacity == goal ? GOAL_SHARE * budget : budget;
+        capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
+        limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
+        is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
         answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
@@ -2561,7 +2933,18 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->items = (memoi_item*)memoi_calloc(part->n_items, sizeof(memoi_item));
     part->ranges = (memoi_range*)memoi_calloc(part->n_ranges, sizeof(memoi_range));
     part->section_sums = (int64_t*)memoi_calloc(part->n_sections, sizeof(int64_t));
-    if (!part->items || !part->ranges || !part->section_sums) {
+    part->neighbours = (memoi_neighbours*)memoi_calloc(1, sizeof(memoi_neighbours));
+    if (whole->held) {
+        int64_t from = whole->first_held[first], n = whole->first_held[last] - from;
+        part->first_held = (int64_t*)memoi_calloc(part->n_items + 1, sizeof(int64_t));
+        part->held = (int32_t*)memoi_calloc(n, sizeof(int32_t));
+        for (i = 0; part->first_held && i <= part->n_items; i++)
+            part->first_held[i] = whole->first_held[first + i] - from;
+        for (i = 0; part->held && i < n; i++)
+            part->held[i] = whole->held[from + i] - (int32_t)first;
+    }
+    if (!part->items || !part->ranges || !part->section_sums || !part->neighbours ||
+        (whole->held && (!part->first_held || !part->held))) {
         memoi_problem_free(part);
         return 0;
     }
@@ -2570,6 +2953,7 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         *item = whole->items[first + i];
         item->begin -= begin;
         item->end -= begin;
+        item->reach -= begin;
         item->first_range -= first_range;
         for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
             part->ranges[k].begin = whole->ranges[first_range + k].begin - begin;
@@ -2616,10 +3000,10 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
-    *end = problem->items[first].end;
+    *end = problem->items[first].reach;
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
-        *end = memoi_max(*end, problem->items[last].end);
+        *end = memoi_max(*end, problem->items[last].reach);
         *peak = memoi_max(*peak, offsets[last] + problem->items[last].size);
     }
     return last;
@@ -2740,6 +3124,9 @@ MEMOI double memoi_mip_below(const memoi_mip* mip, int64_t i, int64_t j, double 
 MEMOI int memoi_items_twins(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
+    if (problem->held && (problem->first_held[i] < problem->first_held[i + 1] ||
+                          problem->first_held[j] < problem->first_held[j + 1]))
+        return 0;
     return a->size == b->size && a->fixed < 0 && b->fixed < 0 && a->n_ranges == b->n_ranges &&
            a->alignment == b->alignment &&
            memcmp(&problem->ranges[a->first_range], &problem->ranges[b->first_range],
@@ -2935,7 +3322,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     if (!mip.pair || !offsets) status = memoi_no_memory(error, "the MIP");
     for (i = 0; i < n && !status; i++)
         for (j = i + 1; j < n; j++)
-            if (memoi_items_overlap(problem, i, j))
+            if (memoi_items_conflict(problem, i, j))
                 mip.pair[i * n + j] = (int32_t)(n + 1 + ++mip.n_pairs);
     if (!status && mip.n_pairs > MEMOI_MIP_PAIRS)
         status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -3508,7 +3895,7 @@ MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
         greedy.heap[i].index = i;
     }
     qsort(greedy.heap, (size_t)problem->n_items, sizeof *greedy.heap, memoi_keyed_compare);
-    memoi_skyline_clear(&greedy.skyline);
+    memoi_greedy_clear(&greedy);
     for (k = 0; k < problem->n_items; k++) {
         i = greedy.heap[k].index;
         if (problem->items[i].fixed < 0)
@@ -3647,29 +4034,85 @@ memo_plan_desc memo_plan_desc_default(void) {
     return desc;
 }
 
+/* What is to be solved.  With holds there are two problems of the same items: in the stretched one,
+ * which is easier, a lifetime reaches to the end of its last hold, so its plans are plans of the
+ * other too. */
+typedef struct memoi_task {
+    const memo_plan* plan;
+    memo_plan* stretched_plan;
+    memoi_problem problem, stretched;
+    int32_t has_pairs; /* problem lists them; else there are too many, and stretched is solved */
+} memoi_task;
+
+MEMOI void memoi_task_free(memoi_task* task) {
+    memoi_problem_free(&task->problem);
+    memoi_problem_free(&task->stretched);
+    memo_plan_destroy(task->stretched_plan);
+}
+
+/* Adds holds to a task. */
+MEMOI memo_status memoi_task_hold(memoi_task* task, memo_error* error) {
+    const memo_plan* plan = task->plan;
+    memo_plan* stretched;
+    int64_t i;
+    int added = memoi_problem_add_holds(&task->problem, plan);
+    memo_status status =
+        memo_plan_create(plan->n_buffers, 0, plan->alignment_bytes, &stretched, error);
+    task->stretched_plan = stretched;
+    if (status) return status;
+    if (!added) return memoi_no_memory(error, "the holds of the plan");
+    task->has_pairs = added > 0;
+    memcpy(stretched->buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
+    for (i = 0; i < plan->n_holds; i++) {
+        memo_buffer* buffer = &stretched->buffers[plan->holds[i].buffer];
+        buffer->end = memoi_max(buffer->end, plan->holds[i].until);
+    }
+    status = memo_plan_prepare(stretched, error);
+    if (!status) status = memoi_problem_create(stretched, &task->stretched, error);
+    task->stretched.lower_bound = task->problem.lower_bound; /* what is asked for is not its own */
+    return status;
+}
+
+MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, memo_error* error) {
+    memo_status status;
+    memset(task, 0, sizeof *task);
+    task->plan = plan;
+    status = memoi_problem_create(plan, &task->problem, error);
+    if (!status && plan->n_holds > 0) status = memoi_task_hold(task, error);
+    if (status) memoi_task_free(task);
+    return status;
+}
+
 /* Greedy, bi-level and the search as engine asks for them, each only where those before it have
  * missed target; *name becomes the one whose plan it is. */
-MEMOI memo_status memoi_plan_run(const memo_plan* plan, const memo_plan_desc* settings,
-                                 const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                                 memoi_solution* best, const char** name, memo_error* error) {
-    static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "search"};
+MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* settings,
+                                 int64_t target, memoi_effort* effort, memoi_solution* best,
+                                 const char** name, memo_error* error) {
+    static const char* const names[] = {"bilevel", "greedy", "greedy", "bilevel", "mip", "search"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
+    const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
+    const memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
+    const memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
     int stage;
-    for (stage = 0; stage < 5 && !status && best->peak > target; stage++) {
+    for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before = best->peak;
         int was_optimal = best->is_optimal;
         if ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
-            (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO))
-            status =
-                memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
-        if (stage == 1) status = memoi_greedy_solve(plan, problem, target, best, error);
-        if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
-            status = memoi_mip_solve(problem, effort->deadline, best, error);
-        if (stage == 4 && engine != MEMO_PLAN_ENGINE_MIP && engine != MEMO_PLAN_ENGINE_GREEDY)
-            status = memoi_search_solve(plan, problem, target, effort, best, error);
+            (stage == 3 && engine == MEMO_PLAN_ENGINE_AUTO))
+            status = memoi_bilevel_solve(interval_plan, settings->trace, intervals, target, effort,
+                                         best, error);
+        if (stage == 1) status = memoi_greedy_solve(interval_plan, intervals, target, best, error);
+        if (stage == 2 && task->has_pairs)
+            status = memoi_greedy_solve(task->plan, pairs, target, best, error);
+        if (stage == 4 && engine == MEMO_PLAN_ENGINE_MIP)
+            status = memoi_mip_solve(pairs, effort->deadline, best, error);
+        if (stage == 5 && engine != MEMO_PLAN_ENGINE_MIP && engine != MEMO_PLAN_ENGINE_GREEDY)
+            status = memoi_search_solve(task->plan, pairs, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
+    if (pairs == &task->stretched) /* a proof there says nothing of the plan */
+        best->is_optimal = best->peak <= task->problem.lower_bound;
     return status;
 }
 
@@ -3687,7 +4130,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     const char* engine = "greedy";
     int64_t target;
     memoi_effort effort;
-    memoi_problem problem;
+    memoi_task task;
     memoi_solution best;
     memo_status status;
     if (settings.capacity_bytes < 0 || settings.node_limit < 0 || !(settings.time_limit_s >= 0))
@@ -3715,31 +4158,34 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                               "desc.trace is not the trace of this plan: its mallocs and frees are "
                               "others in number");
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
-    status = memoi_problem_create(plan, &problem, error);
+    status = memoi_task_create(&task, plan, error);
     if (status) return status;
     best.peak = INT64_MAX;
     best.is_optimal = 0;
-    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
+    best.offsets = (int64_t*)memoi_calloc(task.problem.n_items, sizeof(int64_t));
     if (!best.offsets) {
-        memoi_problem_free(&problem);
+        memoi_task_free(&task);
         return memoi_no_memory(error, "the plan");
     }
     target = settings.capacity_bytes > MEMOI_BYTES_MAX ? MEMOI_BYTES_MAX : settings.capacity_bytes;
-    target /= problem.unit_bytes;
-    if (target < problem.lower_bound) target = problem.lower_bound;
-    status = memoi_plan_run(plan, &settings, &problem, target, &effort, &best, &engine, error);
+    target /= task.problem.unit_bytes;
+    if (target < task.problem.lower_bound) target = task.problem.lower_bound;
+    status = memoi_task_run(&task, &settings, target, &effort, &best, &engine, error);
     if (!status) {
-        memoi_plan_store(plan, &problem, &best, engine);
-        if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes)
+        memoi_plan_store(plan, &task.problem, &best, engine);
+        if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
+            int64_t bound = memoi_max(task.problem.lower_bound * task.problem.unit_bytes,
+                                      plan->lower_bound_bytes);
             status = memo_error_set(
                 error, MEMO_STATUS_INFEASIBLE,
                 "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
                 "needs less than %lld",
                 (long long)settings.capacity_bytes, (long long)plan->peak_bytes,
-                (long long)(best.is_optimal ? plan->peak_bytes : plan->lower_bound_bytes));
+                (long long)(best.is_optimal ? plan->peak_bytes : bound));
+        }
     }
     MEMO_FREE(best.offsets);
-    memoi_problem_free(&problem);
+    memoi_task_free(&task);
     return status;
 }
 

@@ -10,7 +10,7 @@
 
 static void same_plan(const memo_plan* a, const memo_plan* b) {
     int64_t i;
-    FUZZ_CHECK(a->n_buffers == b->n_buffers && a->n_gaps == b->n_gaps);
+    FUZZ_CHECK(a->n_buffers == b->n_buffers && a->n_gaps == b->n_gaps && a->n_holds == b->n_holds);
     FUZZ_CHECK(a->alignment_bytes == b->alignment_bytes && a->n_times == b->n_times);
     FUZZ_CHECK(a->body_begin == b->body_begin && a->peak_bytes == b->peak_bytes);
     FUZZ_CHECK(a->lower_bound_bytes == b->lower_bound_bytes && a->proof == b->proof);
@@ -20,11 +20,15 @@ static void same_plan(const memo_plan* a, const memo_plan* b) {
         FUZZ_CHECK(x->id == y->id && x->size_bytes == y->size_bytes);
         FUZZ_CHECK(x->begin == y->begin && x->end == y->end && x->offset_bytes == y->offset_bytes);
         FUZZ_CHECK(x->alignment_bytes == y->alignment_bytes && x->is_fixed == y->is_fixed);
-        FUZZ_CHECK(x->stream == y->stream && x->memory_class == y->memory_class);
+        FUZZ_CHECK(x->stream == y->stream && x->lane == y->lane);
+        FUZZ_CHECK(x->memory_class == y->memory_class);
     }
     for (i = 0; i < a->n_gaps; i++)
         FUZZ_CHECK(a->gaps[i].buffer == b->gaps[i].buffer && a->gaps[i].begin == b->gaps[i].begin &&
                    a->gaps[i].end == b->gaps[i].end);
+    for (i = 0; i < a->n_holds; i++)
+        FUZZ_CHECK(a->holds[i].buffer == b->holds[i].buffer &&
+                   a->holds[i].lane == b->holds[i].lane && a->holds[i].until == b->holds[i].until);
 }
 
 static void fuzz_plan_text(const char* text, int64_t n_bytes) {

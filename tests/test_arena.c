@@ -84,6 +84,19 @@ static const memo_device* fresh_device(int64_t capacity) {
 
 /* --- plans --- */
 
+/* Do buffers i and k > i conflict? */
+static int conflict(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t h;
+    if (plan->buffers[i].begin < plan->buffers[k].end &&
+        plan->buffers[k].begin < plan->buffers[i].end)
+        return 1;
+    for (h = 0; h < plan->n_holds; h++)
+        if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
+            plan->buffers[k].begin < plan->holds[h].until)
+            return 1;
+    return 0;
+}
+
 /* Lowest offset at which a buffer meets none before it. */
 static void first_fit(memo_plan* plan) {
     int64_t i, k;
@@ -95,8 +108,7 @@ static void first_fit(memo_plan* plan) {
         for (k = 0; k < i && buffer->size_bytes > 0; k++) {
             const memo_buffer* other = &plan->buffers[k];
             int64_t top = other->offset_bytes + memoi_plan_bytes(plan, k);
-            if (other->size_bytes == 0 || other->end <= buffer->begin ||
-                buffer->end <= other->begin || top <= buffer->offset_bytes ||
+            if (other->size_bytes == 0 || !conflict(plan, k, i) || top <= buffer->offset_bytes ||
                 buffer->offset_bytes + memoi_plan_bytes(plan, i) <= other->offset_bytes)
                 continue;
             buffer->offset_bytes = memoi_align_up(top, alignment);

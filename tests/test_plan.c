@@ -351,6 +351,34 @@ static void search_is_valid_and_deterministic(void) {
     }
 }
 
+/* The optimum is thousands of units above the bound: to prove unit after unit impossible would take as many attempts. */
+static void proofs_halve_what_is_open(void) {
+    int k, n_above = 0;
+    for (k = 0; k < 200; k++) {
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t n = memo_test_int(2, 5), i;
+        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        for (i = 0; i < n; i++) {
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->begin = memo_test_int(0, 2);
+            buffer->end = memo_test_int(3, 6);
+            buffer->size_bytes = memo_test_int(1, 200000);
+            buffer->alignment_bytes = (int64_t)1 << memo_test_int(0, 17);
+        }
+        desc.node_limit = 2000;
+        desc.time_limit_s = 1000;
+        desc.n_threads = (int32_t)memo_test_int(1, 3);
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "case %d: %lld of %lld", k,
+                   (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
+        n_above += plan->peak_bytes > plan->lower_bound_bytes + 2000;
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_above > 10, "%d above the bound", n_above);
+}
+
 /* Too large for the search: valid, no worse than greedy, better where there is something to gain,
  * and the same for the same nodes. */
 static void large_plans_are_improved(void) {
@@ -681,6 +709,7 @@ int main(int argc, char** argv) {
     TEST(no_effort_is_left_over);
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
+    TEST(proofs_halve_what_is_open);
     TEST(large_plans_are_improved);
     TEST(threads_give_the_same_plan_twice);
     TEST(mip_meets_brute_force);

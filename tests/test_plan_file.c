@@ -73,8 +73,20 @@ static int share_bytes(const memo_plan* plan, int64_t i, int64_t k) {
            plan->buffers[k].offset_bytes < plan->buffers[i].offset_bytes + rounded(plan, i);
 }
 
-static int live_together(const memo_plan* plan, int64_t i, int64_t k) {
+/* i begins before k. */
+static int holds(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t h;
+    if (plan->buffers[i].end > plan->buffers[k].begin) return 0;
+    for (h = 0; h < plan->n_holds; h++)
+        if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
+            plan->buffers[k].begin < plan->holds[h].until)
+            return 1;
+    return 0;
+}
+
+static int conflict(const memo_plan* plan, int64_t i, int64_t k) {
     int64_t t;
+    if (holds(plan, i, k) || holds(plan, k, i)) return 1;
     for (t = plan->buffers[i].begin; t < plan->buffers[i].end; t++)
         if (lives(plan, i, t) && lives(plan, k, t)) return 1;
     return 0;
@@ -90,7 +102,7 @@ static int slow_is_valid(const memo_plan* plan) {
         if (buffer->offset_bytes + rounded(plan, i) > peak)
             peak = buffer->offset_bytes + rounded(plan, i);
         for (k = 0; k < i; k++)
-            if (share_bytes(plan, i, k) && live_together(plan, i, k)) return 0;
+            if (share_bytes(plan, i, k) && conflict(plan, i, k)) return 0;
     }
     return peak == plan->peak_bytes && slow_bound(plan) == plan->lower_bound_bytes;
 }
@@ -116,7 +128,7 @@ static void first_fit(memo_plan* plan) {
         buffer->offset_bytes = 0;
         for (k = 0; k < plan->n_buffers; k++) {
             if (k == i || (k > i && !plan->buffers[k].is_fixed) || !share_bytes(plan, i, k) ||
-                !live_together(plan, i, k))
+                !conflict(plan, i, k))
                 continue;
             buffer->offset_bytes =
                 (plan->buffers[k].offset_bytes + rounded(plan, k) + alignment - 1) / alignment *
@@ -127,10 +139,10 @@ static void first_fit(memo_plan* plan) {
     set_peak(plan);
 }
 
-/* A valid plan: alignments, gaps, empty buffers, sometimes a fixed one. */
+/* A valid plan: alignments, gaps or holds, empty buffers, sometimes a fixed one. */
 static memo_plan* random_plan(int64_t n) {
     static const int64_t alignments[] = {1, 2, 8, 64};
-    int64_t i, k, n_gaps = n ? memo_test_int(0, n) : 0;
+    int64_t i, k, n_gaps = n && memo_test_int(0, 1) ? memo_test_int(0, n) : 0;
     memo_plan* plan;
     CHECK_OK(memo_plan_create(n, n_gaps, alignments[memo_test_int(0, 3)], &plan, &error));
     for (i = 0; i < n; i++) {
@@ -161,6 +173,19 @@ static memo_plan* random_plan(int64_t n) {
         plan->gaps[k++].end = middle - memo_test_int(0, middle - buffer->begin - 1);
     }
     plan->n_gaps = k;
+    if (k == 0 && n > 0) { /* a few lanes, and holds against them, in any order */
+        plan->holds = (memo_hold*)malloc((size_t)n * 2 * sizeof(memo_hold));
+        for (i = n - 1; i >= 0; i--) {
+            const memo_buffer* buffer = &plan->buffers[i];
+            int64_t lane = memo_test_int(0, 3);
+            plan->buffers[i].lane = (int32_t)memo_test_int(0, 3);
+            for (; lane < 4 && plan->n_holds < 2 * n; lane += 2) {
+                plan->holds[plan->n_holds].buffer = i;
+                plan->holds[plan->n_holds].lane = (int32_t)lane;
+                plan->holds[plan->n_holds++].until = buffer->end + memo_test_int(1, 9);
+            }
+        }
+    }
     CHECK_OK(memo_plan_prepare(plan, &error));
     first_fit(plan);
     return plan;
@@ -247,7 +272,8 @@ static void another_stream_keeps_a_buffer(void) {
              (unsigned long long)memoi_fnv1a(lines, (int64_t)strlen(lines)));
     trace = parsed(text);
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
-    CHECK(plan->buffers[0].end == 3); /* past the malloc of 2, at time 2 */
+    CHECK(plan->buffers[0].end == 1 && plan->n_holds == 1); /* against the malloc of 2, at time 2 */
+    CHECK(plan->holds[0].buffer == 0 && plan->holds[0].lane == 0 && plan->holds[0].until == 3);
     CHECK(plan->n_times == 4);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
@@ -315,37 +341,39 @@ static memo_trace* random_stream_trace(int64_t n, int n_streams) {
     return trace;
 }
 
-static void lifetimes_wait_for_all_streams(void) {
-    int round;
+/* Two buffers conflict exactly where the one is not freed before the other is requested, or is used by something that
+ * does not come before all that is enqueued for the other. */
+static void holds_wait_for_all_streams(void) {
+    int round, n_held = 0;
     for (round = 0; round < 300; round++) {
         memo_trace* trace = random_stream_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4));
         memo_plan* plan;
-        int64_t i, k, m, n = 0, time = 0, number[200], time_of[200];
+        int64_t i, k, m, n = 0, number[200];
         CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        for (i = 0; i < trace->n_requests; i++)
+            if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) number[i] = n++;
         for (i = 0; i < trace->n_requests; i++) {
-            memo_request_kind kind = trace->requests[i].kind;
-            time_of[i] = time;
-            if (kind == MEMO_REQUEST_MALLOC) number[i] = n++;
-            time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
-        }
-        for (i = 0; i < trace->n_requests; i++) {
-            int64_t origin = memoi_origin(trace, i), end = time_of[i];
+            int64_t origin = memoi_origin(trace, i);
             if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
-            for (k = origin; k <= i; k++) {
-                int32_t stream =
-                    k == i ? trace->requests[origin].stream : trace->requests[k].stream;
-                if (memoi_origin(trace, k) != origin || k == origin) continue;
-                for (m = i + 1; m < trace->n_requests; m++)
-                    if (trace->requests[m].kind == MEMO_REQUEST_MALLOC && time_of[m] >= end &&
-                        !may_share(trace, k, stream, m))
-                        end = time_of[m] + 1;
+            for (m = i + 1; m < trace->n_requests; m++) {
+                int may = 1;
+                if (trace->requests[m].kind != MEMO_REQUEST_MALLOC) continue;
+                for (k = origin + 1; k <= i && may; k++)
+                    may = memoi_origin(trace, k) != origin ||
+                          may_share(trace, k,
+                                    k == i ? trace->requests[origin].stream
+                                           : trace->requests[k].stream,
+                                    m);
+                n_held += !may;
+                CHECK_CASE(holds(plan, number[origin], number[m]) == !may,
+                           "round %d, buffers %lld and %lld", round, (long long)number[origin],
+                           (long long)number[m]);
             }
-            CHECK_CASE(plan->buffers[number[origin]].end == end, "round %d, request %lld", round,
-                       (long long)i);
         }
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
+    CHECK_CASE(n_held > 1000, "%d held", n_held);
 }
 
 /* --- preparing --- */
@@ -522,6 +550,7 @@ static void plans_make_the_round_trip(void) {
         CHECK_OK(memo_plan_read(temporary_path(), &again, &error));
         if (again) {
             CHECK(again->n_buffers == plan->n_buffers && again->n_gaps == plan->n_gaps);
+            CHECK(again->n_holds == plan->n_holds);
             CHECK(again->body_begin == plan->body_begin && again->n_times == plan->n_times);
             CHECK(again->proof == plan->proof && strcmp(again->engine, plan->engine) == 0);
             CHECK(memcmp(again->gaps, plan->gaps, (size_t)plan->n_gaps * sizeof(memo_gap)) == 0);
@@ -567,39 +596,61 @@ static void bad_plans_are_named(void) {
     refuses("alignment 1 1\n", 0, 2, "unexpected `1`");
     refuses("alignment 1\n", 0, 2, "a line `times` is missing");
     refuses("alignment 3\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine -\nbuffers 0\n"
-            "gaps 0\n",
-            10, 10, "power of two");
+            "gaps 0\nholds 0\n",
+            11, 11, "power of two");
     refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof maybe\n", 0, 7,
             "none, feasible or optimal");
     refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine "
             "1234567890123456\n",
             0, 8, "1 to 15 bytes");
-    refuses(HEAD "buffers 1000000\ngaps 0\n", 0, 10, "do not fit");
-    refuses(HEAD "buffers -1\ngaps 0\n", 0, 10, "do not fit");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 0 0 transient\n", 3, 12, "wrong count");
-    refuses(HEAD "buffers 0\ngaps 0\nbuffer 1 0 4 20 0 0 0 0 transient\n", 10, 11, "a line more");
-    refuses(HEAD "buffers 2\ngaps 0\nbuffer 1 0 4 20 0 0 0 0 transient\n", 12, 11,
+    refuses(HEAD "buffers 1000000\ngaps 0\nholds 0\n", 0, 11, "do not fit");
+    refuses(HEAD "buffers -1\ngaps 0\nholds 0\n", 0, 11, "do not fit");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4, 13,
+            "wrong count");
+    refuses(HEAD "buffers 0\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 11, 12,
+            "a line more");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 13, 12,
             "a line `buffer` is missing");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 2 0 transient\n", 11, 11, "0 or 1");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 0 99 transient\n", 11, 11, "stream 99");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 20 0 0 0 0\n", 11, 11, "class is missing");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 4 0 20 0 0 0 0 transient\n", 11, 11,
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 12, 12,
+            "0 or 1");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 12, 12,
+            "stream 99");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 12, 12,
+            "class is missing");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 12, 12,
             "not a valid plan: buffer 0 (id 1): its lifetime is empty");
-    refuses(HEAD "buffers 1\ngaps 1\nbuffer 1 0 4 20 0 0 0 0 transient\ngap 5 1 2\n", 12, 12,
-            "gap 0 is of buffer 5");
-    refuses(HEAD "buffers 2\ngaps 0\n# two\nbuffer 1 0 4 10 0 0 0 0 transient\n"
-                 "buffer 2 1 4 10 9 0 0 0 transient\n",
-            12, 13, "the peak says 20");
-    refuses(HEAD "buffers 2\ngaps 0\n# two\nbuffer 1 0 4 11 0 0 0 0 transient\n"
-                 "buffer 2 1 4 10 10 0 0 0 transient\n",
-            12, 13, "share bytes");
-    refuses(HEAD "buffers 2\ngaps 0\nbuffer 1 1 4 10 0 0 0 0 transient\n"
-                 "buffer 2 0 4 10 10 0 0 0 transient\n",
-            12, 12, "it begins before");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 4 10 10 0 0 0 transient\n", 11, 11,
+    refuses(HEAD "buffers 1\ngaps 1\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n", 13,
+            13, "gap 0 is of buffer 5");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
+                 "buffer 2 1 4 10 9 0 0 0 0 transient\n",
+            13, 14, "the peak says 20");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\n"
+                 "buffer 2 1 4 10 10 0 0 0 0 transient\n",
+            13, 14, "share bytes");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 1 4 10 0 0 0 0 0 transient\n"
+                 "buffer 2 0 4 10 10 0 0 0 0 transient\n",
+            13, 13, "it begins before");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 10 10 0 0 0 0 transient\n", 12, 12,
             "the bound says 20");
-    refuses(HEAD "buffers 1\ngaps 0\nbuffer 1 0 5 20 0 0 0 0 transient\n", 11, 11,
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 12, 12,
             "after the last time");
+    refuses(HEAD "buffers 1\ngaps 0\nholds -1\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0, 11,
+            "do not fit");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 12, 12,
+            "lane -1");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
+            13, 13, "hold 0 is of buffer 1");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
+            13, 12, "a hold ends with the lifetime");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 2\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
+                 "hold 0 1 4\n",
+            14, 12, "its holds are not in order");
+    refuses(HEAD "buffers 1\ngaps 1\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
+                 "hold 0 0 4\n",
+            14, 14, "a plan with gaps has none");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
+                 "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
+            14, 13, "the first is held against lane 1 until 4");
 #undef HEAD
 }
 
@@ -763,7 +814,7 @@ int main(int argc, char** argv) {
     TEST(sums_that_overflow_are_refused);
     TEST(shared_traces_have_their_bounds);
     TEST(another_stream_keeps_a_buffer);
-    TEST(lifetimes_wait_for_all_streams);
+    TEST(holds_wait_for_all_streams);
     TEST(preparing_sorts_and_sums);
     TEST(bad_problems_are_named);
     TEST(validator_agrees_with_the_slow_one);
