@@ -5623,10 +5623,13 @@ MEMOI int memoi_bundle_ways(const memoi_bundle* bundle, int32_t* ways) {
  * MEMOI_COMBINATIONS_MAX allows may mix all their ways: a bound, and tried out when rounding. */
 MEMOI int64_t memoi_combination(memoi_splitter* s, int64_t k) {
     int64_t n = 1;
-    int32_t b;
-    for (b = 0; b < s->n_bundles; b++) {
+    int32_t i, b;
+    for (i = 0; i < 2 * s->n_bundles; i++) { /* what is whole first */
         int32_t ways[3] = {0, 0, 0};
-        int n_ways = memoi_bundle_ways(&s->bundles[b], ways);
+        int n_ways;
+        b = i % s->n_bundles;
+        if ((i < s->n_bundles) != s->bundles[b].is_whole) continue;
+        n_ways = memoi_bundle_ways(&s->bundles[b], ways);
         if (n * n_ways > MEMOI_COMBINATIONS_MAX) {
             s->freedoms[b] = ways[0] | ways[1] | ways[2];
         } else {

@@ -161,7 +161,8 @@ static memo_status chain_backward(chain* c, int32_t layer, int64_t micro_batch, 
 
 /* One micro-batch of fused kernels: inside a layer the first tensor of the next one is written, and
  * on the way back recomputed and read. */
-static memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch, memo_error* error) {
+static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_batch,
+                                                       memo_error* error) {
     int32_t layer, n = c->desc.n_layers, n_tensors = c->desc.n_tensors;
     memo_status status = memo_swap_forward_begin(c->swap, 0, error);
     if (!status) status = chain_layer(c, "forward", chain_write, 0, 0, 1, micro_batch, error);
