@@ -305,6 +305,10 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
 /* Sets rows, alpha and n_host_layers of a desc with the same tensors, layers and rows; plan lives as
  * long as desc is used. */
 MEMO_API void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc);
+/* Appends desc's table of rows: a line for neighbouring layers and for tensors that are alike. */
+MEMO_API void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text);
+/* Appends the limit, and if they were measured the predicted times of a micro-batch. */
+MEMO_API void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text);
 
 /* ---- 5 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
@@ -4882,6 +4886,64 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->alpha = plan->alpha;
 }
 
+/* --- in words --- */
+
+MEMOI int64_t memoi_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
+    int64_t tile_rows = memoi_swap_tile_rows(desc);
+    return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
+}
+
+/* Are tensors a and b alike in every layer?  A short last tile counts as one. */
+MEMOI int memoi_swap_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b) {
+    int32_t layer;
+    for (layer = 0; layer < desc->n_layers; layer++)
+        if (memoi_swap_tiles(desc, layer, a) != memoi_swap_tiles(desc, layer, b)) return 0;
+    return 1;
+}
+
+void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
+    int32_t t, other, layer, first;
+    memo_text_put(text,
+                  "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
+                  (long long)desc->n_rows, (long long)memoi_swap_tile_rows(desc));
+    for (t = 0; t < desc->n_tensors; t++) {
+        for (other = 0; other < t && !memoi_swap_are_alike(desc, other, t); other++) {
+        }
+        if (other < t || !desc->tensors[t].row_bytes) continue;
+        for (first = 0; first < desc->n_layers; first = layer) {
+            int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
+            int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
+            char layers[48];
+            for (layer = first + 1; layer < desc->n_layers && memoi_swap_tiles(desc, layer, t) ==
+                                                                  memoi_swap_tiles(desc, first, t);
+                 layer++) {
+            }
+            snprintf(layers, sizeof layers, layer - first > 1 ? "%d-%d" : "%d", (int)first,
+                     (int)layer - 1);
+            memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
+                          (long long)swapped, (long long)(desc->n_rows - kept - swapped));
+            for (other = t; other < desc->n_tensors; other++)
+                if (desc->tensors[other].row_bytes && memoi_swap_are_alike(desc, other, t))
+                    memo_text_put(text, "%s%s", other == t ? "" : ", ", desc->tensors[other].name);
+            memo_text_put(text, "\n");
+        }
+    }
+}
+
+void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* text) {
+    memo_text_put(text, "limit     %s\n", plan->reason);
+    if (!is_measured) return;
+    memo_text_put(text,
+                  "predicted %.1f ms a micro-batch, of which %.1f ms stalled and %.1f ms "
+                  "recomputing",
+                  1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);
+    if (plan->rows && plan->alpha >= 0)
+        memo_text_put(text, "; %.1f ms with the best single alpha, %.4g", 1e3 * plan->alpha_step_s,
+                      plan->alpha);
+    memo_text_put(text, "\n");
+}
+
 memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recompute_s_per_row,
                                        const memo_profile* profile, memo_error* error) {
     int32_t t, k;
@@ -9140,69 +9202,13 @@ MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
 
 /* --- what was chosen, in words --- */
 
-MEMOI int64_t memoi_session_tiles(const memo_session* s, int32_t layer, int32_t t) {
-    int64_t rows = s->rows[(int64_t)layer * s->desc.n_tensors + t];
-    int64_t tile_rows = memoi_swap_tile_rows(&s->swap_desc);
-    return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
-}
-
-/* Are tensors a and b alike in every layer?  A short last tile counts as one. */
-MEMOI int memoi_session_are_alike(const memo_session* s, int32_t a, int32_t b) {
-    int32_t layer;
-    for (layer = 0; layer < s->desc.n_layers; layer++)
-        if (memoi_session_tiles(s, layer, a) != memoi_session_tiles(s, layer, b)) return 0;
-    return 1;
-}
-
-/* A line for neighbouring layers and for tensors that are alike. */
-MEMOI void memoi_session_put_rows(const memo_session* s, memo_text* text) {
-    int32_t t, other, layer, first;
-    memo_text_put(text,
-                  "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
-                  (long long)s->desc.n_rows, (long long)memoi_swap_tile_rows(&s->swap_desc));
-    for (t = 0; t < s->desc.n_tensors; t++) {
-        for (other = 0; other < t && !memoi_session_are_alike(s, other, t); other++) {
-        }
-        if (other < t || !s->tensors[t].row_bytes) continue;
-        for (first = 0; first < s->desc.n_layers; first = layer) {
-            int64_t rows = s->rows[(int64_t)first * s->desc.n_tensors + t];
-            int64_t kept = rows < 0 ? s->desc.n_rows : 0, swapped = rows < 0 ? 0 : rows;
-            char layers[48];
-            for (layer = first + 1;
-                 layer < s->desc.n_layers &&
-                 memoi_session_tiles(s, layer, t) == memoi_session_tiles(s, first, t);
-                 layer++) {
-            }
-            snprintf(layers, sizeof layers, layer - first > 1 ? "%d-%d" : "%d", (int)first,
-                     (int)layer - 1);
-            memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
-                          (long long)swapped, (long long)(s->desc.n_rows - kept - swapped));
-            for (other = t; other < s->desc.n_tensors; other++)
-                if (s->tensors[other].row_bytes && memoi_session_are_alike(s, other, t))
-                    memo_text_put(text, "%s%s", other == t ? "" : ", ", s->names[other]);
-            memo_text_put(text, "\n");
-        }
-    }
-}
-
 void memo_session_put_report(const memo_session* s, memo_text* text) {
     const memo_swap_plan* plan = s->swap_plan;
     memo_session_info info;
     char bytes[32];
     memo_session_get_info(s, &info);
-    if (s->sizes.n_swapped_layers || plan) memoi_session_put_rows(s, text);
-    if (plan) memo_text_put(text, "limit     %s\n", plan->reason);
-    if (plan && s->is_profiled) {
-        memo_text_put(text,
-                      "predicted %.1f ms a micro-batch, of which %.1f ms stalled and %.1f ms "
-                      "recomputing",
-                      1e3 * plan->step_s, 1e3 * plan->stall_s, 1e3 * plan->recompute_s);
-        if (plan->rows && plan->alpha >= 0)
-            memo_text_put(text, "; %.1f ms with the best single alpha, %.4g",
-                          1e3 * plan->alpha_step_s, plan->alpha);
-        memo_text_put(text, "\n");
-    }
-
+    if (s->sizes.n_swapped_layers || plan) memo_swap_put_rows(&s->swap_desc, text);
+    if (plan) memo_swap_plan_put(plan, s->is_profiled, text);
     if (!s->sizes.n_swapped_layers && !plan)
         memo_text_put(text, "keep      every tensor stays on the device\n");
 

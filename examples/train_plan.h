@@ -394,61 +394,6 @@ static memo_status refuse(const train_options* o, const candidate* c, memo_error
 
 /* ---- what is printed ------------------------------------------------------------------------ */
 
-static int64_t tiles_of(const train_options* o, int64_t n_rows) {
-    return (n_rows + o->tile - 1) / o->tile;
-}
-
-/* Whether tensor a of layer i has the rows of tensor b of layer k; a short last tile counts as one. */
-static int has_rows_of(const train_options* o, const candidate* c, int64_t i, int a, int64_t k,
-                       int b) {
-    const int64_t x = c->rows[i * GPT_N_TENSORS + a], y = c->rows[k * GPT_N_TENSORS + b];
-    return x == y || (x >= 0 && y >= 0 && tiles_of(o, x) == tiles_of(o, y));
-}
-
-/* Appends the names of all tensors that have the rows of `tensor` in every layer; 0 where one before
- * it is among them, which has told already. */
-static int names_of_alike(const train_options* o, const candidate* c, int tensor, char* text,
-                          size_t n_text) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    int64_t i;
-    int t;
-    gpt_fill_tensors(&c->desc.config, tensors);
-    *text = 0;
-    for (t = 0; t < GPT_N_TENSORS; t++) {
-        for (i = 0; i < o->layers && has_rows_of(o, c, i, t, i, tensor); i++) {
-        }
-        if (i < o->layers) continue;
-        if (t < tensor) return 0;
-        snprintf(text + strlen(text), n_text - strlen(text), "%s%s", *text ? ", " : "",
-                 tensors[t].name);
-    }
-    return 1;
-}
-
-/* A line for tensors and neighbouring layers that are alike. */
-static void print_rows(const train_options* o, const candidate* c) {
-    const int64_t n_rows = train_rows(o);
-    int64_t first, i;
-    int t;
-    printf("rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
-           (long long)n_rows, (long long)o->tile);
-    for (t = 0; t < GPT_N_TENSORS; t++) {
-        char names[160], layers[48];
-        if (!names_of_alike(o, c, t, names, sizeof names)) continue;
-        for (first = 0; first < o->layers; first = i) {
-            const int64_t rows = c->rows[first * GPT_N_TENSORS + t];
-            const int64_t kept = rows == MEMO_ROWS_KEPT ? n_rows : 0, swapped = rows > 0 ? rows : 0;
-            for (i = first + 1; i < o->layers && has_rows_of(o, c, first, t, i, t); i++) {
-            }
-            snprintf(layers, sizeof layers, "%lld", (long long)first);
-            if (i - first > 1)
-                snprintf(layers, sizeof layers, "%lld-%lld", (long long)first, (long long)i - 1);
-            printf("          %-6s %7lld %8lld %11lld   %s\n", layers, (long long)kept,
-                   (long long)swapped, (long long)(n_rows - kept - swapped), names);
-        }
-    }
-}
-
 static void print_alpha(const train_options* o, const candidate* c) {
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
            alpha_of(c), (long long)alpha_rows(c), (long long)train_rows(o), (long long)o->tile);
@@ -464,22 +409,18 @@ static void print_alpha(const train_options* o, const candidate* c) {
 
 /* Which rows go where, and why.  Times are worth printing where they were measured. */
 static void print_choice(const train_options* o, const candidate* c, int is_measured) {
-    const memo_swap_plan* plan = c->swap_plan;
-    const double n = 1e3 * (double)o->accumulate;
+    memo_tensor tensors[GPT_N_TENSORS];
+    const memo_swap_desc swap = gpt_swap_desc(&c->desc, tensors);
+    memo_text text;
     if (c->policy < GPT_POLICY_ALPHA) return;
+    memset(&text, 0, sizeof text);
     if (is_by_alpha(o, c))
         print_alpha(o, c);
     else
-        print_rows(o, c);
-    if (!plan) return;
-    printf("limit     %s\n", plan->reason);
-    if (!is_measured) return;
-    printf("predicted %.1f ms for forward and backward of a step, of which %.1f ms stalled and "
-           "%.1f ms recomputing",
-           n * plan->step_s, n * plan->stall_s, n * plan->recompute_s);
-    if (c->policy == GPT_POLICY_MEMO && plan->alpha >= 0)
-        printf("; %.1f ms with the best single alpha, %.4g", n * plan->alpha_step_s, plan->alpha);
-    printf("\n");
+        memo_swap_put_rows(&swap, &text);
+    if (c->swap_plan) memo_swap_plan_put(c->swap_plan, is_measured, &text);
+    if (text.data) fputs(text.data, stdout);
+    memo_text_free(&text);
 }
 
 static void print_plan(const train_options* o, const candidate* c) {
