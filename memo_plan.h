@@ -759,16 +759,19 @@ typedef struct memo_session_desc {
     const memo_profile* profile;
     const int64_t* rows;   /* (n_layers, n_tensors) as in memo_swap_desc, copied */
     const char* plan_path; /* a file that memo_session_write wrote */
-    int32_t is_alpha_only; /* plan the best single alpha (MEMO paper), nothing finer */
+    /* Plan the best single alpha (MEMO paper), nothing finer, even if everything could be kept. */
+    int32_t is_alpha_only;
 
     /* 1: choose and report, take no memory, compute nothing; times are the profile's, or estimates
-     * that serve to find a plan.  Any length "fits".  Such a session cannot run. */
+     * that serve to find a plan.  Any length "fits", and given rows are reported even if they need
+     * more than the budgets.  Such a session cannot run. */
     int32_t is_dry_run;
     int32_t is_timed; /* measure stalls: memo_swap_get_stats */
     memo_log log;     /* a line for each phase of memo_session_create */
 } memo_session_desc;
 
-/* What a session chose; owned by it. */
+/* What a session chose; owned by it.  In setup and step: rows and arena at hand; the plan is NULL
+ * while they are called to make it. */
 typedef struct memo_session_info {
     const int64_t* rows; /* (n_layers, n_tensors) */
     int32_t n_host_layers;
@@ -781,7 +784,7 @@ typedef struct memo_session_info {
     const memo_swap_plan*
         swap_plan; /* predicted times, and the limit in words; NULL: not planned */
     const memo_device* device;
-    memo_arena* arena; /* NULL in a dry run, as swap */
+    memo_arena* arena; /* in setup and step also that of a dry run; otherwise NULL there, as swap */
     memo_swap* swap;
     const memo_swap_desc* swap_desc; /* memo_swap_generate makes a timeline of it */
 } memo_session_info;
@@ -8755,7 +8758,10 @@ MEMOI void memoi_session_clear_stage(memo_session* s) {
 MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
     void* address = NULL;
     memo_status status =
-        memo_arena_alloc(s->arena, memoi_max(s->sizes.device_bytes, 1), 0, &address, error);
+        memo_arena_mark(s->arena, "activations between forward and backward", error);
+    if (!status)
+        status =
+            memo_arena_alloc(s->arena, memoi_max(s->sizes.device_bytes, 1), 0, &address, error);
     s->base = (char*)address;
     memset(&s->error, 0, sizeof s->error);
     if (!status && s->desc.setup) s->desc.setup(s->desc.user, s);
@@ -9240,7 +9246,7 @@ void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     info->rows = s->rows;
     info->n_host_layers = s->swap_desc.n_host_layers;
     info->sizes = s->sizes;
-    info->device_bytes = s->plan->peak_bytes + s->desc.other_device_bytes;
+    info->device_bytes = (s->plan ? s->plan->peak_bytes : 0) + s->desc.other_device_bytes;
     info->host_bytes = s->sizes.host_bytes + s->desc.other_host_bytes;
     info->trace = s->trace;
     info->plan = s->plan;
@@ -9287,7 +9293,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_e
     for (t = 0; t < desc->n_tensors && !field; t++) {
         memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
         if (status) return status;
-        if (!desc->recompute && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
+        if (!desc->recompute && !desc->is_dry_run && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
             field = "recompute must be set, since a tensor is ROWS or WHOLE";
     }
     if (!field) return MEMO_STATUS_OK;
@@ -9357,8 +9363,10 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
     s->swap_desc.rows = s->rows;
     if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
         status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
+    if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
     if (!status) status = memoi_session_stage(s, error);
-    if (!status && !(memoi_session_fits_device(s) && memoi_session_fits_host(s))) {
+    if (!status && !s->desc.is_dry_run &&
+        !(memoi_session_fits_device(s) && memoi_session_fits_host(s))) {
         const int is_device = !memoi_session_fits_device(s);
         char needs[96];
         status = memo_error_set(
@@ -9379,7 +9387,7 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
     memoi_session_log(s, "session: a dry run with every tensor kept");
     memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
     status = memoi_session_stage(s, error);
-    if (status || memoi_session_fits_device(s)) return status;
+    if (status || (memoi_session_fits_device(s) && !s->desc.is_alpha_only)) return status;
 
     if (s->desc.profile) {
         s->profile = *s->desc.profile;

@@ -34,6 +34,7 @@
 #define GPT_MODEL_H
 
 #include "memo.h"
+#include "memo_plan.h"
 #include "memo_sp.h"
 #include "gpt_ops.h"
 
@@ -82,12 +83,13 @@ typedef struct gpt_desc {
     /* The third tier, as in memo_swap_desc. */
     int32_t n_host_layers;
     const char* spill_directory;
-    memo_device* host_device; /* where functions are launched; NULL: dry run */
+    memo_device* host_device; /* where functions are launched; NULL: dry run, of gpt_plan */
     /* The table that copies, events and announcements go to: host_device itself, or a recorder's or
      * a test's table around it; NULL: host_device. */
     const memo_device* device;
-    memo_trace* trace;     /* dry run: the requests of one micro-batch are recorded here */
-    const memo_plan* plan; /* real run: made from such a trace */
+    memo_arena* arena;     /* dry run: requests come from here, lent */
+    memo_trace* trace;     /* real run without a plan: requests are recorded here */
+    const memo_plan* plan; /* real run: of gpt_plan */
     int32_t is_timed;      /* measure stalls */
     const memo_mesh* mesh; /* real run of several ranks: of the config's degrees */
 } gpt_desc;
@@ -101,9 +103,14 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
 GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                         memo_error* error);
 
-/* Dry run: records the trace of one micro-batch (create, then gpt_micro_batch once; tokens and
- * targets may be NULL).  Real run: reserves plan->peak_bytes, initialises the parameters from
- * config.seed. Errors: INVALID_ARGUMENT for a configuration that cannot be meant, and memo's. */
+/* Plans the requests of one micro-batch, in a session that is a dry run: of desc->rows, or of rows
+ * that it chooses in the budgets and by the profile of `budgets` (NULL: without limits, all kept).
+ * Errors: as gpt_create and memo_session_create. */
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_session_desc* budgets,
+                                  memo_session** session, memo_error* error);
+
+/* Reserves plan->peak_bytes, initialises the parameters from config.seed.  Errors: INVALID_ARGUMENT
+ * for a configuration that cannot be meant, and memo's. */
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
 GPT_FUNCTION void gpt_destroy(gpt_model* model);
 
@@ -528,7 +535,8 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
     model->step = step;
     model->first_token = micro_batch * model->config.batch * model->config.sequence;
     dropout = gpt_dropout_at(model, 0, GPT_SITE_EMBEDDING);
-    model->status = memo_arena_begin(model->arena, &model->error);
+    model->status = MEMO_STATUS_OK;
+    if (!model->is_dry_run) model->status = memo_arena_begin(model->arena, &model->error);
     if (!model->status)
         model->status =
             memo_arena_alloc(model->arena, 2 * n_rows, 0, &device_tokens, &model->error);
@@ -560,8 +568,8 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
     gpt_give(model, dx);
 
     if (!model->status) model->status = memo_arena_free(model->arena, device_tokens, &model->error);
-    if (!model->status) model->status = memo_arena_end(model->arena, &model->error);
-    if (model->status) {
+    if (!gpt_is_idle(model)) model->status = memo_arena_end(model->arena, &model->error);
+    if (model->status && !model->is_dry_run) {
         memo_arena_abandon(model->arena);
         if (model->swap) memo_swap_abandon(model->swap, NULL);
     }
@@ -873,7 +881,7 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     memo_swap_sizes sizes;
     memo_status status;
     gpt_model* model;
-    void* swap_memory;
+    void* swap_memory = NULL;
     int64_t n_tiles, n_bytes;
     void* sp_memory = NULL;
     *result = NULL;
@@ -903,8 +911,14 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     arena.plan = desc->plan;
     arena.trace = desc->trace;
     gpt_describe_tensors(model, desc);
-    if (!model->status) model->status = memo_arena_create(&arena, &model->arena, &model->error);
+    model->arena = desc->arena;
+    if (!gpt_is_idle(model))
+        model->status = memo_arena_create(&arena, &model->arena, &model->error);
 
+    /* The order is that of a session: the engine's memory comes first, and is requested by it. */
+    if (!model->is_dry_run)
+        swap_memory = gpt_take_persistent(model, "activations between forward and backward",
+                                          sizes.device_bytes);
     n_bytes = model->layout.n * (int64_t)sizeof(gpt_real);
     model->parameters = (gpt_real*)gpt_take_persistent(model, "parameters", n_bytes);
     model->gradients =
@@ -920,8 +934,6 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     if (gpt_sp_bytes(config, &model->share))
         sp_memory =
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
-    swap_memory =
-        gpt_take_persistent(model, "activations between forward and backward", sizes.device_bytes);
     if (!gpt_is_idle(model)) gpt_create_engine(model, desc, swap_memory, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialise(model);
 
@@ -947,9 +959,63 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     for (i = 0; i < 2; i++)
         if (model->tokens_copied[i]) memo_event_destroy(device, model->tokens_copied[i], NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
-    if (model->arena) memo_arena_destroy(model->arena);
+    if (model->arena && !model->is_dry_run) memo_arena_destroy(model->arena);
     free(model->needs);
     free(model);
+}
+
+/* ---- planning ------------------------------------------------------------------------------ */
+
+typedef struct gpt_planning {
+    gpt_desc desc;
+    gpt_model* model; /* from setup to step */
+} gpt_planning;
+
+static void gpt_plan_setup(void* user, memo_session* session) {
+    gpt_planning* p = (gpt_planning*)user;
+    gpt_desc desc = p->desc;
+    memo_session_info info;
+    memo_error error;
+    memo_session_get_info(session, &info);
+    desc.rows = info.rows;
+    desc.arena = info.arena;
+    memo_session_fail(session, gpt_create(&desc, &p->model, &error), error.message);
+}
+
+static void gpt_plan_step(void* user, memo_session* session) {
+    gpt_planning* p = (gpt_planning*)user;
+    memo_error error;
+    memo_session_fail(session, gpt_micro_batch(p->model, NULL, NULL, 0, 0, 1, &error),
+                      error.message);
+    gpt_destroy(p->model);
+    p->model = NULL;
+}
+
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_session_desc* budgets,
+                                  memo_session** session, memo_error* error) {
+    memo_session_desc s = budgets ? *budgets : memo_session_desc_default();
+    memo_tensor tensors[GPT_N_TENSORS];
+    gpt_planning planning;
+    memo_status status = gpt_check_config(&desc->config, error);
+    *session = NULL;
+    if (status) return status;
+    memset(&planning, 0, sizeof planning);
+    planning.desc.config = desc->config;
+    gpt_fill_tensors(&desc->config, tensors);
+    s.tensors = tensors;
+    s.n_tensors = GPT_N_TENSORS;
+    s.n_layers = desc->config.n_layers;
+    s.n_rows = gpt_n_rows(&desc->config);
+    s.tile_rows = desc->config.tile_rows;
+    s.rows = desc->rows;
+    s.spill_directory = desc->spill_directory;
+    s.user = &planning;
+    s.setup = gpt_plan_setup;
+    s.step = gpt_plan_step;
+    s.is_dry_run = 1;
+    status = memo_session_create(&s, session, error);
+    gpt_destroy(planning.model); /* of a session that failed behind setup */
+    return status;
 }
 
 GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model) { return model->swap; }

@@ -1,9 +1,8 @@
 /* train_plan.h - before anything is allocated: what a run needs under each policy, and which rows are
  * kept, swapped and recomputed.
  *
- * A candidate is a policy, its table of rows and the plan that follows: a dry run of the model records
- * what one micro-batch requests, and memo_plan_solve lays it out.  Single translation unit:
- * everything is static. */
+ * A candidate is a policy and a session that is a dry run of the model: with the policy's rows, or
+ * with rows that it plans.  Single translation unit: everything is static. */
 #ifndef TRAIN_PLAN_H
 #define TRAIN_PLAN_H
 
@@ -20,14 +19,14 @@
 
 typedef struct candidate {
     gpt_policy policy;
-    gpt_desc desc; /* without devices: a dry run */
-    int64_t* rows; /* desc.rows */
+    gpt_desc desc; /* without devices; rows of session */
+    memo_session* session;
     memo_swap_sizes sizes;
     int64_t device_bytes; /* all of the plan */
     int64_t host_bytes;   /* pinned: swapped rows, and the way in for tokens */
-    memo_trace* trace;
-    memo_plan* plan;
-    memo_swap_plan* swap_plan; /* how memo_plan_swap chose them; NULL: it did not */
+    const memo_trace* trace;
+    const memo_plan* plan;
+    const memo_swap_plan* swap_plan; /* how the session chose rows; NULL: it did not */
 } candidate;
 
 /* What an allocation takes of a capacity: the host device hands out units of 512 bytes. */
@@ -70,86 +69,16 @@ static int64_t train_rows(const train_options* o) {
 }
 
 static void candidate_destroy(candidate* c) {
-    memo_plan_destroy(c->plan);
-    memo_trace_destroy(c->trace);
-    memo_swap_plan_destroy(c->swap_plan);
-    free(c->rows);
+    memo_session_destroy(c->session);
     memset(c, 0, sizeof *c);
 }
 
 /* Host memory for swapped rows, beside the way in for tokens. */
-static int64_t host_bytes_for_rows(const train_options* o, const candidate* c) {
-    const int64_t staging = counted_bytes(gpt_staging_bytes(&c->desc.config));
-    return o->host_memory > staging ? o->host_memory - staging : 1;
-}
-
-/* With --spill: as many layers in host memory as it has room for, the others in the file. */
-static memo_status candidate_fit_host(const train_options* o, candidate* c, memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_swap_desc swap;
-    memo_status status;
-    c->desc.spill_directory = o->spill;
-    if (!o->spill || !o->host_memory) return MEMO_STATUS_OK;
-    if ((status = gpt_swap_sizes(&c->desc, &c->sizes, error))) return status;
-    swap = gpt_swap_desc(&c->desc, tensors);
-    status = memo_swap_fit_host(&swap, host_bytes_for_rows(o, c), error);
-    c->desc.n_host_layers = swap.n_host_layers;
-    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? MEMO_STATUS_OK : status; /* it does not fit */
-}
-
-/* Records one micro-batch without computing, and plans it. */
-static memo_status candidate_plan(candidate* c, memo_error* error) {
-    gpt_model* model = NULL;
-    gpt_desc desc = c->desc;
-    memo_plan_desc plan_desc = memo_plan_desc_default();
-    memo_status status;
-    plan_desc.time_limit_s = 1;
-    if ((status = gpt_swap_sizes(&desc, &c->sizes, error))) return status;
-    c->host_bytes =
-        counted_bytes(c->sizes.host_bytes) + counted_bytes(gpt_staging_bytes(&desc.config));
-    if ((status = memo_trace_create(&c->trace, error))) return status;
-    desc.trace = c->trace;
-    status = gpt_create(&desc, &model, error);
-    if (!status) status = gpt_micro_batch(model, NULL, NULL, 0, 0, 1, error);
-    gpt_destroy(model);
-    if (!status) status = memo_plan_from_trace(c->trace, 0, &c->plan, error);
-    if (!status) status = memo_plan_solve(c->plan, &plan_desc, error);
-    if (!status) c->device_bytes = counted_bytes(c->plan->peak_bytes);
-    return status;
-}
-
-/* Without a plan: rows are those of the policy. */
-static memo_status candidate_begin(const train_options* o, gpt_policy policy, double alpha,
-                                   candidate* c, memo_error* error) {
-    memset(c, 0, sizeof *c);
-    c->policy = policy;
-    c->desc.config = train_config(o);
-    c->rows = (int64_t*)malloc((size_t)(o->layers * GPT_N_TENSORS) * sizeof *c->rows);
-    c->desc.rows = c->rows;
-    if (!c->rows)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for the rows of a plan");
-    return gpt_fill_rows(&c->desc.config, policy, alpha, c->rows, error);
-}
-
-static memo_status candidate_create(const train_options* o, gpt_policy policy, double alpha,
-                                    candidate* c, memo_error* error) {
-    memo_status status = candidate_begin(o, policy, alpha, c, error);
-    if (!status) status = candidate_fit_host(o, c, error);
-    if (!status) status = candidate_plan(c, error);
-    if (status) candidate_destroy(c);
-    return status;
-}
-
-/* Has it one fraction for all tensors, not a table that a planner writes? */
-static int is_by_alpha(const train_options* o, const candidate* c) {
-    return c->policy == GPT_POLICY_ALPHA || (c->policy == GPT_POLICY_MEMO && o->alpha >= 0);
-}
-
-/* Its rows, of a tensor that alpha splits, in an even layer. */
-static int64_t alpha_rows(const candidate* c) { return c->rows[GPT_NORM1]; }
-static double alpha_of(const candidate* c) {
-    return (double)alpha_rows(c) / (double)gpt_n_rows(&c->desc.config);
+static int64_t host_bytes_for_rows(const train_options* o) {
+    const gpt_config config = train_config(o);
+    const int64_t staging = gpt_staging_bytes(&config);
+    const int64_t host = o->host_memory / 512 * 512; /* in units that are counted */
+    return host > staging ? host - staging : 1;
 }
 
 /* What a rank may have of what is free in --spill; 1 where that cannot be known: the engine reserves
@@ -160,6 +89,76 @@ static int64_t spill_bytes_free(const train_options* o) {
     if (statvfs(o->spill, &info)) return 1;
     n_bytes = (double)info.f_bavail * (double)info.f_frsize / (double)o->ranks;
     return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
+}
+
+/* A session of rows; NULL: it plans them by profile, in the budgets.  Frees rows. */
+static memo_status candidate_plan(const train_options* o, gpt_policy policy, int64_t* rows,
+                                  const memo_profile* profile, candidate* c, memo_error* error) {
+    memo_session_desc desc = memo_session_desc_default();
+    memo_session_info info;
+    memo_status status;
+    memset(c, 0, sizeof *c);
+    c->policy = policy;
+    c->desc.config = train_config(o);
+    c->desc.rows = rows;
+    c->desc.spill_directory = o->spill;
+    desc.profile = profile;
+    desc.is_alpha_only = policy == GPT_POLICY_ALPHA;
+    if (o->device_memory) /* in units that are counted */
+        desc.device_bytes = o->device_memory > 512 ? o->device_memory / 512 * 512 : 1;
+    if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o);
+    if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
+    status = gpt_plan(&c->desc, &desc, &c->session, error);
+    free(rows);
+    if (status) return status;
+
+    memo_session_get_info(c->session, &info);
+    c->desc.rows = info.rows;
+    c->desc.n_host_layers = info.n_host_layers;
+    c->sizes = info.sizes;
+    c->device_bytes = counted_bytes(info.device_bytes);
+    c->host_bytes = counted_bytes(info.host_bytes) + gpt_staging_bytes(&c->desc.config);
+    c->trace = info.trace;
+    c->plan = info.plan;
+    c->swap_plan = info.swap_plan;
+    return status;
+}
+
+/* The policy's table of rows.  is_least: layer inputs, which cannot be recomputed, are swapped
+ * nevertheless. */
+static memo_status candidate_of_rows(const train_options* o, gpt_policy rows_policy, double alpha,
+                                     int is_least, gpt_policy policy, candidate* c,
+                                     memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t n = o->layers * GPT_N_TENSORS;
+    int64_t *rows = (int64_t*)malloc((size_t)n * sizeof *rows), i;
+    memo_status status;
+    memset(c, 0, sizeof *c);
+    if (!rows)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "no host memory for the rows of a plan");
+    status = gpt_fill_rows(&config, rows_policy, alpha, rows, error);
+    for (i = 0; i < n && is_least; i++)
+        if (rows[i] == MEMO_ROWS_KEPT) rows[i] = train_rows(o);
+    if (!status) return candidate_plan(o, policy, rows, NULL, c, error);
+    free(rows);
+    return status;
+}
+
+static memo_status candidate_create(const train_options* o, gpt_policy policy, double alpha,
+                                    candidate* c, memo_error* error) {
+    return candidate_of_rows(o, policy, alpha, 0, policy, c, error);
+}
+
+/* Has it one fraction for all tensors, not a table that a planner writes? */
+static int is_by_alpha(const train_options* o, const candidate* c) {
+    return c->policy == GPT_POLICY_ALPHA || (c->policy == GPT_POLICY_MEMO && o->alpha >= 0);
+}
+
+/* Its rows, of a tensor that alpha splits, in an even layer. */
+static int64_t alpha_rows(const candidate* c) { return c->desc.rows[GPT_NORM1]; }
+static double alpha_of(const candidate* c) {
+    return (double)alpha_rows(c) / (double)gpt_n_rows(&c->desc.config);
 }
 
 /* ---- does it fit ---------------------------------------------------------------------------- */
@@ -178,15 +177,7 @@ static int candidate_fits(const train_options* o, const candidate* c) {
  * else cannot be), which are swapped, or kept. */
 static memo_status candidate_create_least(const train_options* o, int is_kept, candidate* c,
                                           memo_error* error) {
-    memo_status status = candidate_begin(o, GPT_POLICY_RECOMPUTE, 0, c, error);
-    int64_t i;
-    c->policy = GPT_POLICY_MEMO;
-    for (i = 0; i < o->layers * GPT_N_TENSORS && !status; i++)
-        if (c->rows[i] == MEMO_ROWS_KEPT && !is_kept) c->rows[i] = train_rows(o);
-    if (!status) status = candidate_fit_host(o, c, error);
-    if (!status) status = candidate_plan(c, error);
-    if (status) candidate_destroy(c);
-    return status;
+    return candidate_of_rows(o, GPT_POLICY_RECOMPUTE, 0, !is_kept, GPT_POLICY_MEMO, c, error);
 }
 
 /* Bytes that travel in a step, both ways. */
@@ -237,60 +228,16 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
 }
 
-/* The candidate that a plan means; the plan becomes the candidate's. */
-static memo_status candidate_create_planned(const train_options* o, const candidate* like,
-                                            memo_swap_plan* plan, candidate* c, memo_error* error) {
-    memo_status status =
-        candidate_begin(o, like->policy, plan->alpha > 0 ? plan->alpha : 0, c, error);
-    c->swap_plan = plan;
-    c->desc.spill_directory = like->desc.spill_directory;
-    c->desc.n_host_layers = plan->n_host_layers;
-    if (!status && plan->rows)
-        memcpy(c->rows, plan->rows, (size_t)(o->layers * GPT_N_TENSORS) * sizeof *c->rows);
-    if (!status) status = candidate_plan(c, error);
-    if (status) candidate_destroy(c);
-    return status;
-}
-
-#define PLAN_ROUNDS 8
-
 /* Replaces *c, the least demanding candidate of its policy, by one that takes the least time; where
- * no plan fits, *c stays.  What is not activations takes the same memory whatever the rows, as far as
- * the planner is told; where the dry run of the planned rows says otherwise, the planner gets that
- * much less. */
+ * no plan fits, *c stays. */
 static memo_status candidate_choose_rows(const train_options* o, const memo_profile* profile,
                                          candidate* c, memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    double recompute_s_per_row[GPT_N_TENSORS];
-    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
-    memo_swap_desc swap;
-    memo_status status;
-    int round;
-    swap = gpt_swap_desc(&c->desc, tensors);
-    desc.swap = &swap;
-    desc.recompute_s_per_row = recompute_s_per_row;
-    desc.is_alpha_only = c->policy == GPT_POLICY_ALPHA;
-    status = memo_swap_plan_use_profile(&desc, recompute_s_per_row, profile, error);
-    if (o->device_memory)
-        desc.device_bytes = o->device_memory - c->device_bytes + c->sizes.device_bytes;
-    if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o, c);
-    if (o->spill && o->host_memory) desc.spill_bytes = spill_bytes_free(o);
-    for (round = 0; round < PLAN_ROUNDS && !status; round++) {
-        memo_swap_plan* plan;
-        candidate planned;
-        status = memo_plan_swap(&desc, &plan, error);
-        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
-        if (!status) status = candidate_create_planned(o, c, plan, &planned, error);
-        if (status) return status;
-        if (candidate_fits(o, &planned)) {
-            candidate_destroy(c);
-            *c = planned;
-            return MEMO_STATUS_OK;
-        }
-        desc.device_bytes -= planned.device_bytes - o->device_memory;
-        candidate_destroy(&planned);
-        if (desc.device_bytes <= 0) break;
-    }
+    candidate planned;
+    memo_status status = candidate_plan(o, c->policy, NULL, profile, &planned, error);
+    if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
+    if (status) return status;
+    candidate_destroy(c);
+    *c = planned;
     return status;
 }
 

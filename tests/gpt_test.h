@@ -9,8 +9,9 @@
 
 typedef struct gpt_test_run {
     memo_device* host;
-    memo_trace* trace; /* of the dry run */
-    memo_plan* plan;
+    memo_session* session; /* the dry run; it owns */
+    const memo_trace* trace;
+    const memo_plan* plan;
     gpt_model* model;
 } gpt_test_run;
 
@@ -58,24 +59,19 @@ static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32
 static inline void gpt_test_close(gpt_test_run* run) {
     gpt_destroy(run->model);
     if (run->host) memo_host_device_destroy(run->host);
-    if (run->plan) memo_plan_destroy(run->plan);
-    if (run->trace) memo_trace_destroy(run->trace);
+    memo_session_destroy(run->session);
     memset(run, 0, sizeof *run);
 }
 
 /* Dry run, then a plan. */
 static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
-    gpt_desc dry = *desc;
-    gpt_model* model;
-    memo_status status;
-    if ((status = memo_trace_create(&run->trace, error))) return status;
-    dry.trace = run->trace;
-    if ((status = gpt_create(&dry, &model, error))) return status;
-    status = gpt_micro_batch(model, NULL, NULL, 0, 0, 1, error);
-    gpt_destroy(model);
-    if (!status) status = memo_plan_from_trace(run->trace, 0, &run->plan, error);
-    if (!status) status = memo_plan_solve(run->plan, NULL, error);
+    memo_session_info info;
+    memo_status status = gpt_plan(desc, NULL, &run->session, error);
+    if (status) return status;
+    memo_session_get_info(run->session, &info);
+    run->trace = info.trace;
+    run->plan = info.plan;
     return status;
 }
 

@@ -582,6 +582,43 @@ static void a_dry_run_takes_no_memory(void) {
     close_device(&m);
 }
 
+/* It reports what given rows need, within the budgets or not. */
+static void a_dry_run_reports_rows_that_do_not_fit(void) {
+    int64_t rows[64], i;
+    memo_session* s = NULL;
+    memo_session_info info;
+    model m;
+    tight_model(&m);
+    CHECK((int64_t)m.desc.n_layers * m.desc.n_tensors <= 64);
+    for (i = 0; i < 64; i++) rows[i] = MEMO_ROWS_KEPT;
+    open_device(&m, 4096, 4096);
+    m.desc.is_dry_run = 1;
+    m.desc.rows = rows;
+    m.desc.device_bytes = 1024;
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    memo_session_get_info(s, &info);
+    CHECK(info.device_bytes > 1024 && info.plan && !info.arena && !info.swap_plan);
+    memo_session_destroy(s);
+    close_device(&m);
+}
+
+/* One alpha is planned where all could be kept too: rows then swapped cost no time. */
+static void one_alpha_is_planned_if_everything_fits(void) {
+    memo_session* s = NULL;
+    memo_session_info info;
+    model m;
+    tight_model(&m);
+    open_device(&m, 4096, 4096);
+    m.desc.is_dry_run = m.desc.is_alpha_only = 1;
+    m.desc.device_bytes = (int64_t)1 << 40;
+    m.desc.host_bytes = (int64_t)1 << 40;
+    CHECK_OK(memo_session_create(&m.desc, &s, &error));
+    memo_session_get_info(s, &info);
+    CHECK(info.swap_plan && info.swap_plan->alpha >= 0 && info.sizes.swapped_bytes > 0);
+    memo_session_destroy(s);
+    close_device(&m);
+}
+
 /* No memory for memo's own bookkeeping, at whichever request: a status, and nothing left. */
 static void every_lack_of_memory_is_a_status(void) {
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
@@ -613,6 +650,8 @@ int main(int argc, char** argv) {
     TEST(ranks_choose_alike);
     TEST(given_rows_are_used);
     TEST(a_dry_run_takes_no_memory);
+    TEST(a_dry_run_reports_rows_that_do_not_fit);
+    TEST(one_alpha_is_planned_if_everything_fits);
     TEST(every_lack_of_memory_is_a_status);
     return memo_test_end();
 }
