@@ -8835,8 +8835,8 @@ MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t nee
     return buffer;
 }
 
-/* Says what the least plans lack. */
-MEMOI memo_status memoi_session_refuse(memo_session* s, memo_error* error) {
+/* Where the planner found nothing: a stage of the least rows, or what these lack. */
+MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     int64_t peak_bytes[2], host_bytes = 0, others_bytes;
     char needs[96], activations[32], others[32];
     memo_status status;
@@ -8848,6 +8848,11 @@ MEMOI memo_status memoi_session_refuse(memo_session* s, memo_error* error) {
         if (k == 0 && s->host_bytes && s->desc.spill_directory) s->swap_desc.n_host_layers = 1;
         status = memoi_session_stage(s, error);
         if (status) return status;
+        if (memoi_session_fits_device(s) && memoi_session_fits_host(s)) {
+            memo_swap_plan_destroy(s->swap_plan);
+            s->swap_plan = NULL;
+            return MEMO_STATUS_OK;
+        }
         peak_bytes[k] = s->plan->peak_bytes;
         if (k == 0) host_bytes = s->sizes.host_bytes;
     }
@@ -9397,7 +9402,7 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
         memoi_session_log(s, "session: planning rows to measure on");
         memoi_session_estimate(s, &estimate);
         status = memoi_session_plan(s, &estimate, &fits, error);
-        if (!status && !fits) status = memoi_session_refuse(s, error);
+        if (!status && !fits) status = memoi_session_take_least(s, error);
         if (status || s->desc.is_dry_run) return status;
         memoi_session_log(s, "session: measuring copies, layers and recomputation");
         status = memoi_session_measure(s, error);
@@ -9408,7 +9413,7 @@ MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
 
     memoi_session_log(s, "session: planning rows and addresses");
     status = memoi_session_plan(s, &s->profile, &fits, error);
-    return status || fits ? status : memoi_session_refuse(s, error);
+    return status || fits ? status : memoi_session_take_least(s, error);
 }
 
 /* All ranks take rank 0's rows, and its refusal. */
@@ -9430,7 +9435,7 @@ MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_
                               "memo_session_create: rank 0 found no plan; see its message");
     s->swap_desc.n_host_layers = first.n_host_layers;
     status = memoi_session_stage(s, error);
-    if (!status && !memoi_session_fits_device(s)) status = memoi_session_refuse(s, error);
+    if (!status && !memoi_session_fits_device(s)) status = memoi_session_take_least(s, error);
     return status;
 }
 
