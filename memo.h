@@ -3394,7 +3394,7 @@ MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int
     int64_t shift, s = memoi_source_segment(t, n, layers->n_layers, &shift), i, end;
     memo_status status = MEMO_STATUS_OK;
     if (s < 0) return MEMO_STATUS_OK;
-    for (i = layers->first[s], end = i; i < layers->first[s + 1] && !status; i = end) {
+    for (i = layers->first[s]; i < layers->first[s + 1] && !status; i = end) {
         int64_t inner = memoi_segment_layer(t, n) < 0 ? memoi_inner_layer(layers, i, s) : -1, k, j;
         *at = i;
         end = i + 1;
@@ -8700,7 +8700,7 @@ MEMOI void memoi_draw_rows(memoi_timeline* t) {
 
 /* Memory in use as an area under its steps, scaled to its peak. */
 MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int64_t n_moments) {
-    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, x = t->left, y = base;
+    double base = t->bottom - 4, height = 1.5 * MEMOI_ROW_HEIGHT - 10, x = t->left, y;
     double low = 0;
     char bytes[32];
     int64_t i, sum = 0;

@@ -6,7 +6,7 @@ set -u
 
 . tests/tap.sh
 
-folder=$(pwd)/build/tests/install
+folder="$(pwd)/build/tests/install here" # as a checkout may be called
 cc=${CC:-cc}
 make=${MAKE:-make}
 rm -rf "$folder"
@@ -33,7 +33,7 @@ with_pkg_config() {
     export PKG_CONFIG_PATH
     version=$(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | tr '\n' '.')
     [ "$(pkg-config --modversion memo)." = "$version" ] || { echo "version is $(pkg-config --modversion memo)"; return 1; }
-    builds $(pkg-config --cflags --libs memo)
+    eval "builds $(pkg-config --cflags --libs memo)" # blanks in it are escaped
 }
 
 stages_and_uninstalls() {

@@ -23,7 +23,10 @@ sources=$PWD
 directory=$(mktemp -d) || exit 1
 trap 'rm -rf "$directory"' EXIT
 trap 'exit 130' INT TERM # dash runs the trap above on exit alone
-cd "$directory" || exit 1
+# As a checkout may be called.
+mkdir "$directory/a folder" && ln -s "$program" "$directory/a folder/train gpt" || exit 1
+program="$directory/a folder/train gpt"
+cd "$directory/a folder" || exit 1
 
 n_tests=0
 n_failed=0
@@ -546,7 +549,7 @@ generated_text_is_escaped() {
 }
 
 default_text() {
-    (cd "$sources" && "$program" --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --steps 1 >"$directory/out" 2>"$directory/err")
+    (cd "$sources" && "$program" --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --steps 1 >"$directory/a folder/out" 2>"$directory/a folder/err")
     code=$?
     expect_code 0
     expect_out "the project's own sources"
@@ -622,7 +625,7 @@ progress_on_a_terminal() {
         skip_reason="no script(1) to make a terminal with"
         return
     fi
-    script -qec "$program $tiny --steps 300" /dev/null >out 2>&1 </dev/null
+    script -qec "'$program' $tiny --steps 300" /dev/null >out 2>&1 </dev/null
     [ "$(tr '\r' '\n' <out | grep -c '^.\[Kstep')" -ge 2 ] || fail 'the line is not written anew'
     grep -q 'step 300 of 300' out || fail 'the last step is not shown'
     [ "$(grep -c 'step ' out)" -le 2 ] || fail 'more than one line of progress'
@@ -631,7 +634,7 @@ progress_on_a_terminal() {
         wait_for typed.log
         printf '\003'
         sleep 1
-    } | script -qec "$program $tiny --steps 20000 --loss-log typed.log" /dev/null >out 2>&1
+    } | script -qec "'$program' $tiny --steps 20000 --loss-log typed.log" /dev/null >out 2>&1
     grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
 }
 
