@@ -9357,6 +9357,19 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     return status ? status : memoi_swap_check_desc(swap, error);
 }
 
+/* Do rows that somebody else chose fit? */
+MEMOI memo_status memoi_session_check_fit(const memo_session* s, memo_error* error) {
+    const int is_device = !memoi_session_fits_device(s);
+    char needs[96];
+    if (!is_device && memoi_session_fits_host(s)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "memo_session_desc.%s: the given table of rows %s",
+                          is_device ? "device_bytes" : "host_bytes",
+                          memoi_session_needs(needs, sizeof needs,
+                                              is_device ? s->plan->peak_bytes : s->sizes.host_bytes,
+                                              is_device ? s->device_bytes : s->host_bytes));
+}
+
 /* Rows that were given, by the desc or a file. */
 MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
     const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
@@ -9370,18 +9383,7 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
         status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
     if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
     if (!status) status = memoi_session_stage(s, error);
-    if (!status && !s->desc.is_dry_run &&
-        !(memoi_session_fits_device(s) && memoi_session_fits_host(s))) {
-        const int is_device = !memoi_session_fits_device(s);
-        char needs[96];
-        status = memo_error_set(
-            error, MEMO_STATUS_INFEASIBLE, "memo_session_desc.%s: the given table of rows %s",
-            is_device ? "device_bytes" : "host_bytes",
-            memoi_session_needs(needs, sizeof needs,
-                                is_device ? s->plan->peak_bytes : s->sizes.host_bytes,
-                                is_device ? s->device_bytes : s->host_bytes));
-    }
-    return status;
+    return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);
 }
 
 /* Leaves a stage that fits. */
@@ -9435,8 +9437,7 @@ MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_
                               "memo_session_create: rank 0 found no plan; see its message");
     s->swap_desc.n_host_layers = first.n_host_layers;
     status = memoi_session_stage(s, error);
-    if (!status && !memoi_session_fits_device(s)) status = memoi_session_take_least(s, error);
-    return status;
+    return status ? status : memoi_session_check_fit(s, error);
 }
 
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** result,
