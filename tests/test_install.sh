@@ -48,7 +48,7 @@ stages_and_uninstalls() {
 failed_set_up() {
     mkdir -p "$folder/alone" && cp -r Makefile scripts memo.h "$folder/alone/" || return 1
     for try in 1 2; do
-        (cd "$folder/alone" && MAKEFLAGS= $make CC=no-such-compiler all >out 2>err) && return 1
+        (cd "$folder/alone" && MAKEFLAGS= $make --no-print-directory CC=no-such-compiler all >out 2>err) && return 1
         cat "$folder/alone/err"
         [ "$(wc -l <"$folder/alone/err")" -eq 1 ] && [ ! -s "$folder/alone/out" ] &&
             grep -q "no C compiler 'no-such-compiler'; install one" "$folder/alone/err" || return 1
