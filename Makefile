@@ -43,8 +43,12 @@ ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
 include build/config.mk
 endif
 
+# A set-up that fails ends make with its own message, and none of make's: the file holds it until it is read.
 build/config.mk: scripts/setup.sh
-	@sh scripts/setup.sh $@
+	@mkdir -p $(@D)
+	@sh scripts/setup.sh $@ 2>$@.fault || { echo 'define setup_fault'; sed 's/\$$/$$$$/g' $@.fault; \
+		echo endef; echo '$$(shell rm -f $@)$$(error $$(setup_fault))'; } >$@
+	@rm -f $@.fault
 
 # ---- flags ----
 

@@ -7994,7 +7994,7 @@ typedef struct memoi_degrees_search {
     double step_s;    /* its time */
 
     double* node_s;  /* (n_blocks, n_degrees) */
-    double* edge_s;  /* (n_blocks, n_degrees, n_degrees): to the next block */
+    double* edge_s;  /* (n_blocks, n_degrees, n_degrees): to the next block; 0 from the last */
     int64_t* extra;  /* (n_blocks, n_degrees): bytes kept beyond the block's least */
     int64_t least;   /* the sum of these */
     int64_t* limits; /* the values of runtime_bytes, ascending */
@@ -8060,13 +8060,14 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX];
 
-    /* What is cheapest behind each block, the last block first. */
+    /* What is cheapest behind each block, the last block first: nothing is behind that. */
+    for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
         for (p = 0; p < d; p++) {
             const double* edge_s = &search->edge_s[(at + p) * d];
-            double rest_s = i + 1 < n ? INFINITY : 0;
-            for (q = 0; q < d && i + 1 < n; q++)
+            double rest_s = INFINITY;
+            for (q = 0; q < d; q++)
                 if (edge_s[q] + from_s[q] < rest_s) rest_s = edge_s[q] + from_s[q];
             search->rest_s[at + p] = rest_s;
         }

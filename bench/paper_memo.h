@@ -628,7 +628,7 @@ static inline double swap_longest_k(const swap_hardware* hw, const swap_model* m
 /* ---- Table 4's first row: a caching allocator ------------------------------------------------ */
 
 /* Full recomputation on one GPU: 8 layers of the 7B's width, the classifier in eighths. */
-#define SWAP_TRACE            "../shared/traces/gpt-h4096-n8-s64k-recompute.trace"
+#define SWAP_TRACE            "tests/data/gpt-h4096-n8-s64k-recompute.trace"
 #define SWAP_TRACE_TOKENS     ((int64_t)65536)
 #define SWAP_TRACE_VOCABULARY ((int64_t)50304)
 

@@ -3,9 +3,9 @@
  *   plan [traces] [engines] [minimalloc] [minimise] [tight] [growth] [layers] [caching] [streams]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; threads are the search's
  *
- * Run at the root of the repository.  The traces, of one training iteration each, are expected in ../shared/traces (of
- * your own, made by examples/pytorch/snapshot_to_trace.py: build/examples/plan_trace).  Environment: INSTANCES, the
- * folder of the public hard instances (default ../shared/minimalloc; all of A to K are in benchmarks/challenging of
+ * Run at the root of the repository.  The traces, of one training iteration each, are in tests/data (of your own, made
+ * by examples/pytorch/snapshot_to_trace.py: build/examples/plan_trace).  Environment: INSTANCES, the folder of the
+ * public hard instances (default ../shared/minimalloc; all of A to K are in benchmarks/challenging of
  * google/minimalloc); MINIMALLOC, that public solver's program, which is then run beside.  Exit status 1 where a table
  * found none of its data. */
 #define MEMO_IMPLEMENTATION
@@ -264,7 +264,7 @@ static const char* proof_name(memo_proof proof) {
     return proof == MEMO_PROOF_OPTIMAL ? "optimal" : "feasible";
 }
 
-/* In ../shared/traces. */
+/* In tests/data. */
 static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
                                           "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
                                           "llama-1b-s8k-store"};
@@ -282,7 +282,7 @@ static void print_traces(int repeats) {
         char path[256];
         memo_trace *trace, *body;
         memo_error error;
-        snprintf(path, sizeof path, "../shared/traces/%s.trace", trace_names[k]);
+        snprintf(path, sizeof path, "tests/data/%s.trace", trace_names[k]);
         if (memo_trace_read(path, &trace, &error)) continue;
         n_found++;
         body = body_of(trace);
@@ -395,7 +395,7 @@ static void print_engines(double limit) {
         "| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | search | mip "
         "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
-        snprintf(text, sizeof text, "../shared/traces/%s.trace", trace_names[k]);
+        snprintf(text, sizeof text, "tests/data/%s.trace", trace_names[k]);
         if (memo_trace_read(text, &trace, &error)) continue;
         if (memo_plan_from_trace(trace, 512, &plan, &error)) fail(text, &error);
         print_engine_row(trace_names[k], plan, trace, limit);
@@ -665,7 +665,7 @@ static void print_caching(void) {
         memo_error error;
         int64_t bound;
         long long allocated = 0, reserved = 0, resident = 0;
-        snprintf(path, sizeof path, "../shared/traces/%s.trace", trace_names[k]);
+        snprintf(path, sizeof path, "tests/data/%s.trace", trace_names[k]);
         if (!read_peaks(path, &allocated, &reserved, &resident) ||
             memo_trace_read(path, &trace, &error))
             continue;
@@ -831,7 +831,7 @@ static void print_streams(void) {
 
 /* Medians of five.  Reading is of a trace's file, planning begins with the plan that it poses. */
 static void print_layers(double limit) {
-    const char* path = "../shared/traces/llama-1b-s8k-recompute.trace";
+    const char* path = "tests/data/llama-1b-s8k-recompute.trace";
     double first[2] = {0, 0};
     int64_t n;
     int shape, k;

@@ -44,7 +44,21 @@ stages_and_uninstalls() {
     [ -z "$left" ] || { echo "left behind: $left"; return 1; }
 }
 
+# Without a compiler make says what the set-up says, once, and again the next time; with one it goes on.
+failed_set_up() {
+    mkdir -p "$folder/alone" && cp -r Makefile scripts memo.h "$folder/alone/" || return 1
+    for try in 1 2; do
+        (cd "$folder/alone" && MAKEFLAGS= $make --no-print-directory CC=no-such-compiler all >out 2>err) && return 1
+        cat "$folder/alone/err"
+        [ "$(wc -l <"$folder/alone/err")" -eq 1 ] && [ ! -s "$folder/alone/out" ] &&
+            grep -q "no C compiler 'no-such-compiler'; install one" "$folder/alone/err" || return 1
+    done
+    (cd "$folder/alone" && MEMO_NO_INSTALL=1 MAKEFLAGS= $make CC="$cc" build/config.mk) &&
+        grep -q '^NATIVE := ' "$folder/alone/build/config.mk"
+}
+
 test_is install installs
+test_is "a failed set-up is one error" failed_set_up
 test_is "a program builds with the installed headers" with_include_path
 if command -v pkg-config >/dev/null 2>&1; then
     test_is "a program builds with pkg-config" with_pkg_config

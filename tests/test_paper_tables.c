@@ -86,7 +86,8 @@ static void memo_unplanned_row_reorganises_where_memory_is_short(void) {
     caching_stats ample, tight;
     memo_error error;
     int i;
-    if (!trace) SKIP("../shared/traces is not here");
+    CHECK(trace != NULL);
+    if (!trace) return;
     CHECK(memo.n_unplanned == 2 * SWAP_N_ABLATION);
     for (i = 0; i < memo.n_unplanned; i += 2) {
         const caching_stats* s = &memo.unplanned[i];

@@ -206,8 +206,8 @@ refuses_arguments() {
         grep -q 'no value behind --svg' "$folder/err" && [ ! -e ./--csv ] && run 2 examples/layer.trace --csv "$folder/no/where.csv"
 }
 
-shared_traces() {
-    for trace in ../shared/traces/*.trace; do
+recorded_traces() {
+    for trace in tests/data/*.trace; do
         run 0 "$trace" --csv "$folder/c.csv" || return 1
         [ "$(value proof "$folder/out")" = optimal ] || return 1
         [ "$(value peak_bytes "$folder/out")" = "$(value lower_bound_bytes "$folder/out")" ] || return 1
@@ -259,11 +259,10 @@ test_is column_named_twice_is_refused refuses 'id,lower,upper,size,size\nx,1,5,3
 test_is heading_is_refused refuses 'id,start,upper,size\nx,1,5,3\n' 'bad:1: '
 test_is unknown_free_is_refused refuses 'malloc 1 4\nfree 2 4\n' 'bad:2: '
 test_is refuses_arguments refuses_arguments
-if [ -d ../shared/traces ]; then
-    test_is shared_traces shared_traces
+test_is recorded_traces recorded_traces
+if [ -d ../shared/minimalloc ]; then
     test_is public_instances public_instances
 else
-    skip shared_traces "../shared is not there"
-    skip public_instances "../shared is not there"
+    skip public_instances "../shared/minimalloc is not there"
 fi
 tap_end

@@ -15,7 +15,7 @@ void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuc
 void fake_abandon(void); /* memory and pages that were not given back, as at the end of a process */
 int fake_n_registered(void);
 int fake_n_host_allocs(void);
-int fake_n_objects(void); /* allocations, registrations, streams, events, pages */
+int fake_n_objects(void);                 /* allocations, registrations, streams, events, pages */
 void fake_set_register_s(double seconds); /* that cudaHostRegister takes */
 void fake_set_max_pitch(int n_bytes);
 void fake_set_same_pointers(int same); /* 0: registered memory has another address on the device */
