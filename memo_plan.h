@@ -1073,6 +1073,13 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sizes, alignments and fixed offsets together may pass 2^62");
     }
+    if (problem->n_ranges >= INT32_MAX) {
+        memoi_problem_free(problem);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan.n_buffers: with gaps %lld is too many; at most 2^31 are planned",
+            (long long)problem->n_ranges);
+    }
     problem->unit_bytes = unit ? unit : 1;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
@@ -1579,76 +1586,88 @@ MEMOI void memoi_order_items(const memoi_problem* problem, memoi_item_order orde
 
 /* What the unplaced items below a node of a tree have in common. */
 typedef struct memoi_unplaced {
-    int64_t rank, least_end, largest_end; /* least rank; none: INT64_MAX, INT64_MAX, -1 */
+    int32_t rank, least_end, largest_end; /* least rank; none: INT32_MAX, INT32_MAX, -1 */
 } memoi_unplaced;
+
+/* By first section. */
+typedef struct memoi_plateau {
+    int64_t top; /* -1: none begins here */
+    int32_t end, previous;
+} memoi_plateau;
+
+typedef struct memoi_queue { /* lowest first */
+    memoi_keyed* list;
+    int64_t n;
+} memoi_queue;
+
+enum { MEMOI_GREEDY_CLOCK = 256 }; /* steps between two looks at the clock */
 
 /* Scratch of one greedy run. */
 typedef struct memoi_greedy {
     const memoi_problem* problem;
+    double deadline;
     memoi_ranked* ranked;
     int64_t* offsets;
-    memoi_keyed* heap; /* what could come next, lowest first */
-    int64_t n_heap;
+    memoi_queue plateaus; /* by top */
+    memoi_queue waiting;  /* ranks of items, by the lowest offset that they may still have */
     memoi_skyline skyline;
     int64_t* held_top;        /* of an item: the top of what it is placed with and held against */
     int64_t* fixed;           /* fixed items, lowest first */
-    int64_t* placed;          /* first fit: placed items, lowest first */
     memoi_unplaced* unplaced; /* plateaus: a tree over the items as they begin */
     int64_t n_leaves;
-    int64_t* first_item; /* that begins in the section or later */
-    int64_t* top;        /* plateaus: by first section; -1 where none begins */
-    int64_t* next;
-    int64_t* previous;
+    int32_t* first_item;    /* that begins in the section or later */
+    memoi_plateau* plateau; /* of a first section */
+    int32_t* order;         /* the item of a rank */
 } memoi_greedy;
 
 MEMOI void memoi_greedy_free(memoi_greedy* greedy) {
     memoi_skyline_free(&greedy->skyline);
     MEMO_FREE(greedy->ranked);
-    MEMO_FREE(greedy->heap);
+    MEMO_FREE(greedy->plateaus.list);
+    MEMO_FREE(greedy->waiting.list);
     MEMO_FREE(greedy->fixed);
     MEMO_FREE(greedy->offsets);
     MEMO_FREE(greedy->held_top);
-    MEMO_FREE(greedy->placed);
     MEMO_FREE(greedy->unplaced);
     MEMO_FREE(greedy->first_item);
-    MEMO_FREE(greedy->top);
-    MEMO_FREE(greedy->next);
-    MEMO_FREE(greedy->previous);
+    MEMO_FREE(greedy->plateau);
+    MEMO_FREE(greedy->order);
 }
 
-MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem) {
+MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
     int64_t n = problem->n_items, n_sections = problem->n_sections, i, k = 0, s;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
+    greedy->deadline = deadline;
     greedy->ranked = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
-    greedy->heap = (memoi_keyed*)memoi_calloc(n + 4 * n_sections + 4, sizeof(memoi_keyed));
+    greedy->plateaus.list =
+        (memoi_keyed*)memoi_calloc(3 * problem->n_ranges + 4, sizeof(memoi_keyed));
+    greedy->waiting.list = (memoi_keyed*)memoi_calloc(n + 1, sizeof(memoi_keyed));
     greedy->fixed = (int64_t*)memoi_calloc(problem->n_fixed, sizeof(int64_t));
     greedy->offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    greedy->placed = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     greedy->held_top = (int64_t*)memoi_calloc(problem->held ? n : 0, sizeof(int64_t));
     for (greedy->n_leaves = 1; greedy->n_leaves < n;) greedy->n_leaves *= 2;
     greedy->unplaced = (memoi_unplaced*)memoi_calloc(2 * greedy->n_leaves, sizeof(memoi_unplaced));
-    greedy->first_item = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
-    greedy->top = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
-    greedy->next = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
-    greedy->previous = (int64_t*)memoi_calloc(n_sections + 1, sizeof(int64_t));
+    greedy->first_item = (int32_t*)memoi_calloc(n_sections + 1, sizeof(int32_t));
+    greedy->plateau = (memoi_plateau*)memoi_calloc(n_sections + 1, sizeof(memoi_plateau));
+    greedy->order = (int32_t*)memoi_calloc(n, sizeof(int32_t));
     if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
-        !greedy->heap || !greedy->fixed || !greedy->offsets || !greedy->held_top ||
-        !greedy->placed || !greedy->unplaced || !greedy->first_item || !greedy->top ||
-        !greedy->next || !greedy->previous) {
+        !greedy->plateaus.list || !greedy->waiting.list || !greedy->fixed || !greedy->offsets ||
+        !greedy->held_top || !greedy->unplaced || !greedy->first_item || !greedy->plateau ||
+        !greedy->order) {
         memoi_greedy_free(greedy);
         return 0;
     }
     for (i = 0; i < n; i++) {
         if (problem->items[i].fixed < 0) continue;
-        greedy->heap[k].key = problem->items[i].fixed;
-        greedy->heap[k++].index = i;
+        greedy->waiting.list[k].key = problem->items[i].fixed;
+        greedy->waiting.list[k++].index = i;
     }
-    qsort(greedy->heap, (size_t)k, sizeof *greedy->heap, memoi_keyed_compare);
-    for (i = 0; i < k; i++) greedy->fixed[i] = greedy->heap[i].index;
+    qsort(greedy->waiting.list, (size_t)k, sizeof(memoi_keyed), memoi_keyed_compare);
+    for (i = 0; i < k; i++) greedy->fixed[i] = greedy->waiting.list[i].index;
     for (s = 0, i = 0; s <= n_sections; s++) {
         while (i < n && problem->items[i].begin < s) i++;
-        greedy->first_item[s] = i;
+        greedy->first_item[s] = (int32_t)i;
     }
     return 1;
 }
@@ -1712,233 +1731,500 @@ MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* secon
     return 0;
 }
 
-MEMOI void memoi_heap_sink(memoi_keyed* heap, int64_t n, int64_t at) {
+MEMOI void memoi_queue_sink(memoi_queue* heap) {
+    memoi_keyed* list = heap->list;
+    int64_t at = 0;
     for (;;) {
         int64_t child = 2 * at + 1;
-        memoi_keyed moved = heap[at];
-        if (child + 1 < n && memoi_keyed_compare(&heap[child + 1], &heap[child]) < 0) child++;
-        if (child >= n || memoi_keyed_compare(&heap[at], &heap[child]) <= 0) return;
-        heap[at] = heap[child];
-        heap[child] = moved;
+        memoi_keyed moved = list[at];
+        if (child + 1 < heap->n && memoi_keyed_compare(&list[child + 1], &list[child]) < 0) child++;
+        if (child >= heap->n || memoi_keyed_compare(&list[at], &list[child]) <= 0) return;
+        list[at] = list[child];
+        list[child] = moved;
         at = child;
     }
 }
 
-MEMOI void memoi_greedy_push(memoi_greedy* greedy, int64_t key, int64_t index) {
-    memoi_keyed* heap = greedy->heap;
-    int64_t at = greedy->n_heap++;
-    heap[at].key = key;
-    heap[at].index = index;
-    for (; at > 0 && memoi_keyed_compare(&heap[at], &heap[(at - 1) / 2]) < 0; at = (at - 1) / 2) {
-        memoi_keyed moved = heap[at];
-        heap[at] = heap[(at - 1) / 2];
-        heap[(at - 1) / 2] = moved;
+MEMOI void memoi_queue_push(memoi_queue* heap, int64_t key, int64_t index) {
+    memoi_keyed* list = heap->list;
+    int64_t at = heap->n++;
+    list[at].key = key;
+    list[at].index = index;
+    for (; at > 0 && memoi_keyed_compare(&list[at], &list[(at - 1) / 2]) < 0; at = (at - 1) / 2) {
+        memoi_keyed moved = list[at];
+        list[at] = list[(at - 1) / 2];
+        list[(at - 1) / 2] = moved;
     }
 }
 
-MEMOI memoi_keyed memoi_greedy_pop(memoi_greedy* greedy) {
-    memoi_keyed lowest = greedy->heap[0];
-    greedy->heap[0] = greedy->heap[--greedy->n_heap];
-    memoi_heap_sink(greedy->heap, greedy->n_heap, 0);
-    return lowest;
+MEMOI void memoi_queue_pop(memoi_queue* heap) {
+    heap->list[0] = heap->list[--heap->n];
+    memoi_queue_sink(heap);
 }
 
-/* --- lowest offset, without gaps, fixed items and alignments: plateaus ---
+/* --- lowest offset ---
  * A plateau is a run of sections of one top, as long as it can be.  On the lowest one the item that
  * can lie lowest is one that lives within it.  Where there is none, nothing will ever fill it: it
- * rises to its lower neighbour. */
+ * rises to its lower neighbour.
+ *
+ * Items with gaps and fixed ones wait beside the plateaus, as do those that an alignment, a fixed
+ * item or a hold keeps off the plateau that they live within.  Each waits with a lower bound of its
+ * offset, since tops only rise; the true one is found when its time has come. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
-    greedy->top[begin] = top;
-    greedy->next[begin] = end;
-    greedy->previous[begin] = previous;
-    if (end < greedy->problem->n_sections) greedy->previous[end] = begin;
-    if (previous >= 0) greedy->next[previous] = begin;
+    memoi_plateau* plateau = &greedy->plateau[begin];
+    plateau->top = top;
+    plateau->end = (int32_t)end;
+    plateau->previous = (int32_t)previous;
+    if (end < greedy->problem->n_sections) greedy->plateau[end].previous = (int32_t)begin;
+    if (previous >= 0) greedy->plateau[previous].end = (int32_t)begin;
 }
 
-/* Joins the plateau at begin with neighbours of its top; enters it into the heap. */
+/* Joins the plateau at begin with neighbours of its top; enters it into the queue. */
 MEMOI void memoi_plateau_join(memoi_greedy* greedy, int64_t begin) {
-    int64_t end = greedy->next[begin], previous = greedy->previous[begin], top = greedy->top[begin];
-    if (end < greedy->problem->n_sections && greedy->top[end] == top) {
-        greedy->top[end] = -1;
-        end = greedy->next[end];
+    memoi_plateau here = greedy->plateau[begin];
+    if (here.end < greedy->problem->n_sections && greedy->plateau[here.end].top == here.top) {
+        greedy->plateau[here.end].top = -1;
+        here.end = greedy->plateau[here.end].end;
     }
-    if (previous >= 0 && greedy->top[previous] == top) {
-        greedy->top[begin] = -1;
-        begin = previous;
-        previous = greedy->previous[begin];
+    if (here.previous >= 0 && greedy->plateau[here.previous].top == here.top) {
+        greedy->plateau[begin].top = -1;
+        begin = here.previous;
+        here.previous = greedy->plateau[begin].previous;
     }
-    memoi_plateau_add(greedy, begin, end, top, previous);
-    memoi_greedy_push(greedy, top, begin);
+    memoi_plateau_add(greedy, begin, here.end, here.top, here.previous);
+    memoi_queue_push(&greedy->plateaus, here.top, begin);
 }
 
-MEMOI void memoi_unplaced_join(memoi_unplaced* tree, int64_t node) {
+/* Sections [begin, end) become a plateau; the first of them belongs to the one at `at`. */
+MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, int64_t end,
+                               int64_t top) {
+    memoi_plateau old = greedy->plateau[at];
+    if (at < begin) {
+        memoi_plateau_add(greedy, at, begin, old.top, old.previous);
+        memoi_queue_push(&greedy->plateaus, old.top, at);
+        old.previous = (int32_t)at;
+    }
+    while (old.end < end) {
+        memoi_plateau* swallowed = &greedy->plateau[old.end];
+        old.end = swallowed->end;
+        old.top = swallowed->top;
+        swallowed->top = -1;
+    }
+    if (end < old.end) {
+        memoi_plateau_add(greedy, end, old.end, old.top, begin);
+        memoi_queue_push(&greedy->plateaus, old.top, end);
+    }
+    memoi_plateau_add(greedy, begin, end, top, old.previous);
+    memoi_plateau_join(greedy, begin);
+}
+
+/* The lowest plateau, which stays in the queue. */
+MEMOI int64_t memoi_plateau_lowest(memoi_greedy* greedy) {
+    const memoi_keyed* lowest = greedy->plateaus.list;
+    while (greedy->plateau[lowest->index].top != lowest->key) /* it has changed since */
+        memoi_queue_pop(&greedy->plateaus);
+    return lowest->index;
+}
+
+MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
+    memoi_plateau* here = &greedy->plateau[begin];
+    int64_t left = here->previous >= 0 ? greedy->plateau[here->previous].top : INT64_MAX;
+    int64_t right =
+        here->end < greedy->problem->n_sections ? greedy->plateau[here->end].top : INT64_MAX;
+    here->top = left < right ? left : right;
+    memoi_plateau_join(greedy, begin);
+}
+
+/* 0 where nothing has changed. */
+MEMOI int memoi_unplaced_join(memoi_unplaced* tree, int64_t node) {
     const memoi_unplaced *left = &tree[2 * node], *right = left + 1;
-    tree[node].rank = left->rank < right->rank ? left->rank : right->rank;
-    tree[node].least_end = left->least_end < right->least_end ? left->least_end : right->least_end;
-    tree[node].largest_end = memoi_max(left->largest_end, right->largest_end);
+    memoi_unplaced before = tree[node], *here = &tree[node];
+    here->rank = left->rank < right->rank ? left->rank : right->rank;
+    here->least_end = left->least_end < right->least_end ? left->least_end : right->least_end;
+    here->largest_end =
+        left->largest_end > right->largest_end ? left->largest_end : right->largest_end;
+    return here->rank != before.rank || here->least_end != before.least_end ||
+           here->largest_end != before.largest_end;
 }
 
 MEMOI void memoi_unplaced_remove(memoi_greedy* greedy, int64_t i) {
     int64_t node = i + greedy->n_leaves;
-    greedy->unplaced[node].rank = greedy->unplaced[node].least_end = INT64_MAX;
+    greedy->unplaced[node].rank = greedy->unplaced[node].least_end = INT32_MAX;
     greedy->unplaced[node].largest_end = -1;
-    for (node /= 2; node > 0; node /= 2) memoi_unplaced_join(greedy->unplaced, node);
+    for (node /= 2; node > 0 && memoi_unplaced_join(greedy->unplaced, node);) node /= 2;
 }
 
-/* The least rank, if below best, of the unplaced items in [first, last) that end by `end`; the node
- * has the items [begin, begin + n). */
-MEMOI int64_t memoi_unplaced_find(const memoi_greedy* greedy, int64_t node, int64_t begin,
-                                  int64_t n, int64_t first, int64_t last, int64_t end,
-                                  int64_t best) {
+/* The least rank, if below best, of the unplaced items below the node that end by `end`. */
+MEMOI int32_t memoi_unplaced_below(const memoi_greedy* greedy, int64_t node, int32_t end,
+                                   int32_t best) {
     const memoi_unplaced* here = &greedy->unplaced[node];
-    if (begin >= last || begin + n <= first || here->rank >= best || here->least_end > end)
-        return best;
-    if (n == 1 || (first <= begin && begin + n <= last && here->largest_end <= end))
-        return here->rank;
-    best = memoi_unplaced_find(greedy, 2 * node, begin, n / 2, first, last, end, best);
-    return memoi_unplaced_find(greedy, 2 * node + 1, begin + n / 2, n / 2, first, last, end, best);
+    if (here->rank >= best || here->least_end > end) return best;
+    if (node >= greedy->n_leaves || here->largest_end <= end) return here->rank;
+    best = memoi_unplaced_below(greedy, 2 * node, end, best);
+    return memoi_unplaced_below(greedy, 2 * node + 1, end, best);
 }
 
-MEMOI void memoi_greedy_plateaus(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items, n_sections = problem->n_sections, n_placed = 0, i;
-    for (i = 0; i < n; i++) {
-        memoi_unplaced* leaf = &greedy->unplaced[greedy->n_leaves + greedy->ranked[i].index];
-        leaf->rank = i;
-        leaf->least_end = leaf->largest_end = problem->items[greedy->ranked[i].index].end;
+/* The least rank of the unplaced items in [first, last) that end by `end`, or INT32_MAX.  From the
+ * leaves up, since most plateaus are narrow. */
+MEMOI int32_t memoi_unplaced_find(const memoi_greedy* greedy, int64_t first, int64_t last,
+                                  int32_t end) {
+    int64_t left = first + greedy->n_leaves, right = last + greedy->n_leaves;
+    int32_t best = INT32_MAX;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) best = memoi_unplaced_below(greedy, left++, end, best);
+        if (right & 1) best = memoi_unplaced_below(greedy, --right, end, best);
     }
-    for (i = greedy->n_leaves + n; i < 2 * greedy->n_leaves; i++) {
-        greedy->unplaced[i].rank = greedy->unplaced[i].least_end = INT64_MAX;
+    return best;
+}
+
+MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
+}
+
+/* Nothing is placed: items on the tree of the unplaced, or waiting.  Returns how many are on the
+ * tree. */
+MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t n = problem->n_items, n_waiting = 0, rank, i;
+    for (i = 0; i < 2 * greedy->n_leaves; i++) {
+        greedy->unplaced[i].rank = greedy->unplaced[i].least_end = INT32_MAX;
         greedy->unplaced[i].largest_end = -1;
     }
-    for (i = greedy->n_leaves - 1; i > 0; i--) memoi_unplaced_join(greedy->unplaced, i);
-    for (i = 0; i < n_sections; i++) greedy->top[i] = -1; /* no plateau begins here */
-    greedy->n_heap = 0;
-    if (n == 0) return;
-    memoi_plateau_add(greedy, 0, n_sections, 0, -1);
-    memoi_plateau_join(greedy, 0);
-    while (n_placed < n) {
-        memoi_keyed lowest = memoi_greedy_pop(greedy);
-        int64_t begin = lowest.index, end, previous, rank, chosen;
-        const memoi_item* item;
-        if (greedy->top[begin] != lowest.key) continue; /* it has changed since */
-        end = greedy->next[begin];
-        previous = greedy->previous[begin];
-        rank = memoi_unplaced_find(greedy, 1, 0, greedy->n_leaves, greedy->first_item[begin],
-                                   greedy->first_item[end], end, INT64_MAX);
-        if (rank == INT64_MAX) {
-            int64_t left = previous >= 0 ? greedy->top[previous] : INT64_MAX;
-            int64_t right = end < n_sections ? greedy->top[end] : INT64_MAX;
-            greedy->top[begin] = left < right ? left : right;
-            memoi_plateau_join(greedy, begin);
+    greedy->plateaus.n = greedy->waiting.n = 0;
+    for (rank = 0; rank < n; rank++) {
+        int64_t at = greedy->ranked[rank].index;
+        const memoi_item* item = &problem->items[at];
+        memoi_unplaced* leaf = &greedy->unplaced[greedy->n_leaves + at];
+        greedy->order[rank] = (int32_t)at;
+        greedy->offsets[at] = -1;
+        if (item->fixed >= 0 || item->n_ranges > 1) {
+            memoi_queue_push(&greedy->waiting, memoi_max(item->fixed, 0), rank);
+            n_waiting++;
             continue;
         }
-        chosen = greedy->ranked[rank].index;
+        leaf->rank = (int32_t)rank;
+        leaf->least_end = leaf->largest_end = (int32_t)item->end;
+    }
+    for (i = greedy->n_leaves - 1; i > 0; i--) memoi_unplaced_join(greedy->unplaced, i);
+    for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
+    if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
+    if (n > 0) memoi_plateau_join(greedy, 0);
+    if (!memoi_problem_is_plain(problem)) memoi_greedy_clear(greedy);
+    return n - n_waiting;
+}
+
+/* The lowest offset that item i can have now, at least `least`.  Fixed items from next_fixed on are
+ * not placed yet. */
+MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t least,
+                                  int64_t next_fixed) {
+    const memoi_problem* problem = greedy->problem;
+    const memoi_item* item = &problem->items[i];
+    int64_t offset, k;
+    if (item->fixed >= 0) return item->fixed;
+    offset = memoi_align_up(memoi_max(least, memoi_item_top(greedy, i)), item->alignment);
+    for (k = next_fixed; k < problem->n_fixed; k++) { /* they may be in the way */
+        const memoi_item* other = &problem->items[greedy->fixed[k]];
+        if (other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset &&
+            memoi_items_conflict(problem, i, greedy->fixed[k]))
+            offset = memoi_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
+}
+
+/* Each item in turn that can lie lowest, of equals the first of greedy->ranked; 0 where the deadline
+ * ends it. */
+MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    memoi_queue* waiting = &greedy->waiting;
+    int64_t n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
+    int is_plain = memoi_problem_is_plain(problem);
+    for (round = 1; n_on_tree + waiting->n > 0; round++) {
+        int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
+        int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
+        int is_waiting = waiting->n > 0 && waiting->list[0].key <= top;
+        const memoi_item* item;
+        if (round % MEMOI_GREEDY_CLOCK == 0 && memoi_plan_clock() > greedy->deadline) return 0;
+
+        /* Which? */
+        if (is_waiting) {
+            rank = waiting->list[0].index;
+            key = waiting->list[0].key;
+        } else {
+            int32_t end = greedy->plateau[at].end;
+            rank =
+                memoi_unplaced_find(greedy, greedy->first_item[at], greedy->first_item[end], end);
+        }
+        if (rank == INT32_MAX) {
+            memoi_queue_pop(&greedy->plateaus);
+            memoi_plateau_raise(greedy, at);
+            continue;
+        }
+        chosen = greedy->order[rank];
         item = &problem->items[chosen];
-        greedy->offsets[chosen] = lowest.key;
-        memoi_unplaced_remove(greedy, chosen);
-        n_placed++;
-        if (begin < item->begin) {
-            memoi_plateau_add(greedy, begin, item->begin, lowest.key, previous);
-            memoi_greedy_push(greedy, lowest.key, begin);
-            previous = begin;
-        }
-        if (item->end < end) {
-            memoi_plateau_add(greedy, item->end, end, lowest.key, item->begin);
-            memoi_greedy_push(greedy, lowest.key, item->end);
-        }
-        memoi_plateau_add(greedy, item->begin, item->end, lowest.key + item->size, previous);
-        memoi_plateau_join(greedy, item->begin);
-    }
-}
 
-/* --- lowest offset, with everything --- */
-
-/* The keys in the heap are lower bounds, since tops only rise: what comes out with a true key is
- * lowest. */
-MEMOI void memoi_greedy_lowest(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    memoi_keyed* heap = greedy->heap;
-    int64_t next_fixed = 0, k, rank;
-    memoi_greedy_clear(greedy);
-    greedy->n_heap = 0;
-    for (rank = 0; rank < problem->n_items; rank++)
-        memoi_greedy_push(greedy, memoi_max(problem->items[greedy->ranked[rank].index].fixed, 0),
-                          rank);
-    while (greedy->n_heap > 0) {
-        int64_t i = greedy->ranked[heap[0].index].index;
-        const memoi_item* item = &problem->items[i];
-        int64_t offset = heap[0].key;
+        /* Where?  If not here, it waits until its time has come. */
         while (next_fixed < problem->n_fixed &&
-               problem->items[greedy->fixed[next_fixed]].fixed < offset)
-            next_fixed++; /* placed: keys leave the heap in rising order */
-        if (item->fixed < 0) {
-            offset = memoi_align_up(memoi_max(offset, memoi_item_top(greedy, i)), item->alignment);
-            /* Fixed items still to come are in the way where this one would reach into them. */
-            for (k = next_fixed; k < problem->n_fixed; k++) {
-                const memoi_item* other = &problem->items[greedy->fixed[k]];
-                if (other->fixed >= offset + item->size) break;
-                if (other->fixed + other->size > offset &&
-                    memoi_items_conflict(problem, i, greedy->fixed[k]))
-                    offset = memoi_align_up(other->fixed + other->size, item->alignment);
-            }
-            if (offset > heap[0].key) {
-                heap[0].key = offset;
-                memoi_heap_sink(heap, greedy->n_heap, 0);
-                continue;
-            }
+               problem->items[greedy->fixed[next_fixed]].fixed < key)
+            next_fixed++;
+        offset = is_plain ? key : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
+        if (!is_waiting) {
+            memoi_unplaced_remove(greedy, chosen);
+            n_on_tree--;
+            if (offset > key) memoi_queue_push(waiting, offset, rank);
+        } else if (offset > key) {
+            waiting->list[0].key = offset;
+            memoi_queue_sink(waiting);
+        } else {
+            memoi_queue_pop(waiting);
         }
-        memoi_item_place(greedy, i, offset);
-        memoi_greedy_pop(greedy);
+        if (offset > key) continue;
+
+        /* There. */
+        if (is_plain)
+            greedy->offsets[chosen] = offset;
+        else
+            memoi_item_place(greedy, chosen, offset);
+        if (!is_waiting) {
+            memoi_queue_pop(&greedy->plateaus);
+            memoi_plateau_cover(greedy, at, item->begin, item->end, offset + item->size);
+        }
+        for (k = 0; is_waiting && k < item->n_ranges && n_on_tree > 0; k++) {
+            const memoi_range* range = &problem->ranges[item->first_range + k];
+            for (at = range->begin; greedy->plateau[at].top < 0;) at--;
+            memoi_plateau_cover(greedy, at, range->begin, range->end, offset + item->size);
+        }
+    }
+    return 1;
+}
+
+/* --- on top: if there is no time for better --- */
+
+/* Puts what is not placed yet (offset -1) on top of the rest. */
+MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t k;
+    memoi_greedy_clear(greedy);
+    for (k = 0; k < problem->n_fixed; k++)
+        greedy->offsets[greedy->fixed[k]] = problem->items[greedy->fixed[k]].fixed;
+    for (k = 0; k < problem->n_items; k++)
+        if (greedy->offsets[k] >= 0) memoi_item_place(greedy, k, greedy->offsets[k]);
+    for (k = 0; k < problem->n_items; k++) {
+        int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
+        if (greedy->offsets[i] < 0)
+            memoi_item_place(greedy, i, memoi_align_up(memoi_item_top(greedy, i), alignment));
     }
 }
 
-/* Lowest offset, in the order of greedy->ranked. */
-MEMOI void memoi_greedy_run(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    if (problem->n_fixed || problem->has_gaps || problem->has_alignment || problem->held)
-        memoi_greedy_lowest(greedy);
-    else
-        memoi_greedy_plateaus(greedy);
+/* --- first fit ---
+ *
+ * Each item in turn goes into the lowest hole that those before it have left.  What it must keep
+ * away from is found in a grid: ranges of about the same length stand together, by where they
+ * begin; so those that meet a range stand in a few places. */
+
+/* A range of an item, and where it lies. */
+typedef struct memoi_stay {
+    int64_t low, high;  /* bytes [low, high), in units */
+    int32_t begin, end; /* sections */
+    int32_t item, turn; /* fixed items come first */
+} memoi_stay;
+
+enum { MEMOI_FIT_LEVELS = 31, MEMOI_FIT_ROUNDS = 16 };
+
+typedef struct memoi_fit {
+    const memoi_problem* problem;
+    memoi_stay* stays;                          /* by level, then bucket */
+    int32_t* stay_of;                           /* of a range */
+    int64_t* buckets;                           /* where each begins; one more at the end */
+    int64_t first_bucket[MEMOI_FIT_LEVELS + 1]; /* level l: 2^l sections a bucket, ranges as long
+                                                   as that, shorter than the next level's */
+    int32_t* order;                             /* the item whose turn it is */
+    memoi_range* taken; /* scratch: bytes that an item must keep away from */
+} memoi_fit;
+
+MEMOI void memoi_fit_free(memoi_fit* fit) {
+    MEMO_FREE(fit->stays);
+    MEMO_FREE(fit->stay_of);
+    MEMO_FREE(fit->buckets);
+    MEMO_FREE(fit->order);
+    MEMO_FREE(fit->taken);
+    memset(fit, 0, sizeof *fit);
 }
 
-/* --- first fit --- */
+MEMOI int64_t memoi_fit_bucket(const memoi_fit* fit, const memoi_range* range) {
+    int level = 0;
+    while ((range->end - range->begin) >> level > 1) level++;
+    return fit->first_bucket[level] + (range->begin >> level);
+}
 
-MEMOI void memoi_greedy_first_fit(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t n_placed = 0, rank, k;
-    for (rank = -problem->n_fixed; rank < problem->n_items; rank++) {
-        int64_t i = rank < 0 ? greedy->fixed[rank + problem->n_fixed] : greedy->ranked[rank].index;
+MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
+    int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, i, k;
+    memset(fit, 0, sizeof *fit);
+    fit->problem = problem;
+    for (k = 0; k < MEMOI_FIT_LEVELS; k++) {
+        fit->first_bucket[k] = n_buckets;
+        if (problem->n_sections >> k) n_buckets += (problem->n_sections >> k) + 1;
+    }
+    fit->first_bucket[MEMOI_FIT_LEVELS] = n_buckets;
+    fit->stays = (memoi_stay*)memoi_calloc(n_ranges, sizeof(memoi_stay));
+    fit->stay_of = (int32_t*)memoi_calloc(n_ranges, sizeof(int32_t));
+    fit->buckets = (int64_t*)memoi_calloc(n_buckets + 1, sizeof(int64_t));
+    fit->order = (int32_t*)memoi_calloc(n, sizeof(int32_t));
+    fit->taken = (memoi_range*)memoi_calloc(n_ranges + n, sizeof(memoi_range));
+    if (!fit->stays || !fit->stay_of || !fit->buckets || !fit->order || !fit->taken) {
+        memoi_fit_free(fit);
+        return 0;
+    }
+    for (k = 0; k < n_ranges; k++) fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1]++;
+    for (k = 0; k < n_buckets; k++) fit->buckets[k + 1] += fit->buckets[k];
+    for (i = n - 1; i >= 0; i--) { /* from the back: then each bucket begins where it should */
         const memoi_item* item = &problem->items[i];
-        int64_t offset = 0;
-        if (rank >= 0 && item->fixed >= 0) continue;
-        if (rank < 0) offset = item->fixed;
-        for (k = 0; rank >= 0 && k < n_placed; k++) {
-            int64_t j = greedy->placed[k];
-            if (greedy->offsets[j] >= offset + item->size) break;
-            if (greedy->offsets[j] + problem->items[j].size > offset &&
-                memoi_items_conflict(problem, i, j))
-                offset =
-                    memoi_align_up(greedy->offsets[j] + problem->items[j].size, item->alignment);
+        for (k = item->first_range + item->n_ranges - 1; k >= item->first_range; k--) {
+            int64_t at = --fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1];
+            fit->stay_of[k] = (int32_t)at;
+            fit->stays[at].begin = (int32_t)problem->ranges[k].begin;
+            fit->stays[at].end = (int32_t)problem->ranges[k].end;
+            fit->stays[at].item = (int32_t)i;
         }
-        greedy->offsets[i] = offset;
-        for (k = n_placed++; k > 0 && greedy->offsets[greedy->placed[k - 1]] > offset; k--)
-            greedy->placed[k] = greedy->placed[k - 1];
-        greedy->placed[k] = i;
     }
+    for (k = 0; k < n_buckets; k++) fit->buckets[k] = fit->buckets[k + 1];
+    fit->buckets[n_buckets] = n_ranges;
+    return 1;
+}
+
+MEMOI const memoi_stay* memoi_fit_stay(const memoi_fit* fit, int64_t i) {
+    return &fit->stays[fit->stay_of[fit->problem->items[i].first_range]];
+}
+
+MEMOI void memoi_fit_set_turn(memoi_fit* fit, int64_t i, int64_t turn) {
+    const memoi_item* item = &fit->problem->items[i];
+    int64_t k;
+    fit->order[turn] = (int32_t)i;
+    for (k = 0; k < item->n_ranges; k++)
+        fit->stays[fit->stay_of[item->first_range + k]].turn = (int32_t)turn;
+}
+
+MEMOI void memoi_fit_put(memoi_fit* fit, int64_t i, int64_t offset) {
+    const memoi_item* item = &fit->problem->items[i];
+    int64_t k;
+    for (k = 0; k < item->n_ranges; k++) {
+        memoi_stay* stay = &fit->stays[fit->stay_of[item->first_range + k]];
+        stay->low = offset;
+        stay->high = offset + item->size;
+    }
+}
+
+/* The order of ranked, fixed items first. */
+MEMOI void memoi_fit_order(memoi_fit* fit, const memoi_ranked* ranked) {
+    int64_t n = fit->problem->n_items, turn = 0, k;
+    int is_free;
+    for (is_free = fit->problem->n_fixed == 0; is_free < 2; is_free++)
+        for (k = 0; k < n; k++)
+            if ((fit->problem->items[ranked[k].index].fixed < 0) == is_free)
+                memoi_fit_set_turn(fit, ranked[k].index, turn++);
+}
+
+/* Lists what conflicts with item i and comes before it; returns how many. */
+MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
+    const memoi_problem* problem = fit->problem;
+    const memoi_item* item = &problem->items[i];
+    int32_t turn = memoi_fit_stay(fit, i)->turn, before = -1;
+    int64_t n = 0, r, k, l;
+    for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
+        int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
+        for (l = 0; problem->n_sections >> l; l++) {
+            int64_t from = memoi_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
+            const memoi_stay* stay = &fit->stays[fit->buckets[fit->first_bucket[l] + from]];
+            const memoi_stay* last = &fit->stays[fit->buckets[fit->first_bucket[l] + to + 1]];
+            for (; stay < last; stay++) { /* what an earlier range has met is listed already */
+                fit->taken[n].begin = stay->low;
+                fit->taken[n].end = stay->high;
+                n += (stay->begin < end) & (stay->end > begin) & (stay->begin >= before) &
+                     (stay->turn < turn);
+            }
+        }
+        before = end;
+    }
+    for (k = problem->held ? problem->first_held[i] : 0;
+         problem->held && k < problem->first_held[i + 1]; k++) {
+        const memoi_stay* stay = memoi_fit_stay(fit, problem->held[k]);
+        if (stay->turn > turn) continue;
+        fit->taken[n].begin = stay->low;
+        fit->taken[n++].end = stay->high;
+    }
+    return n;
+}
+
+MEMOI int memoi_range_compare(const void* a, const void* b) {
+    return memoi_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
+}
+
+/* The lowest offset for item i: jumps on top of what is in the way, round and round, as long as
+ * anything is.  What ends below is dropped.  Many rounds are worth a sort: then one more is enough.
+ */
+MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
+    const memoi_item* item = &fit->problem->items[i];
+    memoi_range* taken = fit->taken;
+    int64_t offset, next = 0, n, round = 0, n_above, k;
+    if (item->fixed >= 0) return item->fixed;
+    n = memoi_fit_list(fit, i);
+    do {
+        if (++round == MEMOI_FIT_ROUNDS)
+            qsort(taken, (size_t)n, sizeof *taken, memoi_range_compare);
+        offset = next;
+        n_above = 0;
+        for (k = 0; k < n; k++) {
+            memoi_range here = taken[k];
+            next = ((here.begin < next + item->size) & (here.end > next)) ? here.end : next;
+            taken[n_above] = here;
+            n_above += here.end > next;
+        }
+        n = n_above;
+        if (item->alignment > 1) next = memoi_align_up(next, item->alignment);
+    } while (next > offset);
+    return offset;
+}
+
+/* Everything in its turn. */
+MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
+    int64_t turn;
+    for (turn = 0; turn < fit->problem->n_items; turn++) {
+        int64_t i = fit->order[turn];
+        if (turn % 64 == 63 && memoi_plan_clock() > deadline) return 0;
+        offsets[i] = memoi_fit_find(fit, i);
+        memoi_fit_put(fit, i, offsets[i]);
+    }
+    return 1;
 }
 
 enum { MEMOI_FIRST_FIT_ITEMS = 4096 }; /* its time is quadratic */
 
-/* Every order with both rules, until one meets target. */
+/* Orders by lowest offset or first fit: the first that come are those that find the most. */
+typedef struct memoi_rule {
+    memoi_item_order order;
+    int is_fit;
+} memoi_rule;
+
+/* Orders with both rules, until one meets target or time is up; there is always a plan.  After
+ * last_begin no other is tried, though one may go on to the deadline.  First fit comes first if
+ * lowest offset is slow. */
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
-                                     int64_t target, memoi_solution* best, memo_error* error) {
+                                     int64_t target, double last_begin, double deadline,
+                                     memoi_solution* best, memo_error* error) {
+    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
+                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_SIZE, 1},
+                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
+                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    enum { AGAIN = 3 };
     memoi_greedy greedy;
-    int64_t first, second;
-    int order;
-    if (!memoi_greedy_create(&greedy, problem)) return memoi_no_memory(error, "the greedy planner");
+    memoi_fit fit;
+    int64_t first, second, i;
+    int plain = memoi_problem_is_plain(problem), k, ok = 1;
+    memset(&fit, 0, sizeof fit);
+    if (!memoi_greedy_create(&greedy, problem, deadline))
+        return memoi_no_memory(error, "the greedy planner");
     if (problem->n_fixed && memoi_fixed_clash(&greedy, &first, &second)) {
         memoi_greedy_free(&greedy);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -1946,16 +2232,27 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[first].buffer].id,
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
-    for (order = 0; order < MEMOI_N_ORDERS && best->peak > target; order++) {
-        memoi_order_items(problem, (memoi_item_order)order, greedy.ranked);
-        memoi_greedy_run(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, best);
-        if (best->peak <= target || problem->n_items > MEMOI_FIRST_FIT_ITEMS) continue;
-        memoi_greedy_first_fit(&greedy);
+    for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
+        int is_done;
+        if (k == AGAIN && !plain) continue;
+        if (best->peak < INT64_MAX && memoi_plan_clock() > last_begin) break;
+        memoi_order_items(problem, rules[k].order, greedy.ranked);
+        if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
+        if (!ok) break;
+        if (rules[k].is_fit) {
+            for (i = 0; i < problem->n_items; i++) greedy.offsets[i] = -1;
+            memoi_fit_order(&fit, greedy.ranked);
+            is_done = memoi_fit_run(&fit, deadline, greedy.offsets);
+        } else {
+            is_done = memoi_greedy_run(&greedy);
+        }
+        if (!is_done && best->peak < INT64_MAX) break;
+        if (!is_done) memoi_greedy_stack(&greedy);
         memoi_solution_offer(problem, greedy.offsets, best);
     }
+    memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
-    return MEMO_STATUS_OK;
+    return ok ? MEMO_STATUS_OK : memoi_no_memory(error, "the greedy planner");
 }
 
 /* ---- 1 offsets: exact search --------------------------------------------------------------------
@@ -2842,7 +3139,7 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
     memoi_ranked* order = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
     int64_t* offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
     int64_t* critical = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    int ok = memoi_greedy_create(&greedy, problem);
+    int ok = memoi_greedy_create(&greedy, problem, effort->deadline);
     int runs = ok && order && offsets && critical;
     for (round = 0; runs && best->peak > target && effort->nodes_left >= n &&
                     memoi_plan_clock() < effort->deadline;
@@ -2853,7 +3150,7 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
             memcpy(greedy.ranked, order, (size_t)n * sizeof *order);
             memoi_local_move(problem, greedy.ranked, offsets, critical, &random);
         }
-        memoi_greedy_run(&greedy);
+        if (!memoi_greedy_run(&greedy)) break;
         effort->nodes_left -= n;
         memoi_solution_offer(problem, greedy.offsets, best);
         above = memoi_overflow(problem, greedy.offsets, &peak);
@@ -2990,7 +3287,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     best.offsets = (int64_t*)memoi_calloc(part->n_items, sizeof(int64_t));
     if (!best.offsets) return memoi_no_memory(error, "a part of the plan");
     memcpy(best.offsets, offsets, (size_t)part->n_items * sizeof(int64_t));
-    status = memoi_greedy_solve(plan, part, goal, &best, error);
+    status = memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
     if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
         status = memoi_no_memory(error, "the search");
     if (!status) {
@@ -3422,7 +3719,8 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 }
 
 /* Greedy, and where effort is given the search, on a plan of its own. */
-MEMOI memo_status memoi_level_solve(memo_plan* plan, memoi_effort* effort, memo_error* error) {
+MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effort* effort,
+                                    memo_error* error) {
     memoi_problem problem;
     memoi_solution best;
     memo_status status = memo_plan_prepare(plan, error);
@@ -3432,7 +3730,9 @@ MEMOI memo_status memoi_level_solve(memo_plan* plan, memoi_effort* effort, memo_
     best.is_optimal = 0;
     best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
     if (!best.offsets) status = memoi_no_memory(error, "a level of the plan");
-    if (!status) status = memoi_greedy_solve(plan, &problem, problem.lower_bound, &best, error);
+    if (!status)
+        status = memoi_greedy_solve(plan, &problem, problem.lower_bound, deadline, deadline, &best,
+                                    error);
     if (!status && effort && !best.is_optimal)
         status = memoi_search_solve(plan, &problem, problem.lower_bound, effort, &best, error);
     if (!status) memoi_plan_store(plan, &problem, &best, "level");
@@ -3471,6 +3771,7 @@ typedef struct memoi_bilevel {
     int64_t longest_life;      /* of the members */
     int64_t outer_bound_bytes; /* if every group were a block */
     int64_t n_open, n_open_members;
+    double deadline;
 } memoi_bilevel;
 
 MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
@@ -3797,7 +4098,7 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
         inner->buffers[k].begin = member->begin;
         inner->buffers[k].end = member->end;
     }
-    status = memoi_level_solve(inner, effort, error);
+    status = memoi_level_solve(inner, bilevel->deadline, effort, error);
     if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
         kind->height_bytes = inner->peak_bytes;
         kind->bound_bytes =
@@ -3896,15 +4197,15 @@ MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* 
 MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
     memoi_greedy greedy;
     int64_t i, k;
-    if (!memoi_greedy_create(&greedy, problem)) return 0;
+    if (!memoi_greedy_create(&greedy, problem, HUGE_VAL)) return 0;
     for (i = 0; i < problem->n_items; i++) {
-        greedy.heap[i].key = offsets[i];
-        greedy.heap[i].index = i;
+        greedy.waiting.list[i].key = offsets[i];
+        greedy.waiting.list[i].index = i;
     }
-    qsort(greedy.heap, (size_t)problem->n_items, sizeof *greedy.heap, memoi_keyed_compare);
+    qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memoi_keyed), memoi_keyed_compare);
     memoi_greedy_clear(&greedy);
     for (k = 0; k < problem->n_items; k++) {
-        i = greedy.heap[k].index;
+        i = greedy.waiting.list[k].index;
         if (problem->items[i].fixed < 0)
             offsets[i] = memoi_align_up(memoi_item_top(&greedy, i), problem->items[i].alignment);
         memoi_item_place(&greedy, i, offsets[i]);
@@ -3950,7 +4251,9 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     if (status || (is_vain && !is_last)) return status;
     status = memoi_outer_create(bilevel, &outer, error);
     if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
-    if (!status) status = memoi_level_solve(outer, effort && !is_vain ? &own : NULL, error);
+    if (!status)
+        status =
+            memoi_level_solve(outer, bilevel->deadline, effort && !is_vain ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
@@ -3983,6 +4286,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
     if (!ok) return memoi_no_memory(error, "the layers of the plan");
     own.log = &silent;
+    bilevel.deadline = own.deadline;
     if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
     if (bilevel.n_windows == 0) round = MEMOI_BILEVEL_ROUNDS;
     item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
@@ -3990,7 +4294,9 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     if (!ok || !item_of || !offsets) status = memoi_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
-    for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target; round++) {
+    for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
+           memoi_plan_clock() < own.deadline;
+         round++) {
         int is_last = round == 2 * MEMOI_BILEVEL_ROUNDS - 1;
         if (round == MEMOI_BILEVEL_ROUNDS) { /* no marks, or they cut in the wrong places */
             bilevel.n_windows = 0;
@@ -4101,6 +4407,8 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
     const memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
     const memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
+    double now = memoi_plan_clock(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
+    double last_greedy = now + share * (effort->deadline - now);
     int stage;
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before = best->peak;
@@ -4109,9 +4417,12 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
             (stage == 3 && engine == MEMO_PLAN_ENGINE_AUTO))
             status = memoi_bilevel_solve(interval_plan, settings->trace, intervals, target, effort,
                                          best, error);
-        if (stage == 1) status = memoi_greedy_solve(interval_plan, intervals, target, best, error);
+        if (stage == 1)
+            status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
+                                        effort->deadline, best, error);
         if (stage == 2 && task->has_pairs)
-            status = memoi_greedy_solve(task->plan, pairs, target, best, error);
+            status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
+                                        best, error);
         if (stage == 4 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(pairs, effort->deadline, best, error);
         if (stage == 5 && engine != MEMO_PLAN_ENGINE_MIP && engine != MEMO_PLAN_ENGINE_GREEDY)
@@ -4149,7 +4460,9 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
                               (int)MEMOI_THREADS);
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
+    /* A second for each million buffers is left for what follows the search. */
     effort.deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.deadline -= fmin(0.25 * settings.time_limit_s, 1e-6 * (double)plan->n_buffers);
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
     effort.n_threads = settings.n_threads ? settings.n_threads : 1;

@@ -150,8 +150,28 @@ static void greedy_is_valid(void) {
     }
 }
 
-/* Two ways to the lowest offset: the plateaus, and the one that also knows gaps and fixed places. */
-static void plateaus_and_heap_agree(void) {
+/* The lowest offset of item i above the placed ones, whose offsets are not negative. */
+static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets, int64_t i) {
+    const memoi_item* item = &problem->items[i];
+    int64_t least = 0, k;
+    if (item->fixed >= 0) return item->fixed;
+    for (k = 0; k < problem->n_items; k++)
+        if (k != i && offsets[k] >= 0 && memoi_items_conflict(problem, i, k))
+            least = memoi_max(least, offsets[k] + problem->items[k].size);
+    least = rounded(least, item->alignment);
+    for (k = 0; k < problem->n_items; k++) { /* fixed ones still to come */
+        const memoi_item* other = &problem->items[k];
+        if (other->fixed < 0 || offsets[k] >= 0 || !memoi_items_conflict(problem, i, k) ||
+            other->fixed >= least + item->size || other->fixed + other->size <= least)
+            continue;
+        least = rounded(other->fixed + other->size, item->alignment);
+        k = -1;
+    }
+    return least;
+}
+
+/* Whatever the features, each item in turn lies lowest; plain ones exactly in the order of ranks. */
+static void lowest_offset_is_lowest(void) {
     int k;
     for (k = 0; k < 500; k++) {
         features with;
@@ -159,24 +179,75 @@ static void plateaus_and_heap_agree(void) {
         memo_error error;
         memoi_problem problem;
         memoi_greedy greedy;
-        int64_t i, offsets[80];
+        int64_t i, rank, offsets[80];
         int order;
         memset(&with, 0, sizeof with);
+        with.has_fixed = k % 7 == 1;
+        with.has_gaps = k % 5 == 1;
+        with.has_alignment = k % 3 == 1;
         plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
-        CHECK(memoi_greedy_create(&greedy, &problem));
+        CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         for (order = 0; order < MEMOI_N_ORDERS; order++) {
             memoi_order_items(&problem, (memoi_item_order)order, greedy.ranked);
-            memoi_greedy_lowest(&greedy);
-            memcpy(offsets, greedy.offsets, (size_t)problem.n_items * sizeof *offsets);
-            memoi_greedy_plateaus(&greedy);
-            for (i = 0; i < problem.n_items; i++)
-                CHECK_CASE(greedy.offsets[i] == offsets[i], "case %d, order %d, item %lld", k,
-                           order, (long long)i);
+            CHECK(memoi_greedy_run(&greedy));
+            for (i = 0; i < problem.n_items; i++) offsets[i] = -1;
+            for (;;) { /* the next in the order of offsets, of equals any that can lie there */
+                int64_t best = -1, least = INT64_MAX, lowest[80];
+                for (i = 0; i < problem.n_items; i++) {
+                    lowest[i] = offsets[i] < 0 ? slow_lowest(&problem, offsets, i) : INT64_MAX;
+                    if (lowest[i] < least) least = lowest[i];
+                }
+                for (rank = 0; rank < problem.n_items && best < 0; rank++) {
+                    i = greedy.ranked[rank].index;
+                    if (lowest[i] == least && greedy.offsets[i] == least) best = i;
+                    if (lowest[i] == least && memoi_problem_is_plain(&problem)) break;
+                }
+                if (least == INT64_MAX) break;
+                CHECK_CASE(best >= 0, "case %d, order %d: none at %lld", k, order,
+                           (long long)least);
+                if (best < 0) break;
+                offsets[best] = least;
+            }
         }
         memoi_greedy_free(&greedy);
         memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+}
+
+/* No time at all: every rule stops, and there is a plan. */
+static void a_deadline_leaves_a_plan(void) {
+    int k;
+    for (k = 0; k < 16; k++) {
+        features with;
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        memoi_problem problem;
+        memoi_greedy greedy;
+        memoi_fit fit;
+        with.has_fixed = k % 2;
+        with.has_gaps = k / 2 % 2;
+        with.has_alignment = k / 4 % 2;
+        plan = random_plan(2000, 1000, with);
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        CHECK(memoi_greedy_create(&greedy, &problem, 0));
+        memoi_order_items(&problem, MEMOI_ORDER_SIZE, greedy.ranked);
+        CHECK(!memoi_greedy_run(&greedy));
+        CHECK(memoi_fit_create(&fit, &problem));
+        memoi_fit_order(&fit, greedy.ranked);
+        CHECK(!memoi_fit_run(&fit, 0, greedy.offsets));
+        memoi_fit_free(&fit);
+        memoi_greedy_free(&greedy);
+        memoi_problem_free(&problem);
+        desc.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO;
+        desc.time_limit_s = 1e-9;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
+                   error.message);
         memo_plan_destroy(plan);
     }
 }
@@ -259,7 +330,8 @@ static void no_effort_is_left_over(void) {
         best.is_optimal = 0;
         best.offsets = (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t));
         CHECK(best.offsets);
-        CHECK_OK(memoi_greedy_solve(plan, &problem, problem.lower_bound, &best, &error));
+        CHECK_OK(memoi_greedy_solve(plan, &problem, problem.lower_bound, HUGE_VAL, HUGE_VAL, &best,
+                                    &error));
         CHECK_OK(memoi_search_solve(plan, &problem, problem.lower_bound, &effort, &best, &error));
         n_open += !best.is_optimal;
         CHECK_CASE(best.is_optimal || effort.nodes_left <= 0, "case %d: %lld nodes are left", k,
@@ -702,7 +774,8 @@ static void alpha_refuses_nonsense(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(greedy_is_valid);
-    TEST(plateaus_and_heap_agree);
+    TEST(lowest_offset_is_lowest);
+    TEST(a_deadline_leaves_a_plan);
     TEST(search_meets_brute_force);
     TEST(search_fills_cut_rectangles);
     TEST(no_effort_is_left_over);
