@@ -49,10 +49,10 @@ static double median(double* values, int n) {
 
 /* Input, attention, its q, k and v, and the MLP's: sizes as in a GPT layer, times as of one whose
  * attention grows with the square of the length. */
-static const memo_swap_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_SWAP_WHOLE, 0},
-                                                    {"qkv", 192, MEMO_SWAP_SPLIT, 1},
-                                                    {"attention", 64, MEMO_SWAP_WHOLE, 1},
-                                                    {"mlp", 512, MEMO_SWAP_SPLIT, 0}};
+static const memo_tensor tensors[N_TENSORS] = {{"input", 64, MEMO_TENSOR_SWAPPED, 0},
+                                               {"qkv", 192, MEMO_TENSOR_ROWS, 0},
+                                               {"attention", 64, MEMO_TENSOR_WHOLE, 0},
+                                               {"mlp", 512, MEMO_TENSOR_ROWS, 0}};
 #define LAYER_ROW_BYTES (64 + 192 + 64 + 512)
 
 /* What the trainer knows: where to enqueue, and how long its work takes. */
@@ -138,7 +138,7 @@ static double measure(trainer* t, const memo_swap_desc* desc) {
 typedef struct fixed_plan {
     char name[48];
     memo_swap_desc desc;
-    memo_swap_rows rows[N_LAYERS * N_TENSORS];
+    int64_t rows[N_LAYERS * N_TENSORS];
     double steps_s[REPETITIONS_MAX];
 } fixed_plan;
 
@@ -173,11 +173,10 @@ static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t h
         plan->desc = *desc;
         plan->desc.rows = plan->rows;
         for (layer = 0; layer < N_LAYERS; layer++) {
-            for (t = 0; t < N_TENSORS; t++) {
-                memo_swap_rows* rows = &plan->rows[layer * N_TENSORS + t];
-                rows->kept = places[t] == 0 ? desc->n_rows : 0;
-                rows->swapped = places[t] == 1 ? desc->n_rows : 0;
-            }
+            for (t = 0; t < N_TENSORS; t++)
+                plan->rows[layer * N_TENSORS + t] = places[t] == 0   ? MEMO_ROWS_KEPT
+                                                    : places[t] == 1 ? desc->n_rows
+                                                                     : 0;
         }
         snprintf(plan->name, sizeof plan->name, "%s %s %s", words[places[1]], words[places[2]],
                  words[places[3]]);
@@ -197,7 +196,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     static fixed_plan plans[N_PLANS_MAX];
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
-    memo_swap_cost costs[N_TENSORS];
+    double recompute_s_per_row[N_TENSORS];
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
     int n, i, k, best = 0;
@@ -210,14 +209,12 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     desc.tile_rows = 32;
     if (disk_bytes_per_s > 0) desc.spill_directory = folder();
     desc.spill_bytes_per_s = disk_bytes_per_s;
-    memset(costs, 0, sizeof costs);
-    costs[2].is_whole = 1;
     plan_desc.swap = &desc;
-    plan_desc.costs = costs;
+    plan_desc.recompute_s_per_row = recompute_s_per_row;
     plan_desc.device_bytes = device_bytes;
     plan_desc.host_bytes = host_bytes;
     plan_desc.spill_bytes = disk_bytes_per_s > 0 ? (int64_t)1 << 30 : 0;
-    check(memo_swap_plan_use_profile(&plan_desc, costs, profile, &error));
+    check(memo_swap_plan_use_profile(&plan_desc, recompute_s_per_row, profile, &error));
     check(memo_plan_swap(&plan_desc, &plan, &error));
     n = make_grid(&desc, device_bytes, host_bytes, plans);
     plans[n].desc = desc;
