@@ -1663,7 +1663,7 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
 }
 
 /* Row counts through the batches. */
-MEMO_INLINE void memoi_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
+MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
                                    int64_t* part_place) {
     int64_t rest = row, batch = 0;
     if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
@@ -1677,7 +1677,7 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     int64_t place, part_place, column;
     if (weight == 0) return;
-    memoi_merge_place(merge, row, &place, &part_place);
+    memob_merge_place(merge, row, &place, &part_place);
     for (column = (int64_t)lane << shift; column < merge->n_columns;
          column += (int64_t)MEMO_ROW_LANES << shift) {
         float* to = merge->out + place * merge->n_columns + column;
@@ -1890,7 +1890,7 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #define MEMOI static MEMO_UNUSED
 
 /* No sum of sizes may pass this, so that sums of two never overflow. */
-#define MEMOI_BYTES_MAX ((int64_t)1 << 62)
+#define MEMOB_BYTES_MAX ((int64_t)1 << 62)
 
 const char* memo_status_name(memo_status status) {
     switch (status) {
@@ -1923,15 +1923,15 @@ memo_status memo_error_set(memo_error* error, memo_status status, const char* fo
     return status;
 }
 
-MEMOI memo_status memoi_no_memory(memo_error* error, const char* what) {
+MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
 /* Zeroed array of count elements, or NULL; count 0 gives one element, so NULL always means
  * failure. */
-MEMOI void* memoi_calloc(int64_t count, size_t element_bytes) {
+MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
-    if (count < 0 || (uint64_t)count > (uint64_t)MEMOI_BYTES_MAX / element_bytes) return NULL;
+    if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
     if (count == 0) count = 1;
     result = MEMO_MALLOC((size_t)count * element_bytes);
     if (result) memset(result, 0, (size_t)count * element_bytes);
@@ -1940,13 +1940,13 @@ MEMOI void* memoi_calloc(int64_t count, size_t element_bytes) {
 
 /* Makes room for `needed` elements in *array, doubling; 0 where there is no memory (array
  * untouched). */
-MEMOI int memoi_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
+MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
     int64_t larger;
     void* moved;
     if (needed <= *capacity) return 1;
     larger = *capacity < 16 ? 16 : *capacity;
     while (larger < needed) larger *= 2;
-    moved = memoi_calloc(larger, element_bytes);
+    moved = memob_calloc(larger, element_bytes);
     if (!moved) return 0;
     if (*array) memcpy(moved, *array, (size_t)*capacity * element_bytes);
     MEMO_FREE(*array);
@@ -1964,34 +1964,34 @@ MEMOI uint64_t memoi_fnv1a(const char* bytes, int64_t n_bytes) {
 
 /* By its bits: -ffast-math lets a compiler assume that no value is NaN. */
 #define MEMOI_DOUBLE_MAX 1.7976931348623157e308
-MEMOI int memoi_is_finite(double value) {
+MEMOI int memob_is_finite(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return (bits >> 52 & 0x7ff) != 0x7ff;
 }
-MEMOI int memoi_is_in(double value, double least, double most) {
-    return memoi_is_finite(value) && value >= least && value <= most;
+MEMOI int memob_is_in(double value, double least, double most) {
+    return memob_is_finite(value) && value >= least && value <= most;
 }
 
-MEMOI int64_t memoi_align_up(int64_t value, int64_t alignment) {
+MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
     int64_t remainder = value % alignment;
     return remainder ? value + (alignment - remainder) : value;
 }
 
 /* --- hash map from int64 to int64, open addressing; values are >= 0 --- */
-typedef struct memoi_map {
+typedef struct memob_map {
     int64_t* keys;
     int64_t* values; /* -1: never used, -2: removed */
     int64_t capacity, n_filled;
-} memoi_map;
+} memob_map;
 
-MEMOI void memoi_map_free(memoi_map* map) {
+MEMOI void memob_map_free(memob_map* map) {
     MEMO_FREE(map->keys);
     MEMO_FREE(map->values);
     memset(map, 0, sizeof *map);
 }
 
-MEMOI int64_t memoi_map_slot(const memoi_map* map, int64_t key) {
+MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
     uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15u;
     int64_t slot = (int64_t)((hash ^ (hash >> 32)) & (uint64_t)(map->capacity - 1)), removed = -1;
     while (map->values[slot] != -1 && (map->values[slot] == -2 || map->keys[slot] != key)) {
@@ -2002,12 +2002,12 @@ MEMOI int64_t memoi_map_slot(const memoi_map* map, int64_t key) {
 }
 
 /* The value of key, or -1. */
-MEMOI int64_t memoi_map_get(const memoi_map* map, int64_t key) {
+MEMOI int64_t memob_map_get(const memob_map* map, int64_t key) {
     int64_t value = map->capacity ? map->values[memoi_map_slot(map, key)] : -1;
     return value < 0 ? -1 : value;
 }
 
-MEMOI void memoi_map_remove(memoi_map* map, int64_t key) {
+MEMOI void memoi_map_remove(memob_map* map, int64_t key) {
     int64_t slot;
     if (!map->capacity) return;
     slot = memoi_map_slot(map, key);
@@ -2015,19 +2015,19 @@ MEMOI void memoi_map_remove(memoi_map* map, int64_t key) {
 }
 
 /* 0 where there is no memory; the map is then as it was. */
-MEMOI int memoi_map_put(memoi_map* map, int64_t key, int64_t value) {
+MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot, i;
     if (map->n_filled * 2 >= map->capacity) {
-        memoi_map grown;
+        memob_map grown;
         int64_t n_kept = 0;
         memset(&grown, 0, sizeof grown);
         for (i = 0; i < map->capacity; i++) n_kept += map->values[i] >= 0;
         grown.capacity = 32;
         while (grown.capacity < 4 * (n_kept + 1)) grown.capacity *= 2;
-        grown.keys = (int64_t*)memoi_calloc(grown.capacity, sizeof(int64_t));
-        grown.values = (int64_t*)memoi_calloc(grown.capacity, sizeof(int64_t));
+        grown.keys = (int64_t*)memob_calloc(grown.capacity, sizeof(int64_t));
+        grown.values = (int64_t*)memob_calloc(grown.capacity, sizeof(int64_t));
         if (!grown.keys || !grown.values) {
-            memoi_map_free(&grown);
+            memob_map_free(&grown);
             return 0;
         }
         for (i = 0; i < grown.capacity; i++) grown.values[i] = -1;
@@ -2038,7 +2038,7 @@ MEMOI int memoi_map_put(memoi_map* map, int64_t key, int64_t value) {
             grown.values[slot] = map->values[i];
             grown.n_filled++;
         }
-        memoi_map_free(map);
+        memob_map_free(map);
         *map = grown;
     }
     slot = memoi_map_slot(map, key);
@@ -2063,7 +2063,7 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     va_start(arguments, format);
     length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length < 0 || !memoi_reserve(&data, &text->capacity, text->n_bytes + length + 1, 1)) {
+    if (length < 0 || !memob_reserve(&data, &text->capacity, text->n_bytes + length + 1, 1)) {
         text->failed = 1;
         return;
     }
@@ -2167,7 +2167,7 @@ MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) 
 }
 
 /* "12.3 MiB" into a buffer of at least 32 bytes, which it returns. */
-MEMOI const char* memoi_bytes_name(char* buffer, double size_bytes) {
+MEMOI const char* memob_bytes_name(char* buffer, double size_bytes) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     int unit = 0;
     while (size_bytes >= 1024 && unit < 5) {
@@ -2354,7 +2354,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 
 /* The whole of a file ("-": standard input) in memory, ended by a zero byte that n_bytes leaves
  * out. */
-MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_bytes,
+MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
@@ -2365,7 +2365,7 @@ MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_byte
                               strerror(errno));
     for (;;) {
         size_t n;
-        if (!memoi_reserve(&bytes, &capacity, used + 65537, 1)) {
+        if (!memob_reserve(&bytes, &capacity, used + 65537, 1)) {
             status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                     "%s: no host memory for its text", path);
             break;
@@ -2377,7 +2377,7 @@ MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_byte
             char limit[32];
             status = memo_error_set(error, MEMO_STATUS_IO,
                                     "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
-                                    memoi_bytes_name(limit, (double)MEMO_FILE_BYTES_MAX));
+                                    memob_bytes_name(limit, (double)MEMO_FILE_BYTES_MAX));
             break;
         }
     }
@@ -2396,7 +2396,7 @@ MEMOI memo_status memoi_read_file(const char* path, char** data, int64_t* n_byte
 }
 
 /* Lines and words of a text that is not changed.  A word is bytes between blanks. */
-typedef struct memoi_reader {
+typedef struct memob_reader {
     const char* name; /* of the file, for messages */
     const char* next; /* start of the next line */
     const char* end;  /* of the text */
@@ -2404,9 +2404,9 @@ typedef struct memoi_reader {
     const char* stop; /* its end, without newline and carriage return */
     const char* word; /* where the next word of the line is looked for */
     int64_t n_line;   /* its number, from 1 */
-} memoi_reader;
+} memob_reader;
 
-MEMOI void memoi_reader_init(memoi_reader* reader, const char* name, const char* text,
+MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
                              int64_t n_bytes) {
     memset(reader, 0, sizeof *reader);
     reader->name = name;
@@ -2415,7 +2415,7 @@ MEMOI void memoi_reader_init(memoi_reader* reader, const char* name, const char*
 }
 
 /* Moves to the next line; 0 at the end of the text. */
-MEMOI int memoi_next_line(memoi_reader* reader) {
+MEMOI int memoi_next_line(memob_reader* reader) {
     const char* newline;
     if (reader->next >= reader->end) return 0;
     newline = (const char*)memchr(reader->next, '\n', (size_t)(reader->end - reader->next));
@@ -2428,7 +2428,7 @@ MEMOI int memoi_next_line(memoi_reader* reader) {
 }
 
 /* The next word of the line; 0 where there is none. */
-MEMOI int memoi_next_word(memoi_reader* reader, const char** word, int64_t* length) {
+MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length) {
     const char* p = reader->word;
     while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
     *word = p;
@@ -2438,12 +2438,12 @@ MEMOI int memoi_next_word(memoi_reader* reader, const char** word, int64_t* leng
     return *length > 0;
 }
 
-MEMOI int memoi_word_is(const char* word, int64_t length, const char* expected) {
+MEMOI int memob_word_is(const char* word, int64_t length, const char* expected) {
     return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
 }
 
 /* A whole word as a decimal int64; 0 where it is not one or does not fit. */
-MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
+MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     int64_t i = 0, result = 0;
     int negative = length > 0 && word[0] == '-';
     if (negative) i = 1;
@@ -2459,16 +2459,16 @@ MEMOI int memoi_word_number(const char* word, int64_t length, int64_t* value) {
     return 1;
 }
 
-MEMOI int memoi_next_number(memoi_reader* reader, int64_t* value) {
+MEMOI int memoi_next_number(memob_reader* reader, int64_t* value) {
     const char* word;
     int64_t length;
-    return memoi_next_word(reader, &word, &length) && memoi_word_number(word, length, value);
+    return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
 }
 
 /* An error about the current line: "name:line: message". */
-MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error,
+MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
-MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error,
+MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
         va_list arguments;
@@ -2497,8 +2497,8 @@ MEMOI memo_status memoi_line_error(const memoi_reader* reader, memo_error* error
 typedef struct memoi_trace_book {
     int64_t requests_capacity, origin_capacity, text_capacity;
     int64_t* origin; /* of each request: the malloc that it is about, as an index; -1: about none */
-    memoi_map live;  /* id -> index of its malloc */
-    memoi_map events; /* event -> index of its first record */
+    memob_map live;  /* id -> index of its malloc */
+    memob_map events; /* event -> index of its first record */
 } memoi_trace_book;
 
 MEMOI memoi_trace_book* memoi_book(const memo_trace* trace) {
@@ -2520,12 +2520,12 @@ MEMOI const char* memoi_class_name(memo_class memory_class) {
 }
 
 memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
-    memo_trace* made = (memo_trace*)memoi_calloc(1, sizeof(memo_trace));
+    memo_trace* made = (memo_trace*)memob_calloc(1, sizeof(memo_trace));
     *trace = NULL;
-    if (made) made->reserved = memoi_calloc(1, sizeof(memoi_trace_book));
+    if (made) made->reserved = memob_calloc(1, sizeof(memoi_trace_book));
     if (!made || !made->reserved) {
         MEMO_FREE(made);
-        return memoi_no_memory(error, "a trace");
+        return memob_no_memory(error, "a trace");
     }
     *trace = made;
     return MEMO_STATUS_OK;
@@ -2534,8 +2534,8 @@ memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
 void memo_trace_destroy(memo_trace* trace) {
     if (!trace) return;
     MEMO_FREE(memoi_book(trace)->origin);
-    memoi_map_free(&memoi_book(trace)->live);
-    memoi_map_free(&memoi_book(trace)->events);
+    memob_map_free(&memoi_book(trace)->live);
+    memob_map_free(&memoi_book(trace)->events);
     MEMO_FREE(trace->reserved);
     MEMO_FREE(trace->requests);
     MEMO_FREE(trace->text);
@@ -2548,12 +2548,12 @@ MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
     memoi_trace_book* book = memoi_book(trace);
     void* requests = trace->requests;
     void* origin = book->origin;
-    int fits = memoi_reserve(&requests, &book->requests_capacity, trace->n_requests + 1,
+    int fits = memob_reserve(&requests, &book->requests_capacity, trace->n_requests + 1,
                              sizeof(memo_request)) &&
-               memoi_reserve(&origin, &book->origin_capacity, trace->n_requests + 1, 8);
+               memob_reserve(&origin, &book->origin_capacity, trace->n_requests + 1, 8);
     trace->requests = (memo_request*)requests;
     book->origin = (int64_t*)origin;
-    return fits ? MEMO_STATUS_OK : memoi_no_memory(error, "a trace");
+    return fits ? MEMO_STATUS_OK : memob_no_memory(error, "a trace");
 }
 
 MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind, int64_t id,
@@ -2577,7 +2577,7 @@ MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     int64_t i;
-    *origin = memoi_map_get(&memoi_book(trace)->live, id);
+    *origin = memob_map_get(&memoi_book(trace)->live, id);
     if (*origin >= 0) return MEMO_STATUS_OK;
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
@@ -2594,21 +2594,21 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
     memo_request* request;
     memo_status status = memoi_check_stream(stream, error);
     if (status) return status;
-    if (size_bytes < 0 || size_bytes > MEMOI_BYTES_MAX)
+    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "size %lld of id %lld is outside [0, 2^62]", (long long)size_bytes,
                               (long long)id);
     if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "class %d of id %lld is none",
                               (int)memory_class, (long long)id);
-    if (memoi_map_get(&book->live, id) >= 0)
+    if (memob_map_get(&book->live, id) >= 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "id %lld is live already; free it first or take another id",
                               (long long)id);
     status = memoi_trace_room(trace, error);
     if (status) return status;
-    if (!memoi_map_put(&book->live, id, trace->n_requests))
-        return memoi_no_memory(error, "a trace");
+    if (!memob_map_put(&book->live, id, trace->n_requests))
+        return memob_no_memory(error, "a trace");
     request = memoi_trace_append(trace, MEMO_REQUEST_MALLOC, id, stream, trace->n_requests);
     request->memory_class = memory_class;
     request->size_bytes = size_bytes;
@@ -2639,12 +2639,12 @@ memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_e
 }
 
 memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    memoi_map* events = &memoi_book(trace)->events;
+    memob_map* events = &memoi_book(trace)->events;
     memo_status status = memoi_check_stream(stream, error);
     if (!status) status = memoi_trace_room(trace, error);
     if (status) return status;
-    if (memoi_map_get(events, event) < 0 && !memoi_map_put(events, event, trace->n_requests))
-        return memoi_no_memory(error, "a trace");
+    if (memob_map_get(events, event) < 0 && !memob_map_put(events, event, trace->n_requests))
+        return memob_no_memory(error, "a trace");
     memoi_trace_append(trace, MEMO_REQUEST_RECORD, event, stream, -1);
     return MEMO_STATUS_OK;
 }
@@ -2652,7 +2652,7 @@ memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, 
 memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
     memo_status status = memoi_check_stream(stream, error);
     if (status) return status;
-    if (memoi_map_get(&memoi_book(trace)->events, event) < 0)
+    if (memob_map_get(&memoi_book(trace)->events, event) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "wait for event %lld, which was never recorded", (long long)event);
     status = memoi_trace_room(trace, error);
@@ -2676,9 +2676,9 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
-    fits = memoi_reserve(&grown, &book->text_capacity, trace->text_bytes + length + 1, 1);
+    fits = memob_reserve(&grown, &book->text_capacity, trace->text_bytes + length + 1, 1);
     trace->text = (char*)grown;
-    if (!fits) return memoi_no_memory(error, "a trace");
+    if (!fits) return memob_no_memory(error, "a trace");
     memcpy(trace->text + trace->text_bytes, text, (size_t)length + 1);
     memoi_trace_append(trace, MEMO_REQUEST_MARK, trace->text_bytes, 0, -1);
     trace->text_bytes += length + 1;
@@ -2688,7 +2688,7 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 /* --- words of a line --- */
 
 /* The word, shortened and with odd bytes as '?', for a message; returns out. */
-MEMOI const char* memoi_shown(char out[40], const char* word, int64_t length) {
+MEMOI const char* memob_shown(char out[40], const char* word, int64_t length) {
     int64_t i;
     for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
     if (i < length) {
@@ -2698,64 +2698,64 @@ MEMOI const char* memoi_shown(char out[40], const char* word, int64_t length) {
     return out;
 }
 
-MEMOI memo_status memoi_expect_number(memoi_reader* reader, const char* what, int64_t* value,
+MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
                                       memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
-    if (!memoi_next_word(reader, &word, &length))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
-    if (!memoi_word_number(word, length, value))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    if (!memob_next_word(reader, &word, &length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
+    if (!memob_word_number(word, length, value))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "the %s `%s` is not a whole number of 64 bits", what,
-                                memoi_shown(shown, word, length));
+                                memob_shown(shown, word, length));
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_expect_stream(memoi_reader* reader, int32_t* stream, memo_error* error) {
+MEMOI memo_status memoi_expect_stream(memob_reader* reader, int32_t* stream, memo_error* error) {
     int64_t number = 0;
     memo_error reason;
-    memo_status status = memoi_expect_number(reader, "stream", &number, error);
+    memo_status status = memob_expect_number(reader, "stream", &number, error);
     if (status) return status;
     if (memoi_check_stream(number, &reason))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
     *stream = (int32_t)number;
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_expect_class(memoi_reader* reader, memo_class* memory_class,
+MEMOI memo_status memoi_expect_class(memob_reader* reader, memo_class* memory_class,
                                      memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
     int i;
-    if (!memoi_next_word(reader, &word, &length))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the class is missing");
+    if (!memob_next_word(reader, &word, &length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the class is missing");
     for (i = 0; i < 3; i++) {
-        if (memoi_word_is(word, length, memoi_class_name((memo_class)i))) {
+        if (memob_word_is(word, length, memoi_class_name((memo_class)i))) {
             *memory_class = (memo_class)i;
             return MEMO_STATUS_OK;
         }
     }
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                             "the class `%s` is not transient, skeletal or persistent",
-                            memoi_shown(shown, word, length));
+                            memob_shown(shown, word, length));
 }
 
-MEMOI memo_status memoi_expect_line_end(memoi_reader* reader, memo_error* error) {
+MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
-    if (!memoi_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
-                            memoi_shown(shown, word, length));
+    if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
+                            memob_shown(shown, word, length));
 }
 
 /* The next line that is neither blank nor a comment, and its first word; 0 at the end of the text.
  */
-MEMOI int memoi_next_content(memoi_reader* reader, const char** word, int64_t* length) {
+MEMOI int memob_next_content(memob_reader* reader, const char** word, int64_t* length) {
     while (memoi_next_line(reader)) {
-        if (memoi_next_word(reader, word, length) && (*word)[0] != '#') return 1;
+        if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
     }
     return 0;
 }
@@ -2763,22 +2763,22 @@ MEMOI int memoi_next_content(memoi_reader* reader, const char** word, int64_t* l
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
 /* The reader stands behind the word `memo` of the first line, afterwards behind the version. */
-MEMOI memo_status memoi_frame_open(memoi_reader* reader, const char* kind, memo_error* error) {
+MEMOI memo_status memob_frame_open(memob_reader* reader, const char* kind, memo_error* error) {
     const char* word;
     int64_t length, version = 0;
     char shown[40];
     memo_status status;
-    if (!memoi_next_word(reader, &word, &length) || !memoi_word_is(word, length, kind))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "this is a memo `%s`, a `memo %s` was expected",
-                                memoi_shown(shown, word, length), kind);
-    status = memoi_expect_number(reader, "version", &version, error);
+                                memob_shown(shown, word, length), kind);
+    status = memob_expect_number(reader, "version", &version, error);
     if (status) return status;
     if (version > 1)
-        return memoi_line_error(reader, error, MEMO_STATUS_VERSION,
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
                                 "version %lld is newer than this reader (1)", (long long)version);
     if (version < 1)
-        return memoi_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
                                 (long long)version);
     return MEMO_STATUS_OK;
 }
@@ -2786,26 +2786,26 @@ MEMOI memo_status memoi_frame_open(memoi_reader* reader, const char* kind, memo_
 /* The last line before the lines between: a damaged file is called damaged, whatever the damage
  * made of its lines.  Afterwards the reader ends before the last line.  text is the start of the
  * file. */
-MEMOI memo_status memoi_frame_close(memoi_reader* reader, const char* text, int64_t* count,
-                                    memoi_reader* last_line, memo_error* error) {
-    memoi_reader ahead = *reader;
+MEMOI memo_status memob_frame_close(memob_reader* reader, const char* text, int64_t* count,
+                                    memob_reader* last_line, memo_error* error) {
+    memob_reader ahead = *reader;
     const char* word;
     const char* end_line;
     int64_t length, i;
     uint64_t stated = 0, found;
-    memo_status status = memoi_expect_line_end(reader, error);
+    memo_status status = memob_expect_line_end(reader, error);
     int is_end = 0;
     if (status) return status;
-    while (!is_end && memoi_next_content(&ahead, &word, &length))
-        is_end = memoi_word_is(word, length, "end");
+    while (!is_end && memob_next_content(&ahead, &word, &length))
+        is_end = memob_word_is(word, length, "end");
     if (!is_end)
-        return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
+        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
     end_line = ahead.line;
     *last_line = ahead;
-    status = memoi_expect_number(&ahead, "count", count, error);
+    status = memob_expect_number(&ahead, "count", count, error);
     if (status) return status;
-    if (!memoi_next_word(&ahead, &word, &length) || length != 16)
-        return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+    if (!memob_next_word(&ahead, &word, &length) || length != 16)
+        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
                                 "the checksum must have 16 hexadecimal digits");
     for (i = 0; i < length; i++) {
         char c = word[i];
@@ -2814,81 +2814,81 @@ MEMOI memo_status memoi_frame_close(memoi_reader* reader, const char* text, int6
                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                            : -1;
         if (digit < 0)
-            return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
                                     "the checksum must have 16 hexadecimal digits");
         stated = stated << 4 | (uint64_t)digit;
     }
-    status = memoi_expect_line_end(&ahead, error);
+    status = memob_expect_line_end(&ahead, error);
     if (status) return status;
     found = memoi_fnv1a(text, (int64_t)(end_line - text));
     if (found != stated)
-        return memoi_line_error(
+        return memob_line_error(
             &ahead, error, MEMO_STATUS_FORMAT,
             "wrong checksum: the lines above have %016llx; the file was changed "
             "or damaged",
             (unsigned long long)found);
     while (memoi_next_line(&ahead)) {
-        if (memoi_next_word(&ahead, &word, &length))
-            return memoi_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+        if (memob_next_word(&ahead, &word, &length))
+            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
                                     "nothing may follow the `end` line");
     }
     reader->end = end_line;
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memoi_frame_finish(memo_text* text, int64_t count) {
+MEMOI void memob_frame_finish(memo_text* text, int64_t count) {
     uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
     memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
 /* --- reading and writing --- */
 
-MEMOI memo_status memoi_parse_malloc(memoi_reader* reader, memo_trace* trace, int version,
+MEMOI memo_status memoi_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
                                      memo_error* error, memo_error* reason) {
     int64_t id = 0, size_bytes = 0;
     int32_t stream = 0;
     memo_class memory_class = MEMO_CLASS_TRANSIENT;
-    memoi_reader ahead;
+    memob_reader ahead;
     const char* word;
     int64_t length;
-    memo_status status = memoi_expect_number(reader, "id", &id, error);
-    if (!status) status = memoi_expect_number(reader, "size", &size_bytes, error);
+    memo_status status = memob_expect_number(reader, "id", &id, error);
+    if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
     ahead = *reader;
-    if (!status && version > 0 && memoi_next_word(&ahead, &word, &length)) {
+    if (!status && version > 0 && memob_next_word(&ahead, &word, &length)) {
         status = memoi_expect_class(reader, &memory_class, error);
         ahead = *reader;
-        if (!status && memoi_next_word(&ahead, &word, &length))
+        if (!status && memob_next_word(&ahead, &word, &length))
             status = memoi_expect_stream(reader, &stream, error);
     }
-    if (!status) status = memoi_expect_line_end(reader, error);
+    if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     return memo_trace_malloc(trace, id, size_bytes, memory_class, stream, reason);
 }
 
-MEMOI memo_status memoi_parse_free(memoi_reader* reader, memo_trace* trace, memo_error* error,
+MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo_error* error,
                                    memo_error* reason) {
     int64_t id = 0, size_bytes = 0, requested;
-    memo_status status = memoi_expect_number(reader, "id", &id, error);
-    if (!status) status = memoi_expect_number(reader, "size", &size_bytes, error);
-    if (!status) status = memoi_expect_line_end(reader, error);
+    memo_status status = memob_expect_number(reader, "id", &id, error);
+    if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
+    if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     status = memo_trace_free(trace, id, reason);
     if (status) return status;
     requested = trace->requests[memoi_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "free of id %lld says %lld bytes, its malloc said %lld",
                                 (long long)id, (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_parse_mark(memoi_reader* reader, memo_trace* trace, memo_error* error,
+MEMOI memo_status memoi_parse_mark(memob_reader* reader, memo_trace* trace, memo_error* error,
                                    memo_error* reason) {
     const char* start = reader->word < reader->stop ? reader->word + 1 : reader->stop;
     size_t length = (size_t)(reader->stop - start);
     memo_status status;
     char* text = (char*)MEMO_MALLOC(length + 1);
-    if (!text) return memoi_no_memory(error, "a mark");
+    if (!text) return memob_no_memory(error, "a mark");
     memcpy(text, start, length);
     text[length] = 0;
     if (memchr(text, 0, length))
@@ -2901,7 +2901,7 @@ MEMOI memo_status memoi_parse_mark(memoi_reader* reader, memo_trace* trace, memo
 }
 
 /* One request; the reader stands behind its first word. */
-MEMOI memo_status memoi_parse_request(memoi_reader* reader, const char* word, int64_t length,
+MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, int64_t length,
                                       memo_trace* trace, int version, memo_error* error) {
     memo_error reason;
     char shown[40];
@@ -2909,18 +2909,18 @@ MEMOI memo_status memoi_parse_request(memoi_reader* reader, const char* word, in
     int32_t stream = 0;
     memo_status status;
     reason.message[0] = 0; /* stays empty where error has the whole message already */
-    if (memoi_word_is(word, length, "malloc")) {
+    if (memob_word_is(word, length, "malloc")) {
         status = memoi_parse_malloc(reader, trace, version, error, &reason);
-    } else if (memoi_word_is(word, length, "free")) {
+    } else if (memob_word_is(word, length, "free")) {
         status = memoi_parse_free(reader, trace, error, &reason);
-    } else if (memoi_word_is(word, length, "mark")) {
+    } else if (memob_word_is(word, length, "mark")) {
         status = memoi_parse_mark(reader, trace, error, &reason);
     } else if (version > 0 &&
-               (memoi_word_is(word, length, "use") || memoi_word_is(word, length, "record") ||
-                memoi_word_is(word, length, "wait"))) {
-        status = memoi_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
+               (memob_word_is(word, length, "use") || memob_word_is(word, length, "record") ||
+                memob_word_is(word, length, "wait"))) {
+        status = memob_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
         if (!status) status = memoi_expect_stream(reader, &stream, error);
-        if (!status) status = memoi_expect_line_end(reader, error);
+        if (!status) status = memob_expect_line_end(reader, error);
         if (status) return status;
         if (word[0] == 'u')
             status = memo_trace_use(trace, number, stream, &reason);
@@ -2929,43 +2929,43 @@ MEMOI memo_status memoi_parse_request(memoi_reader* reader, const char* word, in
         else
             status = memo_trace_wait(trace, number, stream, &reason);
     } else {
-        return memoi_line_error(
+        return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
                         : "`%s` is none of malloc, free and mark; a file with more than these "
                           "begins with `memo trace 1`",
-            memoi_shown(shown, word, length));
+            memob_shown(shown, word, length));
     }
     if (status && reason.message[0])
-        status = memoi_line_error(
+        status = memob_line_error(
             reader, error, status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
             "%s", reason.message);
     return status;
 }
 
-MEMOI memo_status memoi_parse_requests(memoi_reader* reader, const char* text, memo_trace* trace,
+MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, memo_trace* trace,
                                        memo_error* error) {
     const char* word;
     int64_t length, count = -1;
-    memoi_reader last_line;
+    memob_reader last_line;
     memo_status status;
-    int version = 0, more = memoi_next_content(reader, &word, &length);
+    int version = 0, more = memob_next_content(reader, &word, &length);
     if (!more)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "empty: a trace begins with `memo trace 1` or a request");
-    if (memoi_word_is(word, length, "memo")) {
+    if (memob_word_is(word, length, "memo")) {
         version = 1;
-        status = memoi_frame_open(reader, "trace", error);
-        if (!status) status = memoi_frame_close(reader, text, &count, &last_line, error);
+        status = memob_frame_open(reader, "trace", error);
+        if (!status) status = memob_frame_close(reader, text, &count, &last_line, error);
         if (status) return status;
-        more = memoi_next_content(reader, &word, &length);
+        more = memob_next_content(reader, &word, &length);
     }
-    for (; more; more = memoi_next_content(reader, &word, &length)) {
+    for (; more; more = memob_next_content(reader, &word, &length)) {
         status = memoi_parse_request(reader, word, length, trace, version, error);
         if (status) return status;
     }
     if (version > 0 && count != trace->n_requests)
-        return memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld requests above", (long long)count,
                                 (long long)trace->n_requests);
     return MEMO_STATUS_OK;
@@ -2973,14 +2973,14 @@ MEMOI memo_status memoi_parse_requests(memoi_reader* reader, const char* text, m
 
 memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                              memo_trace** trace, memo_error* error) {
-    memoi_reader reader;
+    memob_reader reader;
     memo_status status;
     *trace = NULL;
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
     status = memo_trace_create(trace, error);
     if (status) return status;
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_parse_requests(&reader, text, *trace, error);
     if (status) {
         memo_trace_destroy(*trace);
@@ -2992,7 +2992,7 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
 memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error) {
     char* text = NULL;
     int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(path, &text, &n_bytes, error);
     *trace = NULL;
     if (status) return status;
     status =
@@ -3027,7 +3027,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
         }
         memo_text_put(&text, "\n");
     }
-    memoi_frame_finish(&text, trace->n_requests);
+    memob_frame_finish(&text, trace->n_requests);
     return memo_text_write(&text, path, error);
 }
 
@@ -3035,7 +3035,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 
 memo_mark memo_mark_parse(const char* text) {
     static const char* const phases[] = {"forward", "recompute", "backward"};
-    memoi_reader reader;
+    memob_reader reader;
     const char* word;
     int64_t length;
     memo_mark mark, none;
@@ -3045,30 +3045,30 @@ memo_mark memo_mark_parse(const char* text) {
     none.is_end = 0;
     mark = none;
     if (!text) return none;
-    memoi_reader_init(&reader, "mark", text, (int64_t)strlen(text));
-    if (!memoi_next_line(&reader) || !memoi_next_word(&reader, &word, &length)) return none;
-    if (memoi_word_is(word, length, "iteration")) {
+    memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
+    if (!memoi_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
+    if (memob_word_is(word, length, "iteration")) {
         mark.phase = MEMO_PHASE_ITERATION;
-    } else if (memoi_word_is(word, length, "layer")) {
+    } else if (memob_word_is(word, length, "layer")) {
         if (!memoi_next_number(&reader, &mark.layer) || mark.layer < 0) return none;
-        if (!memoi_next_word(&reader, &word, &length)) return none;
+        if (!memob_next_word(&reader, &word, &length)) return none;
         for (i = 0; i < 3; i++)
-            if (memoi_word_is(word, length, phases[i]))
+            if (memob_word_is(word, length, phases[i]))
                 mark.phase = (memo_phase)(MEMO_PHASE_FORWARD + i);
         if (mark.phase == MEMO_PHASE_NONE) return none;
     } else {
         return none;
     }
-    if (!memoi_next_word(&reader, &word, &length)) return none;
-    if (memoi_word_is(word, length, "end"))
+    if (!memob_next_word(&reader, &word, &length)) return none;
+    if (memob_word_is(word, length, "end"))
         mark.is_end = 1;
-    else if (!memoi_word_is(word, length, "begin"))
+    else if (!memob_word_is(word, length, "begin"))
         return none;
-    if (memoi_next_word(&reader, &word, &length)) return none;
+    if (memob_next_word(&reader, &word, &length)) return none;
     return mark;
 }
 
-MEMOI memo_mark memoi_request_mark(const memo_trace* trace, int64_t i) {
+MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
     return memo_mark_parse(
         trace->requests[i].kind == MEMO_REQUEST_MARK ? trace->text + trace->requests[i].id : NULL);
 }
@@ -3082,7 +3082,7 @@ void memo_trace_classify(memo_trace* trace) {
         memo_request* request = &trace->requests[i];
         memo_request* origin;
         if (request->kind == MEMO_REQUEST_MARK) {
-            memo_mark mark = memoi_request_mark(trace, i);
+            memo_mark mark = memob_request_mark(trace, i);
             if (mark.phase == MEMO_PHASE_FORWARD) forward_begin = mark.is_end ? -1 : i;
         } else if (request->kind == MEMO_REQUEST_MALLOC) {
             if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
@@ -3157,18 +3157,18 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     for (i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
-        int fits = memoi_reserve(&first, &capacity, n_cuts + 2, 8);
+        int fits = memob_reserve(&first, &capacity, n_cuts + 2, 8);
         layers->first = (int64_t*)first;
-        if (!fits) return memoi_no_memory(error, "the layers of a trace");
+        if (!fits) return memob_no_memory(error, "the layers of a trace");
         if (i == trace->n_requests) break;
-        mark = memoi_request_mark(trace, i);
+        mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
         if (mark.phase == MEMO_PHASE_RECOMPUTE &&
             (open != MEMO_PHASE_NONE || mark.is_end || mark.layer != n_forward - 1 - n_backward))
             continue;
         if (open == MEMO_PHASE_BACKWARD && mark.phase == MEMO_PHASE_BACKWARD && !mark.is_end &&
             mark.layer == n_forward - 1 - n_backward &&
-            memoi_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
+            memob_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
             continue;
         expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
         if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
@@ -3200,14 +3200,14 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
 MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t n_segments = 4 * layers->n_layers + 1, s, i, n = 0;
-    layers->base = (int64_t*)memoi_calloc(n_segments + 1, 8);
-    layers->segment = (int64_t*)memoi_calloc(trace->n_buffers, 8);
-    layers->number = (int64_t*)memoi_calloc(trace->n_requests, 8);
-    layers->free_index = (int64_t*)memoi_calloc(trace->n_buffers, 8);
-    layers->incoming = (int64_t*)memoi_calloc(trace->n_buffers, 8);
+    layers->base = (int64_t*)memob_calloc(n_segments + 1, 8);
+    layers->segment = (int64_t*)memob_calloc(trace->n_buffers, 8);
+    layers->number = (int64_t*)memob_calloc(trace->n_requests, 8);
+    layers->free_index = (int64_t*)memob_calloc(trace->n_buffers, 8);
+    layers->incoming = (int64_t*)memob_calloc(trace->n_buffers, 8);
     if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
         !layers->incoming)
-        return memoi_no_memory(error, "the layers of a trace");
+        return memob_no_memory(error, "the layers of a trace");
     for (s = 0; s < n_segments; s++) {
         layers->base[s] = n;
         for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
@@ -3342,7 +3342,7 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
     case MEMO_REQUEST_MARK: break;
     }
-    mark = memoi_request_mark(trace, i);
+    mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
         return memo_trace_mark(result, trace->text + request->id, error);
     layer = memoi_segment_layer(t, n) >= 0
@@ -3416,14 +3416,14 @@ MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int
 MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace** result,
                               memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
-    int64_t* base = (int64_t*)memoi_calloc(n_segments + 1, 8);
+    int64_t* base = (int64_t*)memob_calloc(n_segments + 1, 8);
     memo_error reason;
     memo_status status = memo_trace_create(result, error);
     if (!base || status) {
         MEMO_FREE(base);
         memo_trace_destroy(*result);
         *result = NULL;
-        return memoi_no_memory(error, "a trace");
+        return memob_no_memory(error, "a trace");
     }
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
@@ -3518,12 +3518,12 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
 
 /* Bytes that a buffer counts for. */
-MEMOI int64_t memoi_plan_bytes(const memo_plan* plan, int64_t buffer) {
-    return memoi_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
+MEMOI int64_t memob_plan_bytes(const memo_plan* plan, int64_t buffer) {
+    return memob_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
 }
 
-MEMOI int64_t memoi_max(int64_t a, int64_t b) { return a > b ? a : b; }
-MEMOI int64_t memoi_min(int64_t a, int64_t b) { return a < b ? a : b; }
+MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
+MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 MEMOI int memoi_is_alignment(int64_t alignment) {
     return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
@@ -3541,13 +3541,13 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "alignment %lld is not a power of two up to 2^40",
                               (long long)alignment_bytes);
-    made = (memo_plan*)memoi_calloc(1, sizeof(memo_plan));
-    if (!made) return memoi_no_memory(error, "a plan");
-    made->buffers = (memo_buffer*)memoi_calloc(n_buffers, sizeof(memo_buffer));
-    made->gaps = (memo_gap*)memoi_calloc(n_gaps, sizeof(memo_gap));
+    made = (memo_plan*)memob_calloc(1, sizeof(memo_plan));
+    if (!made) return memob_no_memory(error, "a plan");
+    made->buffers = (memo_buffer*)memob_calloc(n_buffers, sizeof(memo_buffer));
+    made->gaps = (memo_gap*)memob_calloc(n_gaps, sizeof(memo_gap));
     if (!made->buffers || !made->gaps) {
         memo_plan_destroy(made);
-        return memoi_no_memory(error, "a plan");
+        return memob_no_memory(error, "a plan");
     }
     made->n_buffers = n_buffers;
     made->n_gaps = n_gaps;
@@ -3566,38 +3566,38 @@ void memo_plan_destroy(memo_plan* plan) {
 
 /* --- preparing --- */
 
-MEMOI int memoi_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
 MEMOI int memoi_int_compare(const void* a, const void* b) {
-    return memoi_compare(*(const int64_t*)a, *(const int64_t*)b);
+    return memob_compare(*(const int64_t*)a, *(const int64_t*)b);
 }
 
 /* A key with what it belongs to; sorted by key, ties by index. */
-typedef struct memoi_keyed {
+typedef struct memob_keyed {
     int64_t key, index;
-} memoi_keyed;
+} memob_keyed;
 
-MEMOI int memoi_keyed_compare(const void* left, const void* right) {
-    const memoi_keyed* a = (const memoi_keyed*)left;
-    const memoi_keyed* b = (const memoi_keyed*)right;
-    return a->key != b->key ? memoi_compare(a->key, b->key) : memoi_compare(a->index, b->index);
+MEMOI int memob_keyed_compare(const void* left, const void* right) {
+    const memob_keyed* a = (const memob_keyed*)left;
+    const memob_keyed* b = (const memob_keyed*)right;
+    return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
 }
 
 /* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
-MEMOI void memoi_keyed_sort(memoi_keyed* list, int64_t n) {
+MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
     int64_t largest = 0, i, sum = 0;
-    memoi_keyed* sorted;
+    memob_keyed* sorted;
     int64_t* place;
     int is_sorted = 1;
     for (i = 0; i < n; i++) {
-        largest = memoi_max(largest, list[i].key);
-        if (i > 0 && memoi_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+        largest = memob_max(largest, list[i].key);
+        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
     }
     if (is_sorted) return;
-    sorted = largest / 4 > n ? NULL : (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    place = sorted ? (int64_t*)memoi_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
     if (!place) {
         MEMO_FREE(sorted);
-        qsort(list, (size_t)n, sizeof *list, memoi_keyed_compare);
+        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
         return;
     }
     for (i = 0; i < n; i++) place[list[i].key + 1]++;
@@ -3611,24 +3611,24 @@ MEMOI void memoi_keyed_sort(memoi_keyed* list, int64_t n) {
 MEMOI int memoi_gap_compare(const void* a, const void* b) {
     const memo_gap* x = (const memo_gap*)a;
     const memo_gap* y = (const memo_gap*)b;
-    return x->buffer != y->buffer ? memoi_compare(x->buffer, y->buffer)
-                                  : memoi_compare(x->begin, y->begin);
+    return x->buffer != y->buffer ? memob_compare(x->buffer, y->buffer)
+                                  : memob_compare(x->begin, y->begin);
 }
 
 MEMOI int memoi_hold_compare(const void* a, const void* b) {
     const memo_hold* x = (const memo_hold*)a;
     const memo_hold* y = (const memo_hold*)b;
-    return x->buffer != y->buffer ? memoi_compare(x->buffer, y->buffer)
-                                  : memoi_compare(x->lane, y->lane);
+    return x->buffer != y->buffer ? memob_compare(x->buffer, y->buffer)
+                                  : memob_compare(x->lane, y->lane);
 }
 
 /* What is wrong with buffer i taken alone, or NULL. */
 MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
     int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-    if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOI_BYTES_MAX)
+    if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
         return "its size is outside [0, 2^62]";
-    if (buffer->begin < 0 || buffer->end > MEMOI_BYTES_MAX) return "its lifetime leaves [0, 2^62]";
+    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX) return "its lifetime leaves [0, 2^62]";
     if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
     if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
         return "its alignment is not a power of two from the plan's up to 2^40";
@@ -3638,7 +3638,7 @@ MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
         (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
         return "its class is none";
-    if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOI_BYTES_MAX ||
+    if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOB_BYTES_MAX ||
                              buffer->offset_bytes % alignment))
         return "its fixed offset is negative, not aligned, or beyond 2^62";
     return NULL;
@@ -3663,9 +3663,9 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     for (i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_buffer_fault(plan, i);
         if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
-        bytes = memoi_plan_bytes(plan, i);
-        if (bytes > MEMOI_BYTES_MAX - total ||
-            (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOI_BYTES_MAX - bytes))
+        bytes = memob_plan_bytes(plan, i);
+        if (bytes > MEMOB_BYTES_MAX - total ||
+            (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOB_BYTES_MAX - bytes))
             return memoi_buffer_error(plan, i, culprit, error,
                                       "the sizes up to here sum to more than 2^62");
         total += bytes;
@@ -3692,7 +3692,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                                   "hold %lld is of buffer %lld, of which there are %lld",
                                   (long long)i, (long long)hold->buffer,
                                   (long long)plan->n_buffers);
-        if (hold->lane < 0 || hold->until > MEMOI_BYTES_MAX ||
+        if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
             return memoi_buffer_error(plan, hold->buffer, culprit, error,
                                       "a hold ends with the lifetime or before, or beyond 2^62, or "
@@ -3724,8 +3724,8 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
 /* The largest sum of live sizes; no fixed buffer may end above it either.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
-    memoi_keyed* births = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    memoi_keyed* deaths = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memob_keyed* births = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memob_keyed* deaths = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     for (i = 0; births && deaths && i < n; i++) {
         /* A gap dies at its begin and is born at its end. */
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
@@ -3733,17 +3733,17 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
         deaths[i].key = gap ? gap->begin : plan->buffers[i].end;
         if (!gap && plan->buffers[i].is_fixed)
-            bound = memoi_max(bound, plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i));
+            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i));
     }
     if (births && deaths) {
-        memoi_keyed_sort(births, n);
-        memoi_keyed_sort(deaths, n);
+        memob_keyed_sort(births, n);
+        memob_keyed_sort(deaths, n);
         while (born < n) { /* ends come first: lifetimes are half-open */
             if (died < n && deaths[died].key <= births[born].key)
-                live -= memoi_plan_bytes(plan, deaths[died++].index);
+                live -= memob_plan_bytes(plan, deaths[died++].index);
             else
-                live += memoi_plan_bytes(plan, births[born++].index);
-            bound = memoi_max(bound, live);
+                live += memob_plan_bytes(plan, births[born++].index);
+            bound = memob_max(bound, live);
         }
     } else {
         bound = -1;
@@ -3756,20 +3756,20 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
 /* Puts buffers in the order of begin, stably; gaps and holds go with them. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
-    memoi_keyed* order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    memo_buffer* sorted = (memo_buffer*)memoi_calloc(n, sizeof(memo_buffer));
-    int64_t* place = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memo_buffer* sorted = (memo_buffer*)memob_calloc(n, sizeof(memo_buffer));
+    int64_t* place = (int64_t*)memob_calloc(n, sizeof(int64_t));
     if (!order || !sorted || !place) {
         MEMO_FREE(order);
         MEMO_FREE(sorted);
         MEMO_FREE(place);
-        return memoi_no_memory(error, "sorting a plan");
+        return memob_no_memory(error, "sorting a plan");
     }
     for (i = 0; i < n; i++) {
         order[i].key = plan->buffers[i].begin;
         order[i].index = i;
     }
-    memoi_keyed_sort(order, n);
+    memob_keyed_sort(order, n);
     for (i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
@@ -3801,10 +3801,10 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     if (!status) status = memoi_plan_check_order(plan, &culprit, error);
     if (status) return status;
     bound = memoi_plan_bound(plan);
-    if (bound < 0) return memoi_no_memory(error, "the bound of a plan");
+    if (bound < 0) return memob_no_memory(error, "the bound of a plan");
     plan->lower_bound_bytes = bound;
     for (i = 0; i < plan->n_buffers; i++)
-        plan->n_times = memoi_max(plan->n_times, plan->buffers[i].end);
+        plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "body_begin %lld is outside the %lld times",
@@ -3841,7 +3841,7 @@ typedef struct memoi_clocks {
     int64_t* clock;               /* (n, n) */
     memoi_advances* advances;     /* (n, n) */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
-    memoi_map events;             /* event -> row of snapshots */
+    memob_map events;             /* event -> row of snapshots */
     int64_t* time;                /* of each request that is a malloc */
     int64_t* last_use;     /* of each request that is a malloc: the latest use of it, or -1 */
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
@@ -3860,7 +3860,7 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     MEMO_FREE(clocks->advances);
     MEMO_FREE(clocks->clock);
     MEMO_FREE(clocks->snapshots);
-    memoi_map_free(&clocks->events);
+    memob_map_free(&clocks->events);
     MEMO_FREE(clocks->time);
     MEMO_FREE(clocks->last_use);
     MEMO_FREE(clocks->previous_use);
@@ -3892,9 +3892,9 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
         void* list = advances->list;
         int fits;
         if (u == stream || snapshot[u] <= clocks->clock[stream * clocks->n + u]) continue;
-        fits = memoi_reserve(&list, &advances->capacity, advances->n + 1, sizeof(memoi_advance));
+        fits = memob_reserve(&list, &advances->capacity, advances->n + 1, sizeof(memoi_advance));
         advances->list = (memoi_advance*)list;
-        if (!fits) return memoi_no_memory(error, "the order of streams");
+        if (!fits) return memob_no_memory(error, "the order of streams");
         clocks->clock[stream * clocks->n + u] = snapshot[u];
         advances->list[advances->n].at = i;
         advances->list[advances->n++].reaches = snapshot[u];
@@ -3906,15 +3906,15 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
     void* snapshots = NULL;
-    clocks->clock = (int64_t*)memoi_calloc(n * n, 8);
-    clocks->advances = (memoi_advances*)memoi_calloc(n * n, sizeof(memoi_advances));
-    clocks->time = (int64_t*)memoi_calloc(trace->n_requests, 8);
-    clocks->last_use = (int64_t*)memoi_calloc(trace->n_requests, 8);
-    clocks->previous_use = (int64_t*)memoi_calloc(trace->n_requests, 8);
-    clocks->starts = (uint64_t*)memoi_calloc(trace->n_requests, 8);
+    clocks->clock = (int64_t*)memob_calloc(n * n, 8);
+    clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
+    clocks->time = (int64_t*)memob_calloc(trace->n_requests, 8);
+    clocks->last_use = (int64_t*)memob_calloc(trace->n_requests, 8);
+    clocks->previous_use = (int64_t*)memob_calloc(trace->n_requests, 8);
+    clocks->starts = (uint64_t*)memob_calloc(trace->n_requests, 8);
     if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
         !clocks->previous_use || !clocks->starts)
-        return memoi_no_memory(error, "the order of streams");
+        return memob_no_memory(error, "the order of streams");
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
@@ -3931,20 +3931,20 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             if (s != owner && clocks->clock[s * n + owner] < origin)
                 clocks->starts[origin] |= (uint64_t)1 << s;
         } else if (request->kind == MEMO_REQUEST_RECORD) {
-            row = memoi_map_get(&clocks->events, request->id);
+            row = memob_map_get(&clocks->events, request->id);
             if (row < 0) {
                 int fits;
                 row = n_events++;
-                fits = memoi_reserve(&snapshots, &capacity, n_events * n, 8) &&
-                       memoi_map_put(&clocks->events, request->id, row);
+                fits = memob_reserve(&snapshots, &capacity, n_events * n, 8) &&
+                       memob_map_put(&clocks->events, request->id, row);
                 clocks->snapshots = (int64_t*)snapshots;
-                if (!fits) return memoi_no_memory(error, "the order of streams");
+                if (!fits) return memob_no_memory(error, "the order of streams");
             }
             memcpy(clocks->snapshots + row * n, clocks->clock + s * n, (size_t)n * 8);
             clocks->snapshots[row * n + s] = i;
         } else if (request->kind == MEMO_REQUEST_WAIT) {
             memo_status status;
-            row = memoi_map_get(&clocks->events, request->id);
+            row = memob_map_get(&clocks->events, request->id);
             status = memoi_clocks_wait(clocks, i, s, clocks->snapshots + row * n, error);
             if (status) return status;
         }
@@ -3954,13 +3954,13 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
 }
 
 /* The lane of a set of streams, a new one if need be; -1: no memory. */
-MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memoi_map* known, uint64_t streams) {
-    int64_t lane = memoi_map_get(known, (int64_t)streams), s = 0;
+MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
+    int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
     void* lanes = clocks->lanes;
     int fits;
     if (lane >= 0) return lane;
-    fits = memoi_reserve(&lanes, &clocks->lane_capacity, clocks->n_lanes + 1, sizeof(memoi_lane)) &&
-           memoi_map_put(known, (int64_t)streams, clocks->n_lanes);
+    fits = memob_reserve(&lanes, &clocks->lane_capacity, clocks->n_lanes + 1, sizeof(memoi_lane)) &&
+           memob_map_put(known, (int64_t)streams, clocks->n_lanes);
     clocks->lanes = (memoi_lane*)lanes;
     if (!fits) return -1;
     while (!(streams >> s & 1)) s++;
@@ -3974,21 +3974,21 @@ MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memoi_map* known, uint64_t s
  * that lives from 0 whenever it is requested, needs no place in the list. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
-    memoi_map known;
+    memob_map known;
     int64_t i, n = 0;
     int pass;
     memset(&known, 0, sizeof known);
-    clocks->mallocs = (int64_t*)memoi_calloc(trace->n_buffers, 8);
-    clocks->lane_of = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    clocks->mallocs = (int64_t*)memob_calloc(trace->n_buffers, 8);
+    clocks->lane_of = (int64_t*)memob_calloc(trace->n_requests, 8);
     for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         clocks->lane_of[i] = memoi_lane_find(clocks, &known, clocks->starts[i]);
         if (clocks->lane_of[i] < 0) break;
         plan->buffers[number[i]].lane = clocks->lanes[clocks->lane_of[i]].name;
     }
-    memoi_map_free(&known);
+    memob_map_free(&known);
     if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
-        return memoi_no_memory(error, "the order of streams");
+        return memob_no_memory(error, "the order of streams");
     for (pass = 0; pass < 2; pass++) { /* counts, then lists */
         for (i = 0; i < trace->n_requests; i++) {
             const memo_buffer* buffer = &plan->buffers[number[i]];
@@ -4052,7 +4052,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     for (use = clocks->last_use[origin]; use >= 0; use = clocks->previous_use[use]) {
         int64_t used_by = clocks->index[trace->requests[use].stream];
         for (s = 0; s < clocks->n; s++)
-            behind[s] = memoi_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
+            behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
     }
 
     /* A lane is behind them when its last stream is. */
@@ -4061,12 +4061,12 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
         void* holds = plan->holds;
         int fits;
         for (s = 0; s < clocks->n; s++)
-            if (clocks->lanes[lane].streams >> s & 1) at = memoi_max(at, behind[s]);
+            if (clocks->lanes[lane].streams >> s & 1) at = memob_max(at, behind[s]);
         until = memoi_lane_until(clocks, &clocks->lanes[lane], at);
         if (until <= plan->buffers[buffer].end) continue;
-        fits = memoi_reserve(&holds, capacity, plan->n_holds + 1, sizeof(memo_hold));
+        fits = memob_reserve(&holds, capacity, plan->n_holds + 1, sizeof(memo_hold));
         plan->holds = (memo_hold*)holds;
-        if (!fits) return memoi_no_memory(error, "the order of streams");
+        if (!fits) return memob_no_memory(error, "the order of streams");
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = clocks->lanes[lane].name;
         plan->holds[plan->n_holds++].until = until;
@@ -4085,7 +4085,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
-        int64_t buffer = number[memoi_max(memoi_origin(trace, i), 0)];
+        int64_t buffer = number[memob_max(memoi_origin(trace, i), 0)];
         if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
             status = memoi_plan_hold(plan, &clocks, trace, i, buffer, &capacity, error);
@@ -4111,7 +4111,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
         } else if (request->kind == MEMO_REQUEST_FREE) {
             plan->buffers[number[memoi_origin(trace, i)]].end = time++;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
-            memo_mark mark = memoi_request_mark(trace, i);
+            memo_mark mark = memob_request_mark(trace, i);
             if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
                 plan->body_begin = time;
                 has_body = 1;
@@ -4128,13 +4128,13 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     memo_status status =
         memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
     if (status) return status;
-    number = (int64_t*)memoi_calloc(trace->n_requests, 8);
+    number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
         status = memoi_plan_streams(*plan, trace, number, error);
         MEMO_FREE(number);
     } else {
-        status = memoi_no_memory(error, "a plan");
+        status = memob_no_memory(error, "a plan");
     }
     for (i = 0; i < (*plan)->n_buffers && !status; i++) {
         memo_buffer* buffer = &(*plan)->buffers[i];
@@ -4186,8 +4186,8 @@ MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int6
 MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const memoi_piece* b) {
     int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
     int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
-    return a_begin < b_begin + memoi_plan_bytes(plan, b->buffer) &&
-           b_begin < a_begin + memoi_plan_bytes(plan, a->buffer);
+    return a_begin < b_begin + memob_plan_bytes(plan, b->buffer) &&
+           b_begin < a_begin + memob_plan_bytes(plan, a->buffer);
 }
 
 /* Pieces of all buffers that occupy anything, in the order of buffers; returns how many. */
@@ -4212,7 +4212,7 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
 
 /* The sweep: every overlap in time and address, and the bound, from the pieces. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
-                                   memoi_keyed* order, memoi_keyed* events, unsigned char* tree,
+                                   memob_keyed* order, memob_keyed* events, unsigned char* tree,
                                    int64_t n_leaves, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
     int64_t i, live = 0;
@@ -4224,15 +4224,15 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         events[2 * i + 1].key = pieces[i].end;
         events[2 * i + 1].index = i;
     }
-    qsort(order, (size_t)n, sizeof(memoi_keyed), memoi_keyed_compare);
-    qsort(events, (size_t)(2 * n), sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
     for (i = 0; i < 2 * n; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
         live +=
-            begins ? memoi_plan_bytes(plan, piece->buffer) : -memoi_plan_bytes(plan, piece->buffer);
-        *bound = memoi_max(*bound, live);
+            begins ? memob_plan_bytes(plan, piece->buffer) : -memob_plan_bytes(plan, piece->buffer);
+        *bound = memob_max(*bound, live);
         if (!check_offsets) continue;
         memoi_ranks_set(tree, n_leaves, piece->rank, begins);
         for (direction = 0; begins && direction < 2; direction++) {
@@ -4261,10 +4261,10 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
         int64_t alignment =
             buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
-            buffer->offset_bytes > MEMOI_BYTES_MAX - memoi_plan_bytes(plan, i))
+            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_plan_bytes(plan, i))
             return memoi_buffer_error(plan, i, culprit, error,
                                       "its offset is negative, not aligned, or ends beyond 2^62");
-        peak = memoi_max(peak, buffer->offset_bytes + memoi_plan_bytes(plan, i));
+        peak = memob_max(peak, buffer->offset_bytes + memob_plan_bytes(plan, i));
     }
     if (plan->peak_bytes != peak)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -4277,7 +4277,7 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
 
 /* The first buffer of a lane that begins at `time` or later; lanes lists buffers by lane, then
  * begin. */
-MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memoi_keyed* lanes, int32_t lane,
+MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memob_keyed* lanes, int32_t lane,
                                int64_t time) {
     int64_t low = 0, high = plan->n_buffers;
     while (low < high) {
@@ -4296,24 +4296,24 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t i, k;
-    memoi_keyed* lanes = (memoi_keyed*)memoi_calloc(plan->n_buffers, sizeof(memoi_keyed));
-    if (!lanes) return memoi_no_memory(error, "validating a plan");
+    memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
+    if (!lanes) return memob_no_memory(error, "validating a plan");
     for (i = 0; i < plan->n_buffers; i++) {
         lanes[i].key = plan->buffers[i].lane;
         lanes[i].index = i;
     }
-    qsort(lanes, (size_t)plan->n_buffers, sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
-        int64_t held_end = held->offset_bytes + memoi_plan_bytes(plan, hold->buffer);
+        int64_t held_end = held->offset_bytes + memob_plan_bytes(plan, hold->buffer);
         k = memoi_lanes_find(plan, lanes, hold->lane, held->end);
         for (; k < plan->n_buffers && lanes[k].key == hold->lane && !status; k++) {
             const memo_buffer* other = &plan->buffers[lanes[k].index];
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
                 other->offset_bytes >= held_end ||
-                held->offset_bytes >= other->offset_bytes + memoi_plan_bytes(plan, lanes[k].index))
+                held->offset_bytes >= other->offset_bytes + memob_plan_bytes(plan, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
             status = memo_error_set(
@@ -4334,8 +4334,8 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
     memoi_piece* pieces;
-    memoi_keyed* order;
-    memoi_keyed* events;
+    memob_keyed* order;
+    memob_keyed* events;
     unsigned char* tree;
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
@@ -4348,7 +4348,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
         if (plan->buffers[i].end > plan->n_times)
             return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
-            bound = memoi_max(bound, plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i));
+            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i));
     }
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -4357,12 +4357,12 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
     while (n_leaves < n) n_leaves *= 2;
-    pieces = (memoi_piece*)memoi_calloc(n, sizeof(memoi_piece));
-    order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    events = (memoi_keyed*)memoi_calloc(2 * n, sizeof(memoi_keyed));
-    tree = (unsigned char*)memoi_calloc(2 * n_leaves, 1);
+    pieces = (memoi_piece*)memob_calloc(n, sizeof(memoi_piece));
+    order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    events = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
+    tree = (unsigned char*)memob_calloc(2 * n_leaves, 1);
     if (!pieces || !order || !events || !tree)
-        status = memoi_no_memory(error, "validating a plan");
+        status = memob_no_memory(error, "validating a plan");
     else
         status = memoi_plan_sweep(plan, pieces, memoi_plan_pieces(plan, pieces), order, events,
                                   tree, n_leaves, check_offsets, &bound, culprit, error);
@@ -4407,7 +4407,7 @@ typedef struct memoi_flood {
     uint64_t* early;    /* of each malloc: streams that may use it without waiting for its own */
     int64_t* malloc_of; /* of each buffer of the plan */
     int64_t* cover;     /* (buffers, streams) */
-    memoi_keyed* places;
+    memob_keyed* places;
 } memoi_flood;
 
 MEMOI void memoi_flood_free(memoi_flood* flood) {
@@ -4440,7 +4440,7 @@ MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, i
 /* Numbers the streams and links waits, uses and frees to what they belong to. */
 MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     const memo_trace* trace = flood->trace;
-    memoi_map events;
+    memob_map events;
     int32_t number[MEMOI_STREAMS];
     int64_t i;
     memset(&events, 0, sizeof events);
@@ -4457,17 +4457,17 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
             number[stream] = (int32_t)flood->n_streams++;
         }
         flood->stream[i] = number[stream];
-        if (request->kind == MEMO_REQUEST_RECORD && !memoi_map_put(&events, request->id, i)) {
-            memoi_map_free(&events);
-            return memoi_no_memory(error, "checking a plan");
+        if (request->kind == MEMO_REQUEST_RECORD && !memob_map_put(&events, request->id, i)) {
+            memob_map_free(&events);
+            return memob_no_memory(error, "checking a plan");
         }
         if (request->kind == MEMO_REQUEST_WAIT)
-            flood->record[i] = memoi_map_get(&events, request->id);
+            flood->record[i] = memob_map_get(&events, request->id);
         if (request->kind != MEMO_REQUEST_USE && request->kind != MEMO_REQUEST_FREE) continue;
         flood->previous[i] = flood->last_use[origin];
         flood->last_use[origin] = i;
     }
-    memoi_map_free(&events);
+    memob_map_free(&events);
     return MEMO_STATUS_OK;
 }
 
@@ -4506,7 +4506,7 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         }
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
-    qsort(flood->places, (size_t)n, sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
     for (k = 0; k < n; k++) {
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
@@ -4539,7 +4539,7 @@ MEMOI void memoi_flood_cover(memoi_flood* flood) {
             seen |= (uint64_t)1 << flood->stream[use];
             memoi_flood_from(flood, flood->stream[use], use, flood->trace->n_requests, reach);
             for (s = 0; s < n; s++)
-                flood->cover[k * n + s] = memoi_max(flood->cover[k * n + s], reach[s]);
+                flood->cover[k * n + s] = memob_max(flood->cover[k * n + s], reach[s]);
         }
     }
 }
@@ -4567,10 +4567,10 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
         flood->places[n].key = plan->buffers[k].offset_bytes;
         flood->places[n++].index = k;
     }
-    qsort(flood->places, (size_t)n, sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) {
         int64_t a = flood->places[i].index;
-        int64_t bytes = memoi_plan_bytes(plan, a);
+        int64_t bytes = memob_plan_bytes(plan, a);
         for (j = i + 1; j < n && flood->places[j].key - flood->places[i].key < bytes; j++) {
             int64_t b = flood->places[j].index, first = a, second = b, s;
             if (flood->malloc_of[b] < flood->malloc_of[a]) {
@@ -4600,23 +4600,23 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     flood->n_buffers = trace->n_buffers;
     flood->body = -1;
     for (i = 0; i < n && flood->body < 0; i++) {
-        memo_mark mark = memoi_request_mark(trace, i);
+        memo_mark mark = memob_request_mark(trace, i);
         if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
     }
-    flood->stream = (int32_t*)memoi_calloc(n, sizeof(int32_t));
-    flood->record = (int64_t*)memoi_calloc(n, 8);
-    flood->last_use = (int64_t*)memoi_calloc(n, 8);
-    flood->previous = (int64_t*)memoi_calloc(n, 8);
-    flood->early = (uint64_t*)memoi_calloc(n, 8);
-    flood->malloc_of = (int64_t*)memoi_calloc(flood->n_buffers, 8);
-    flood->places = (memoi_keyed*)memoi_calloc(flood->n_buffers, sizeof(memoi_keyed));
+    flood->stream = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    flood->record = (int64_t*)memob_calloc(n, 8);
+    flood->last_use = (int64_t*)memob_calloc(n, 8);
+    flood->previous = (int64_t*)memob_calloc(n, 8);
+    flood->early = (uint64_t*)memob_calloc(n, 8);
+    flood->malloc_of = (int64_t*)memob_calloc(flood->n_buffers, 8);
+    flood->places = (memob_keyed*)memob_calloc(flood->n_buffers, sizeof(memob_keyed));
     if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
         !flood->malloc_of || !flood->places)
-        return memoi_no_memory(error, "checking a plan");
+        return memob_no_memory(error, "checking a plan");
     status = memoi_flood_link(flood, error);
     if (status) return status;
-    flood->cover = (int64_t*)memoi_calloc(flood->n_buffers * flood->n_streams, 8);
-    if (!flood->cover) return memoi_no_memory(error, "checking a plan");
+    flood->cover = (int64_t*)memob_calloc(flood->n_buffers * flood->n_streams, 8);
+    if (!flood->cover) return memob_no_memory(error, "checking a plan");
     status = memoi_flood_match(flood, plan, error);
     if (status) return status;
     memoi_flood_early(flood);
@@ -4684,71 +4684,71 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     for (i = 0; i < plan->n_holds; i++)
         memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
                       (int)plan->holds[i].lane, (long long)plan->holds[i].until);
-    memoi_frame_finish(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
+    memob_frame_finish(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
 }
 
 /* The next line must begin with this word. */
-MEMOI memo_status memoi_expect_word(memoi_reader* reader, const char* expected, memo_error* error) {
+MEMOI memo_status memoi_expect_word(memob_reader* reader, const char* expected, memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
-    if (!memoi_next_content(reader, &word, &length))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
+    if (!memob_next_content(reader, &word, &length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
                                 expected);
-    if (memoi_word_is(word, length, expected)) return MEMO_STATUS_OK;
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "`%s` where `%s` was expected",
-                            memoi_shown(shown, word, length), expected);
+    if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "`%s` where `%s` was expected",
+                            memob_shown(shown, word, length), expected);
 }
 
-MEMOI memo_status memoi_expect_header(memoi_reader* reader, const char* key, int64_t* value,
+MEMOI memo_status memoi_expect_header(memob_reader* reader, const char* key, int64_t* value,
                                       memo_error* error) {
     memo_status status = memoi_expect_word(reader, key, error);
-    if (!status) status = memoi_expect_number(reader, key, value, error);
-    if (!status) status = memoi_expect_line_end(reader, error);
+    if (!status) status = memob_expect_number(reader, key, value, error);
+    if (!status) status = memob_expect_line_end(reader, error);
     return status;
 }
 
 /* The lines `proof` and `engine`. */
-MEMOI memo_status memoi_expect_proof(memoi_reader* reader, memo_plan* plan, memo_error* error) {
+MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo_error* error) {
     const char* word;
     int64_t length;
     char engine[16];
     int proof;
     memo_status status = memoi_expect_word(reader, "proof", error);
     if (status) return status;
-    if (!memoi_next_word(reader, &word, &length)) length = 0;
+    if (!memob_next_word(reader, &word, &length)) length = 0;
     for (proof = 0; proof < 3; proof++)
-        if (memoi_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
+        if (memob_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
     if (proof == 3)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "the proof must be none, feasible or optimal");
     plan->proof = (memo_proof)proof;
-    status = memoi_expect_line_end(reader, error);
+    status = memob_expect_line_end(reader, error);
     if (!status) status = memoi_expect_word(reader, "engine", error);
     if (status) return status;
-    if (!memoi_next_word(reader, &word, &length)) length = 0;
+    if (!memob_next_word(reader, &word, &length)) length = 0;
     memset(plan->engine, 0, sizeof plan->engine);
     if (length <= 15) memcpy(plan->engine, word, (size_t)length);
     if (!length || strcmp(plan->engine, memoi_engine_name(plan, engine)) != 0)
-        return memoi_line_error(
+        return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
-    if (memoi_word_is(word, length, "-")) plan->engine[0] = 0;
-    return memoi_expect_line_end(reader, error);
+    if (memob_word_is(word, length, "-")) plan->engine[0] = 0;
+    return memob_expect_line_end(reader, error);
 }
 
-MEMOI memo_status memoi_expect_lane(memoi_reader* reader, int32_t* lane, memo_error* error) {
+MEMOI memo_status memoi_expect_lane(memob_reader* reader, int32_t* lane, memo_error* error) {
     int64_t number = 0;
-    memo_status status = memoi_expect_number(reader, "lane", &number, error);
+    memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "lane %lld is outside [0, 2^31)",
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "lane %lld is outside [0, 2^31)",
                                 (long long)number);
     *lane = (int32_t)number;
     return status;
 }
 
-MEMOI memo_status memoi_parse_buffer(memoi_reader* reader, memo_buffer* buffer, memo_error* error) {
+MEMOI memo_status memoi_parse_buffer(memob_reader* reader, memo_buffer* buffer, memo_error* error) {
     static const char* const names[] = {"id",     "begin",     "end",  "size",
                                         "offset", "alignment", "fixed"};
     int64_t numbers[7];
@@ -4756,14 +4756,14 @@ MEMOI memo_status memoi_parse_buffer(memoi_reader* reader, memo_buffer* buffer, 
     memo_status status = memoi_expect_word(reader, "buffer", error);
     memset(numbers, 0, sizeof numbers);
     for (i = 0; i < 7 && !status; i++)
-        status = memoi_expect_number(reader, names[i], &numbers[i], error);
+        status = memob_expect_number(reader, names[i], &numbers[i], error);
     if (!status) status = memoi_expect_stream(reader, &buffer->stream, error);
     if (!status) status = memoi_expect_lane(reader, &buffer->lane, error);
     if (!status) status = memoi_expect_class(reader, &buffer->memory_class, error);
-    if (!status) status = memoi_expect_line_end(reader, error);
+    if (!status) status = memob_expect_line_end(reader, error);
     if (status) return status;
     if (numbers[6] != 0 && numbers[6] != 1)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "fixed must be 0 or 1");
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "fixed must be 0 or 1");
     buffer->id = numbers[0];
     buffer->begin = numbers[1];
     buffer->end = numbers[2];
@@ -4774,26 +4774,26 @@ MEMOI memo_status memoi_parse_buffer(memoi_reader* reader, memo_buffer* buffer, 
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_parse_gap(memoi_reader* reader, memo_gap* gap, memo_error* error) {
+MEMOI memo_status memoi_parse_gap(memob_reader* reader, memo_gap* gap, memo_error* error) {
     memo_status status = memoi_expect_word(reader, "gap", error);
-    if (!status) status = memoi_expect_number(reader, "buffer", &gap->buffer, error);
-    if (!status) status = memoi_expect_number(reader, "begin", &gap->begin, error);
-    if (!status) status = memoi_expect_number(reader, "end", &gap->end, error);
-    if (!status) status = memoi_expect_line_end(reader, error);
+    if (!status) status = memob_expect_number(reader, "buffer", &gap->buffer, error);
+    if (!status) status = memob_expect_number(reader, "begin", &gap->begin, error);
+    if (!status) status = memob_expect_number(reader, "end", &gap->end, error);
+    if (!status) status = memob_expect_line_end(reader, error);
     return status;
 }
 
-MEMOI memo_status memoi_parse_hold(memoi_reader* reader, memo_hold* hold, memo_error* error) {
+MEMOI memo_status memoi_parse_hold(memob_reader* reader, memo_hold* hold, memo_error* error) {
     memo_status status = memoi_expect_word(reader, "hold", error);
-    if (!status) status = memoi_expect_number(reader, "buffer", &hold->buffer, error);
+    if (!status) status = memob_expect_number(reader, "buffer", &hold->buffer, error);
     if (!status) status = memoi_expect_lane(reader, &hold->lane, error);
-    if (!status) status = memoi_expect_number(reader, "until", &hold->until, error);
-    if (!status) status = memoi_expect_line_end(reader, error);
+    if (!status) status = memob_expect_number(reader, "until", &hold->until, error);
+    if (!status) status = memob_expect_line_end(reader, error);
     return status;
 }
 
 /* Buffers, gaps, holds, and the verdict on the whole, with the line of the buffer that it names. */
-MEMOI memo_status memoi_parse_plan_body(memoi_reader* reader, memo_plan* plan, int64_t* lines,
+MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     const char* word;
@@ -4808,31 +4808,31 @@ MEMOI memo_status memoi_parse_plan_body(memoi_reader* reader, memo_plan* plan, i
     for (i = 0; i < plan->n_holds && !status; i++)
         status = memoi_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
-    if (memoi_next_content(reader, &word, &length))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    if (memob_next_content(reader, &word, &length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a line more than `buffers`, `gaps` and `holds` announce");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
-    return memoi_line_error(reader, error,
+    return memob_line_error(reader, error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
                             "not a valid plan: %s", reason.message);
 }
 
-MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_plan** plan,
+MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_plan** plan,
                                    memo_error* error) {
     int64_t numbers[5], n_buffers = 0, n_gaps = 0, n_holds = 0, count = 0, length, i;
     static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
     int64_t* lines;
     const char* word;
-    memoi_reader last_line;
+    memob_reader last_line;
     memo_plan head;
     memo_status status;
-    if (!memoi_next_content(reader, &word, &length) || !memoi_word_is(word, length, "memo"))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    if (!memob_next_content(reader, &word, &length) || !memob_word_is(word, length, "memo"))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a plan begins with `memo plan 1`");
-    status = memoi_frame_open(reader, "plan", error);
-    if (!status) status = memoi_frame_close(reader, text, &count, &last_line, error);
+    status = memob_frame_open(reader, "plan", error);
+    if (!status) status = memob_frame_close(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
         status = memoi_expect_header(reader, names[i], &numbers[i], error);
     memset(&head, 0, sizeof head);
@@ -4844,16 +4844,16 @@ MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_
     length = reader->end - reader->next;
     if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
         n_holds > length)
-        return memoi_line_error(
+        return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
             (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
     if (count != 11 + n_buffers + n_gaps + n_holds)
-        return memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld lines announced above",
                                 (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
     if (!memoi_is_alignment(numbers[0]))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "alignment %lld is not a power of two up to 2^40",
                                 (long long)numbers[0]);
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
@@ -4864,12 +4864,12 @@ MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_
     (*plan)->lower_bound_bytes = numbers[4];
     (*plan)->proof = head.proof;
     memcpy((*plan)->engine, head.engine, sizeof head.engine);
-    (*plan)->holds = (memo_hold*)memoi_calloc(n_holds, sizeof(memo_hold));
+    (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
     (*plan)->n_holds = n_holds;
-    lines = (int64_t*)memoi_calloc(n_buffers, sizeof(int64_t));
+    lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
     if (!lines || !(*plan)->holds) {
         MEMO_FREE(lines);
-        return memoi_no_memory(error, "a plan");
+        return memob_no_memory(error, "a plan");
     }
     status = memoi_parse_plan_body(reader, *plan, lines, error);
     MEMO_FREE(lines);
@@ -4878,12 +4878,12 @@ MEMOI memo_status memoi_parse_plan(memoi_reader* reader, const char* text, memo_
 
 memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name, memo_plan** plan,
                             memo_error* error) {
-    memoi_reader reader;
+    memob_reader reader;
     memo_status status;
     *plan = NULL;
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_parse_plan(&reader, text, plan, error);
     if (status) {
         memo_plan_destroy(*plan);
@@ -4895,7 +4895,7 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
 memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error) {
     char* text = NULL;
     int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(path, &text, &n_bytes, error);
     *plan = NULL;
     if (status) return status;
     status =
@@ -4955,20 +4955,20 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
 
 /* One piece of a buffer.  Of pieces too narrow to be told apart, the first in a place is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
-                               const memoi_piece* piece, memoi_map* drawn) {
+                               const memoi_piece* piece, memob_map* drawn) {
     const memo_buffer* buffer = &plan->buffers[piece->buffer];
     double x = memoi_picture_x(picture, (double)piece->begin);
     double width = memoi_picture_x(picture, (double)piece->end) - x;
     double y = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                            (double)memoi_plan_bytes(plan, piece->buffer));
+                                            (double)memob_plan_bytes(plan, piece->buffer));
     double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
     char bytes[32];
     if (height < 0.2) return;
     if (width < 0.2) {
         int64_t place =
             ((int64_t)(x * 4) * 10000 + (int64_t)(y * 2)) * 10000 + (int64_t)(height * 2);
-        if (memoi_map_get(drawn, place) >= 0) return;
-        memoi_map_put(drawn, place, 1); /* where this fails, a piece is drawn twice */
+        if (memob_map_get(drawn, place) >= 0) return;
+        memob_map_put(drawn, place, 1); /* where this fails, a piece is drawn twice */
         width = 0.2;
     }
     memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
@@ -4977,7 +4977,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
         &picture->text,
         "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
         "%d%s</title></rect>\n",
-        (long long)buffer->id, memoi_bytes_name(bytes, (double)buffer->size_bytes),
+        (long long)buffer->id, memob_bytes_name(bytes, (double)buffer->size_bytes),
         (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
         (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
         (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
@@ -4988,11 +4988,11 @@ static const char* const memoi_class_colours[] = {"#f0a848", "#4f7fb5", "#9aa3ad
 MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
                                        memo_error* error) {
     memoi_piece* pieces =
-        (memoi_piece*)memoi_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_piece));
-    memoi_map drawn;
+        (memoi_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_piece));
+    memob_map drawn;
     int64_t n, i;
     int c;
-    if (!pieces) return memoi_no_memory(error, "a picture");
+    if (!pieces) return memob_no_memory(error, "a picture");
     memset(&drawn, 0, sizeof drawn);
     n = memoi_plan_pieces(plan, pieces);
     for (c = 0; c < 3; c++) {
@@ -5002,7 +5002,7 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
                 memoi_picture_piece(picture, plan, &pieces[i], &drawn);
         memo_text_put(&picture->text, "</g>\n");
     }
-    memoi_map_free(&drawn);
+    memob_map_free(&drawn);
     MEMO_FREE(pieces);
     return MEMO_STATUS_OK;
 }
@@ -5033,11 +5033,11 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
     int64_t i, last = 1;
     /* All layers get a label, or none: room for the longest decides. */
     for (i = 0; i < trace->n_requests; i++)
-        last = memoi_max(last, memoi_request_mark(trace, i).layer);
+        last = memob_max(last, memob_request_mark(trace, i).layer);
     for (; last > 0; last /= 10) label_width += 6.4;
     for (i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
         memo_request_kind kind = trace->requests[i].kind;
-        memo_mark mark = memoi_request_mark(trace, i);
+        memo_mark mark = memob_request_mark(trace, i);
         char label[24], hover[64];
         time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
         if (mark.layer < 0 || mark.phase != phase) continue;
@@ -5062,7 +5062,7 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         if (!at_end) {
             memo_request_kind kind = trace->requests[i].kind;
             time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
-            mark = memoi_request_mark(trace, i);
+            mark = memob_request_mark(trace, i);
             if (mark.layer < 0 || mark.phase == MEMO_PHASE_RECOMPUTE) continue;
         } else {
             mark = memo_mark_parse(NULL);
@@ -5114,7 +5114,7 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
     memo_text_put(&picture->text, "%s</text>\n", what);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
-    memo_text_put(&picture->text, "%s</text>\n", memoi_bytes_name(size, (double)bytes));
+    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_name(size, (double)bytes));
 }
 
 /* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
@@ -5137,7 +5137,7 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             double right = memoi_picture_x(picture, (double)buffer->end);
             double low = memoi_picture_y(picture, (double)buffer->offset_bytes);
             double high = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                                       (double)memoi_plan_bytes(plan, b));
+                                                       (double)memob_plan_bytes(plan, b));
             if (low - high > 14 &&
                 right - left > memoi_text_width(name, (int64_t)strlen(name), 12) + 8) {
                 memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
@@ -5187,8 +5187,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memo_text_put(text,
                   "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
                   "bound %s, gap ",
-                  (long long)plan->n_buffers, memoi_bytes_name(peak, (double)plan->peak_bytes),
-                  memoi_bytes_name(bound, (double)plan->lower_bound_bytes));
+                  (long long)plan->n_buffers, memob_bytes_name(peak, (double)plan->peak_bytes),
+                  memob_bytes_name(bound, (double)plan->lower_bound_bytes));
     memoi_put_number(text, gap, 2);
     memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memo_text_put_xml(text, memoi_engine_name(plan, engine));
@@ -5217,14 +5217,14 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "a plan without offsets has no picture; memo_plan_solve sets them");
     for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
-        has_phases = memoi_request_mark(trace, i).layer >= 0;
+        has_phases = memob_request_mark(trace, i).layer >= 0;
     memset(&picture, 0, sizeof picture);
     picture.left = 96;
     picture.right = 1060;
     picture.top = has_phases ? 112 : 78;
     picture.bottom = 640;
     picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
-    picture.n_bytes = 1.03 * (double)memoi_max(plan->peak_bytes, plan->lower_bound_bytes);
+    picture.n_bytes = 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes);
     if (picture.n_bytes < 8) picture.n_bytes = 8;
     memoi_picture_head(&picture, plan, title);
     memoi_picture_axes(&picture);
@@ -5247,7 +5247,7 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 /* ---- 4 device: taking a table --------------------------------------------------------------------
  * Knows: the table.  Knows nothing of what is run on it. */
 
-#define MEMOI_DEVICE_ALIGNMENT 512 /* of what device_alloc gives */
+#define MEMOB_DEVICE_ALIGNMENT 512 /* of what device_alloc gives */
 
 /* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
  * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
@@ -5310,7 +5310,7 @@ typedef struct memoi_blocks {
     memoi_block* list;
     int64_t n, capacity, first_unused; /* first_unused: an index + 1, 0: none */
     int64_t n_in_body, live_bytes, peak_bytes;
-    memoi_map index; /* address -> index in list */
+    memob_map index; /* address -> index in list */
 } memoi_blocks;
 
 /* A buffer of the plan in replay. */
@@ -5354,7 +5354,7 @@ struct memo_arena {
     int64_t n_early_live; /* of those that end before the body */
     memoi_slot* slots;
     int64_t* holders;
-    memoi_map addresses; /* address -> index in holders */
+    memob_map addresses; /* address -> index in holders */
 };
 
 memo_arena_desc memo_arena_desc_default(void) {
@@ -5371,9 +5371,9 @@ MEMOI int64_t memoi_address_key(const void* address) { return (int64_t)(uintptr_
 MEMOI memo_status memoi_blocks_room(memoi_blocks* blocks, memo_error* error) {
     void* list = blocks->list;
     int fits = blocks->first_unused ||
-               memoi_reserve(&list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block));
+               memob_reserve(&list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block));
     blocks->list = (memoi_block*)list;
-    return fits ? MEMO_STATUS_OK : memoi_no_memory(error, "the arena's list of blocks");
+    return fits ? MEMO_STATUS_OK : memob_no_memory(error, "the arena's list of blocks");
 }
 
 MEMOI void memoi_blocks_remove(memoi_blocks* blocks, int64_t i) {
@@ -5391,7 +5391,7 @@ MEMOI void memoi_blocks_remove(memoi_blocks* blocks, int64_t i) {
 
 MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                   memo_error* error) {
-    uint64_t bytes = (uint64_t)memoi_align_up(size_bytes + !size_bytes, MEMOI_DEVICE_ALIGNMENT);
+    uint64_t bytes = (uint64_t)memob_align_up(size_bytes + !size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                               "a dry run has no more addresses for %lld bytes",
@@ -5408,7 +5408,7 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     memoi_block* block;
     int64_t i;
     memo_status status = memoi_blocks_room(blocks, error);
-    if (!status && size_bytes > MEMOI_BYTES_MAX - blocks->live_bytes)
+    if (!status && size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                                 "live sizes sum to more than 2^62 bytes");
     if (!status)
@@ -5417,9 +5417,9 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
                      : memoi_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
     i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
-    if (!memoi_map_put(&blocks->index, memoi_address_key(*address), i)) {
+    if (!memob_map_put(&blocks->index, memoi_address_key(*address), i)) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
-        return memoi_no_memory(error, "the arena's list of blocks");
+        return memob_no_memory(error, "the arena's list of blocks");
     }
     block = &blocks->list[i];
     if (i == blocks->n)
@@ -5432,7 +5432,7 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     block->in_body = arena->state == MEMOI_ARENA_INSIDE;
     blocks->n_in_body += block->in_body;
     blocks->live_bytes += size_bytes;
-    blocks->peak_bytes = memoi_max(blocks->peak_bytes, blocks->live_bytes);
+    blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
     return MEMO_STATUS_OK;
 }
 
@@ -5499,21 +5499,21 @@ MEMOI int memoi_event_compare(const void* a, const void* b) {
     const memoi_event* x = (const memoi_event*)a;
     const memoi_event* y = (const memoi_event*)b;
     if (x->in_body != y->in_body) return x->in_body - y->in_body;
-    if (x->time != y->time) return memoi_compare(x->time, y->time);
+    if (x->time != y->time) return memob_compare(x->time, y->time);
     if (x->is_malloc != y->is_malloc) return x->is_malloc - y->is_malloc;
-    return memoi_compare(x->buffer, y->buffer);
+    return memob_compare(x->buffer, y->buffer);
 }
 
 /* The order in which the trainer will come: it follows from the lifetimes. */
 MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    memoi_event* events = (memoi_event*)memoi_calloc(2 * plan->n_buffers, sizeof(memoi_event));
+    memoi_event* events = (memoi_event*)memob_calloc(2 * plan->n_buffers, sizeof(memoi_event));
     int64_t i, n = 0;
     memo_status status = MEMO_STATUS_OK;
-    arena->events = (int64_t*)memoi_calloc(2 * plan->n_buffers, sizeof(int64_t));
+    arena->events = (int64_t*)memob_calloc(2 * plan->n_buffers, sizeof(int64_t));
     if (!events || !arena->events) {
         MEMO_FREE(events);
-        return memoi_no_memory(error, "an arena");
+        return memob_no_memory(error, "an arena");
     }
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
@@ -5559,9 +5559,9 @@ MEMOI char* memoi_empty_address(memo_arena* arena, int64_t buffer, int64_t n_bef
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
     int64_t i, n_empty = 0, n_holders = 0;
-    arena->slots = (memoi_slot*)memoi_calloc(plan->n_buffers, sizeof(memoi_slot));
-    arena->holders = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
-    if (!arena->slots || !arena->holders) return memoi_no_memory(error, "an arena");
+    arena->slots = (memoi_slot*)memob_calloc(plan->n_buffers, sizeof(memoi_slot));
+    arena->holders = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
+    if (!arena->slots || !arena->holders) return memob_no_memory(error, "an arena");
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         const memo_buffer* buffer = &plan->buffers[i];
@@ -5572,11 +5572,11 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
             buffer->memory_class != MEMO_CLASS_PERSISTENT && buffer->end < plan->body_begin;
         slot->address = buffer->size_bytes ? arena->memory + buffer->offset_bytes
                                            : memoi_empty_address(arena, i, n_empty++);
-        holder = memoi_map_get(&arena->addresses, memoi_address_key(slot->address));
+        holder = memob_map_get(&arena->addresses, memoi_address_key(slot->address));
         if (holder < 0) {
             holder = n_holders++;
-            if (!memoi_map_put(&arena->addresses, memoi_address_key(slot->address), holder))
-                return memoi_no_memory(error, "an arena");
+            if (!memob_map_put(&arena->addresses, memoi_address_key(slot->address), holder))
+                return memob_no_memory(error, "an arena");
         }
         slot->holder = &arena->holders[holder];
     }
@@ -5591,7 +5591,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     memo_status status;
     char name[32];
     for (i = 0; i < arena->plan->n_buffers; i++)
-        alignment = memoi_max(alignment, arena->plan->buffers[i].alignment_bytes);
+        alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
     if (desc->memory) {
         arena->memory = (char*)desc->memory;
         if (desc->memory_bytes < needed)
@@ -5605,7 +5605,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         return MEMO_STATUS_OK;
     }
     if (needed == 0) return MEMO_STATUS_OK;
-    if (alignment > MEMOI_DEVICE_ALIGNMENT) needed += alignment;
+    if (alignment > MEMOB_DEVICE_ALIGNMENT) needed += alignment;
     reason.message[0] = 0;
     status = memo_device_alloc(device, needed, &arena->own_memory, &reason);
     if (status) {
@@ -5617,13 +5617,13 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
             free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
-                                  memoi_bytes_name(name, (double)needed), (long long)needed,
+                                  memob_bytes_name(name, (double)needed), (long long)needed,
                                   reason.message);
         return memo_error_set(
             error, status,
             "the plan needs %s (%lld bytes) in one block, %s (%lld bytes) are free: %s",
-            memoi_bytes_name(name, (double)needed), (long long)needed,
-            memoi_bytes_name(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
+            memob_bytes_name(name, (double)needed), (long long)needed,
+            memob_bytes_name(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
     }
     arena->memory = (char*)arena->own_memory;
     if ((uintptr_t)arena->memory % (uintptr_t)alignment)
@@ -5636,8 +5636,8 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     memo_status status = memoi_arena_check(desc, error);
     *arena = NULL;
     if (status) return status;
-    made = (memo_arena*)memoi_calloc(1, sizeof(memo_arena));
-    if (!made) return memoi_no_memory(error, "an arena");
+    made = (memo_arena*)memob_calloc(1, sizeof(memo_arena));
+    if (!made) return memob_no_memory(error, "an arena");
     made->device = desc->device;
     made->plan = desc->plan;
     made->trace = desc->trace;
@@ -5661,8 +5661,8 @@ void memo_arena_destroy(memo_arena* arena) {
     if (!arena) return;
     memoi_blocks_drop(arena, 0);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
-    memoi_map_free(&arena->blocks.index);
-    memoi_map_free(&arena->addresses);
+    memob_map_free(&arena->blocks.index);
+    memob_map_free(&arena->addresses);
     MEMO_FREE(arena->blocks.list);
     MEMO_FREE(arena->events);
     MEMO_FREE(arena->slots);
@@ -5726,12 +5726,12 @@ MEMOI void memoi_trace_withdraw(memo_trace* trace, int64_t from) {
         int64_t origin = book->origin[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
             trace->n_buffers--;
-            if (memoi_map_get(&book->live, request->id) == i) {
+            if (memob_map_get(&book->live, request->id) == i) {
                 memoi_map_remove(&book->live, request->id);
                 trace->n_live--;
             }
         } else if (request->kind == MEMO_REQUEST_RECORD) {
-            if (memoi_map_get(&book->events, request->id) == i)
+            if (memob_map_get(&book->events, request->id) == i)
                 memoi_map_remove(&book->events, request->id);
         } else if (request->kind == MEMO_REQUEST_FREE && origin < from) {
             trace->requests[n] = *request;
@@ -5766,7 +5766,7 @@ MEMOI memo_status memoi_record_alloc(memo_arena* arena, int64_t size_bytes, int3
                                    stream, error);
         if (status)
             memoi_block_free(
-                arena, memoi_map_get(&arena->blocks.index, memoi_address_key(*address)), NULL);
+                arena, memob_map_get(&arena->blocks.index, memoi_address_key(*address)), NULL);
     }
     if (status) return status;
     arena->stats.n_requests++;
@@ -5883,7 +5883,7 @@ MEMOI void memoi_release(memo_arena* arena, memoi_slot* slot) {
 
 /* The live slot at an address, or NULL. */
 MEMOI memoi_slot* memoi_find_slot(const memo_arena* arena, const void* address) {
-    int64_t holder = memoi_map_get(&arena->addresses, memoi_address_key(address));
+    int64_t holder = memob_map_get(&arena->addresses, memoi_address_key(address));
     memoi_slot* slot = holder < 0 ? NULL : &arena->slots[arena->holders[holder]];
     return slot && slot->is_live && slot->address == address ? slot : NULL;
 }
@@ -5892,7 +5892,7 @@ MEMOI memoi_slot* memoi_find_slot(const memo_arena* arena, const void* address) 
 
 memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream, void** address,
                              memo_error* error) {
-    if (size_bytes < 0 || size_bytes > MEMOI_BYTES_MAX)
+    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "a request of %lld bytes is outside [0, 2^62]",
                               (long long)size_bytes);
@@ -5921,7 +5921,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
             return MEMO_STATUS_OK;
         }
     }
-    i = memoi_map_get(&arena->blocks.index, memoi_address_key(address));
+    i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "free of %p, which is not live: freed before, or not from this arena",
@@ -5936,7 +5936,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
     int64_t i;
     if (!arena->trace) return MEMO_STATUS_OK;
-    i = memoi_map_get(&arena->blocks.index, memoi_address_key(address));
+    i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "use of %p, which is not live",
                               address);
@@ -5967,29 +5967,29 @@ memo_arena_stats memo_arena_get_stats(const memo_arena* arena) { return arena->s
 
 /* --- clock, also of chapter 9 --- */
 
-MEMOI int64_t memoi_host_now_ns(void) {
+MEMOI int64_t memob_host_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
 }
 
-MEMOI struct timespec memoi_host_timespec(int64_t time_ns) {
+MEMOI struct timespec memob_host_timespec(int64_t time_ns) {
     struct timespec time;
     time.tv_sec = (time_t)(time_ns / 1000000000);
     time.tv_nsec = (long)(time_ns % 1000000000);
     return time;
 }
 
-MEMOI void memoi_host_sleep_until(int64_t time_ns) {
+MEMOI void memob_host_sleep_until(int64_t time_ns) {
     struct timespec time;
 #if defined(__APPLE__) /* no clock_nanosleep */
     int64_t left_ns;
-    while ((left_ns = time_ns - memoi_host_now_ns()) > 0) {
-        time = memoi_host_timespec(left_ns);
+    while ((left_ns = time_ns - memob_host_now_ns()) > 0) {
+        time = memob_host_timespec(left_ns);
         nanosleep(&time, NULL);
     }
 #else
-    time = memoi_host_timespec(time_ns);
+    time = memob_host_timespec(time_ns);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
     }
 #endif
@@ -6005,15 +6005,15 @@ MEMOI void memoi_host_sleep_until(int64_t time_ns) {
 
 /* syscall() is no part of POSIX; where it is not declared, waiting polls. */
 #if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
-#define MEMOI_HAS_FUTEX 1
+#define MEMOB_HAS_FUTEX 1
 #else
-#define MEMOI_HAS_FUTEX 0
+#define MEMOB_HAS_FUTEX 0
 #endif
 
 #define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
 #define MEMOI_HOST_QUEUE_OPERATIONS     4096
 #define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
-#define MEMOI_HOST_SPINS                64
+#define MEMOB_HOST_SPINS                64
 #define MEMOI_HOST_CHUNK_BYTES                                                                     \
     ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
 #define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
@@ -6026,13 +6026,13 @@ MEMOI void memoi_host_sleep_until(int64_t time_ns) {
  * moves meanwhile, and moving the counter takes the bit along: no wake-up is missed.
  * Waiters touch it relaxed until they have what they wait for, so that they order nobody. */
 
-MEMOI int memoi_host_is_past(uint32_t value, uint32_t target) {
+MEMOI int memob_host_is_past(uint32_t value, uint32_t target) {
     return (value & ~1u) - target < 0x80000000u;
 }
 
-MEMOI void memoi_counter_set(uint32_t* counter, uint32_t value) {
+MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
     uint32_t before = __atomic_exchange_n(counter, value, __ATOMIC_RELEASE);
-#if MEMOI_HAS_FUTEX
+#if MEMOB_HAS_FUTEX
     if (before & 1)
         syscall(SYS_futex, counter, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
 #else
@@ -6041,13 +6041,13 @@ MEMOI void memoi_counter_set(uint32_t* counter, uint32_t value) {
 }
 
 /* Acquires only where it has been reached. */
-MEMOI int memoi_counter_reached(const uint32_t* counter, uint32_t target) {
-    if (!memoi_host_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
+MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target) {
+    if (!memob_host_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
     (void)__atomic_load_n(counter, __ATOMIC_ACQUIRE);
     return 1;
 }
 
-MEMOI void memoi_host_pause(void) {
+MEMOI void memob_host_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -6057,20 +6057,20 @@ MEMOI void memoi_host_pause(void) {
 
 MEMOI void memoi_counter_wait(uint32_t* counter, uint32_t target) {
     int64_t n_tries = 0;
-    for (; !memoi_counter_reached(counter, target); n_tries++) {
-        if (n_tries < MEMOI_HOST_SPINS) {
-            memoi_host_pause();
+    for (; !memob_counter_reached(counter, target); n_tries++) {
+        if (n_tries < MEMOB_HOST_SPINS) {
+            memob_host_pause();
         } else {
-#if MEMOI_HAS_FUTEX
+#if MEMOB_HAS_FUTEX
             uint32_t value = __atomic_load_n(counter, __ATOMIC_RELAXED);
-            if (memoi_host_is_past(value, target)) continue;
+            if (memob_host_is_past(value, target)) continue;
             if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0,
                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED))
                 syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, NULL, NULL, 0);
 #else
-            int64_t n_naps = n_tries - MEMOI_HOST_SPINS;
+            int64_t n_naps = n_tries - MEMOB_HOST_SPINS;
             struct timespec nap =
-                memoi_host_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
+                memob_host_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
             nanosleep(&nap, NULL);
 #endif
         }
@@ -6151,7 +6151,7 @@ typedef struct memoi_host_memory {
     memo_status status_when_full;
     int64_t capacity_bytes; /* 0: no limit */
     int64_t used_bytes, peak_bytes;
-    memoi_map sizes; /* from address */
+    memob_map sizes; /* from address */
 } memoi_host_memory;
 
 typedef struct memoi_host {
@@ -6185,7 +6185,7 @@ MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const 
         __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
     }
     /* Who lost the claim stays until it is published: synchronising this stream must return it. */
-    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memoi_host_pause();
+    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_host_pause();
 }
 
 MEMOI void* memoi_host_worker(void* argument) {
@@ -6203,8 +6203,8 @@ MEMOI void* memoi_host_worker(void* argument) {
         memoi_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
         if (op->kind == MEMOI_HOST_RECORD) { /* always, or others would hang */
-            op->mark->time_ns = memoi_host_now_ns();
-            memoi_counter_set(memoi_host_counter(op->mark, op->target), op->target);
+            op->mark->time_ns = memob_host_now_ns();
+            memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (!stream->is_dropped) {
             if (op->kind == MEMOI_HOST_WAIT) {
                 memoi_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
@@ -6218,16 +6218,16 @@ MEMOI void* memoi_host_worker(void* argument) {
         }
         position += 2;
         if (++index == stream->n_ops) index = 0;
-        memoi_counter_set(&stream->head, position);
+        memob_counter_set(&stream->head, position);
     }
 }
 
 MEMOI memo_status memoi_host_run_sleep(void* args, memo_error* error) {
-    int64_t start_ns = memoi_host_now_ns();
+    int64_t start_ns = memob_host_now_ns();
     double duration_s;
     (void)error;
     memcpy(&duration_s, args, sizeof duration_s);
-    memoi_host_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
+    memob_host_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
     return MEMO_STATUS_OK;
 }
 
@@ -6279,7 +6279,7 @@ MEMOI double memoi_host_rate(const memoi_host* host, int way) {
 
 MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
     memoi_host* host = copy->host;
-    int64_t start_ns = memoi_host_now_ns(), done_bytes = 0;
+    int64_t start_ns = memob_host_now_ns(), done_bytes = 0;
     /* After the start.  It grows by exact amounts, so late wake-ups do not add up. */
     double due_s = 0;
     __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
@@ -6291,13 +6291,13 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
-        elapsed_s = (double)(memoi_host_now_ns() - start_ns) * 1e-9;
+        elapsed_s = (double)(memob_host_now_ns() - start_ns) * 1e-9;
         if (rate > 0)
             due_s += (double)n / rate;
         else if (due_s < elapsed_s)
             due_s = elapsed_s;
         if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
-            memoi_host_sleep_until(start_ns + (int64_t)(due_s * 1e9));
+            memob_host_sleep_until(start_ns + (int64_t)(due_s * 1e9));
     }
     __atomic_fetch_sub(&host->n_copies[way], 1, __ATOMIC_RELAXED);
 }
@@ -6365,7 +6365,7 @@ MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** 
 MEMOI void memoi_host_commit(memoi_host_stream* stream) {
     stream->tail_position += 2;
     if (++stream->tail_index == stream->n_ops) stream->tail_index = 0;
-    memoi_counter_set(&stream->tail, stream->tail_position);
+    memob_counter_set(&stream->tail, stream->tail_position);
 }
 
 MEMOI memo_status memoi_host_call(memoi_host* host, memo_stream handle, memo_host_function function,
@@ -6393,31 +6393,31 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s memory: size %lld is negative", memory->name,
                               (long long)size_bytes);
-    memoi_bytes_name(asked, (double)size_bytes);
-    if (size_bytes > MEMOI_BYTES_MAX)
+    memob_bytes_name(asked, (double)size_bytes);
+    if (size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
                               memory->name, asked);
-    counted_bytes = memoi_align_up(size_bytes, MEMOI_DEVICE_ALIGNMENT);
+    counted_bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
         int64_t free_bytes = memory->capacity_bytes - memory->used_bytes;
         return memo_error_set(error, memory->status_when_full,
                               "%s memory: %s (%lld bytes) asked for, %s (%lld bytes) free of %s",
                               memory->name, asked, (long long)size_bytes,
-                              memoi_bytes_name(left, (double)free_bytes), (long long)free_bytes,
-                              memoi_bytes_name(all, (double)memory->capacity_bytes));
+                              memob_bytes_name(left, (double)free_bytes), (long long)free_bytes,
+                              memob_bytes_name(all, (double)memory->capacity_bytes));
     }
-    if (counted_bytes > MEMOI_BYTES_MAX - memory->used_bytes ||
-        posix_memalign(address, MEMOI_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
+    if (counted_bytes > MEMOB_BYTES_MAX - memory->used_bytes ||
+        posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
         return memo_error_set(
             error, memory->status_when_full,
             "%s memory: %s (%lld bytes) asked for, which this machine does not have", memory->name,
             asked, (long long)size_bytes);
     }
-    if (!memoi_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
+    if (!memob_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
         free(*address);
         *address = NULL;
-        return memoi_no_memory(error, "the sizes of allocations");
+        return memob_no_memory(error, "the sizes of allocations");
     }
     memory->used_bytes += counted_bytes;
     if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
@@ -6428,7 +6428,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
                                          memo_error* error) {
     int64_t key = (int64_t)(uintptr_t)address, counted_bytes;
     if (!address) return MEMO_STATUS_OK;
-    counted_bytes = memoi_map_get(&memory->sizes, key);
+    counted_bytes = memob_map_get(&memory->sizes, key);
     if (counted_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s memory: %p was not allocated here, or is free already",
@@ -6443,7 +6443,7 @@ MEMOI void memoi_host_memory_destroy(memoi_host_memory* memory) {
     int64_t i;
     for (i = 0; i < memory->sizes.capacity; i++)
         if (memory->sizes.values[i] >= 0) free((void*)(uintptr_t)memory->sizes.keys[i]);
-    memoi_map_free(&memory->sizes);
+    memob_map_free(&memory->sizes);
 }
 
 MEMOI memo_status memoi_host_device_alloc(void* context, int64_t size_bytes, void** address,
@@ -6466,7 +6466,7 @@ MEMOI memo_status memoi_host_host_free(void* context, void* address, memo_error*
 MEMOI memo_status memoi_host_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
                                          memo_error* error) {
     const memoi_host_memory* memory = &((memoi_host*)context)->device_memory;
-    *total_bytes = memory->capacity_bytes ? memory->capacity_bytes : MEMOI_BYTES_MAX;
+    *total_bytes = memory->capacity_bytes ? memory->capacity_bytes : MEMOB_BYTES_MAX;
     *free_bytes = *total_bytes - memory->used_bytes;
     return memoi_host_status(context, error);
 }
@@ -6485,8 +6485,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     while (stream && stream->is_live) stream = stream->next;
     is_new = !stream;
     if (is_new) {
-        stream = (memoi_host_stream*)memoi_calloc(1, sizeof *stream);
-        if (!stream) return memoi_no_memory(error, "a stream");
+        stream = (memoi_host_stream*)memob_calloc(1, sizeof *stream);
+        if (!stream) return memob_no_memory(error, "a stream");
         stream->host = host;
     }
     stream->n_ops =
@@ -6500,7 +6500,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
     if (!stream->ops) {
-        status = memoi_no_memory(error, "the queue of a stream");
+        status = memob_no_memory(error, "the queue of a stream");
     } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
         status =
             memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -6525,7 +6525,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
 MEMOI void memoi_host_stream_stop(memoi_host_stream* stream) {
     if (!stream->host->is_started) {
         stream->is_dropped = 1;
-        memoi_counter_set(&stream->go, 2);
+        memob_counter_set(&stream->go, 2);
     }
     stream->ops[stream->tail_index].kind = MEMOI_HOST_STOP; /* there is always room for this one */
     memoi_host_commit(stream);
@@ -6550,7 +6550,7 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
 }
 
 /* The caller is about to wait for something unfinished; nothing finishes before the start. */
-MEMOI memo_status memoi_host_check_started(const memoi_host* host, const char* what,
+MEMOI memo_status memob_host_check_started(const memoi_host* host, const char* what,
                                            memo_error* error) {
     if (host->is_started) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -6564,8 +6564,8 @@ MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handl
     memoi_host_stream* stream;
     memo_status status = memoi_host_find_stream(host, handle, &stream, error);
     if (status) return status;
-    if (!memoi_counter_reached(&stream->head, stream->tail_position)) {
-        status = memoi_host_check_started(host, "stream_synchronize", error);
+    if (!memob_counter_reached(&stream->head, stream->tail_position)) {
+        status = memob_host_check_started(host, "stream_synchronize", error);
         if (status) return status;
         memoi_counter_wait(&stream->head, stream->tail_position);
     }
@@ -6583,8 +6583,8 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
     if (event) {
         host->free_events = event->next_free;
     } else {
-        event = (memoi_host_event*)memoi_calloc(1, sizeof *event);
-        if (!event) return memoi_no_memory(error, "an event");
+        event = (memoi_host_event*)memob_calloc(1, sizeof *event);
+        if (!event) return memob_no_memory(error, "an event");
         event->host = host;
         event->next = host->events;
         host->events = event;
@@ -6614,7 +6614,7 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
     memoi_host_mark* mark = &event->first_mark;
     while (mark->stream && mark->stream != stream && mark->next) mark = mark->next;
     if (mark->stream && mark->stream != stream) {
-        mark->next = (memoi_host_mark*)memoi_calloc(1, sizeof *mark);
+        mark->next = (memoi_host_mark*)memob_calloc(1, sizeof *mark);
         mark = mark->next;
     }
     if (mark) mark->stream = stream;
@@ -6633,7 +6633,7 @@ MEMOI memo_status memoi_host_event_record(void* context, memo_event event_handle
     if (!status) status = memoi_host_reserve(stream, &op, error);
     if (status) return status;
     mark = memoi_host_find_mark(event, stream);
-    if (!mark) return memoi_no_memory(error, "an event on one more stream");
+    if (!mark) return memob_no_memory(error, "an event on one more stream");
     mark->enqueued += 2;
     event->latest = mark;
     op->kind = MEMOI_HOST_RECORD;
@@ -6663,7 +6663,7 @@ MEMOI memo_status memoi_host_event_wait(void* context, memo_event event_handle,
 
 MEMOI int memoi_host_event_is_done(const memoi_host_event* event) {
     memoi_host_mark* mark = event->latest;
-    return !mark || memoi_counter_reached(memoi_host_counter(mark, mark->enqueued), mark->enqueued);
+    return !mark || memob_counter_reached(memoi_host_counter(mark, mark->enqueued), mark->enqueued);
 }
 
 MEMOI memo_status memoi_host_event_query(void* context, memo_event handle, int32_t* is_done,
@@ -6683,7 +6683,7 @@ MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
     memo_status status = memoi_host_find_event(host, handle, &event, error);
     if (status) return status;
     if (!memoi_host_event_is_done(event)) {
-        status = memoi_host_check_started(host, "event_synchronize", error);
+        status = memob_host_check_started(host, "event_synchronize", error);
         if (status) return status;
         memoi_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
                            event->latest->enqueued);
@@ -6722,13 +6722,13 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
                               (int)kind);
-    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOI_BYTES_MAX / n_rows))
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "copy: %lld rows of %lld bytes cannot be", (long long)n_rows,
                               (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
-                       to_stride_bytes > MEMOI_BYTES_MAX / n_rows ||
-                       from_stride_bytes > MEMOI_BYTES_MAX / n_rows))
+                       to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
+                       from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
                               (long long)to_stride_bytes, (long long)from_stride_bytes,
@@ -6786,7 +6786,7 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 /* --- the device --- */
 
 /* NULL where device is none of memo_host_device_create. */
-MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
+MEMOI memoi_host* memob_host_of(const memo_device* device, memo_error* error) {
     memoi_host* host = device ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
     memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -6801,8 +6801,8 @@ memo_host_device_desc memo_host_device_desc_default(void) {
 }
 
 /* Below a byte a second, or beyond any number, the ends of copies could not be computed. */
-MEMOI int memoi_host_is_rate(double bytes_per_s) {
-    return memoi_is_finite(bytes_per_s) &&
+MEMOI int memob_host_is_rate(double bytes_per_s) {
+    return memob_is_finite(bytes_per_s) &&
            (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
 }
 
@@ -6815,14 +6815,14 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     *device = NULL;
     if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
     if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
-        desc->device_memory_bytes > MEMOI_BYTES_MAX || desc->host_memory_bytes > MEMOI_BYTES_MAX)
+        desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "device_memory_bytes %lld and host_memory_bytes %lld must lie in [0, 2^62]",
             (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
-    if (!memoi_host_is_rate(desc->to_host_bytes_per_s) ||
-        !memoi_host_is_rate(desc->to_device_bytes_per_s) ||
-        !memoi_host_is_rate(desc->both_ways_bytes_per_s))
+    if (!memob_host_is_rate(desc->to_host_bytes_per_s) ||
+        !memob_host_is_rate(desc->to_device_bytes_per_s) ||
+        !memob_host_is_rate(desc->both_ways_bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "rates of copies must be 0 (no limit) or at least 1 byte/s; they are "
                               "%g, %g and, both ways, %g",
@@ -6833,8 +6833,8 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
                               "queue_operations is %lld; it must lie in [0, %lld]",
                               (long long)desc->queue_operations,
                               (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
-    host = (memoi_host*)memoi_calloc(1, sizeof *host);
-    if (!host) return memoi_no_memory(error, "a host device");
+    host = (memoi_host*)memob_calloc(1, sizeof *host);
+    if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
     host->desc = *desc;
     host->is_started = !desc->start_held;
@@ -6877,7 +6877,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
 }
 
 void memo_host_device_destroy(memo_device* device) {
-    memoi_host* host = memoi_host_of(device, NULL);
+    memoi_host* host = memob_host_of(device, NULL);
     memoi_host_stream* stream;
     if (!host) return;
     /* All are told before any is waited for, as they may wait for each other. */
@@ -6905,20 +6905,20 @@ void memo_host_device_destroy(memo_device* device) {
 }
 
 memo_status memo_host_device_start(memo_device* device, memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host = memob_host_of(device, error);
     memoi_host_stream* stream;
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (host->is_started) return memoi_host_status(host, error);
     host->is_started = 1;
     for (stream = host->streams; stream; stream = stream->next)
-        if (stream->is_live) memoi_counter_set(&stream->go, 2);
+        if (stream->is_live) memob_counter_set(&stream->go, 2);
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     memo_host_function function, const void* args,
                                     int64_t args_bytes, memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host = memob_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "launch: function is NULL");
@@ -6933,9 +6933,9 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
-    memoi_host* host = memoi_host_of(device, error);
+    memoi_host* host = memob_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_is_in(duration_s, 0, 1e9))
+    if (!memob_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
@@ -6943,7 +6943,7 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
 }
 
 memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
-    const memoi_host* host = memoi_host_of(device, NULL);
+    const memoi_host* host = memob_host_of(device, NULL);
     memo_host_device_stats stats;
     memset(&stats, 0, sizeof stats);
     if (!host) return stats;
@@ -6989,7 +6989,7 @@ MEMOI memoi_schedule_rooms* memoi_rooms_of(const memo_schedule* schedule) {
 }
 
 MEMOI int memoi_room_reserve(memoi_room* room, int64_t n_more, size_t element_bytes) {
-    return memoi_reserve(&room->data, &room->capacity, room->n + n_more, element_bytes);
+    return memob_reserve(&room->data, &room->capacity, room->n + n_more, element_bytes);
 }
 
 /* Room for one element everywhere, and for so many elements of variable number; 0: no memory.  All
@@ -7030,14 +7030,14 @@ MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule) {
 }
 
 memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error) {
-    memo_schedule* result = (memo_schedule*)memoi_calloc(1, sizeof(memo_schedule));
+    memo_schedule* result = (memo_schedule*)memob_calloc(1, sizeof(memo_schedule));
     *schedule = NULL;
-    if (!result) return memoi_no_memory(error, "a schedule");
-    result->reserved = memoi_calloc(1, sizeof(memoi_schedule_rooms));
+    if (!result) return memob_no_memory(error, "a schedule");
+    result->reserved = memob_calloc(1, sizeof(memoi_schedule_rooms));
     /* One of each, so that no array is NULL. */
     if (!result->reserved || !memoi_schedule_reserve(result, 1, 1, "run")) {
         memo_schedule_destroy(result);
-        return memoi_no_memory(error, "a schedule");
+        return memob_no_memory(error, "a schedule");
     }
     memoi_schedule_text(result, "run"); /* offset 0: operations without a name */
     *schedule = result;
@@ -7090,7 +7090,7 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
                                      memo_error* error) {
     if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
     if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
-        return memoi_no_memory(error, "a stream of a schedule");
+        return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
     schedule->streams[*stream] = memoi_schedule_text(schedule, name);
     memoi_rooms_of(schedule)->streams.n++;
@@ -7101,11 +7101,11 @@ memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, do
                                    int32_t* link, memo_error* error) {
     memo_link* added;
     if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a link needs a name");
-    if (!(bytes_per_s > 0) || !memoi_is_finite(bytes_per_s))
+    if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "link %s: bytes_per_s must be above 0 and finite", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
-        return memoi_no_memory(error, "a link of a schedule");
+        return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
     memoi_rooms_of(schedule)->links.n++;
     memset(added, 0, sizeof *added);
@@ -7125,7 +7125,7 @@ memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t
     if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "links %d and %d: a link has one peer, another link", (int)a, (int)b);
-    if (!(shared_bytes_per_s > 0) || !memoi_is_finite(shared_bytes_per_s))
+    if (!(shared_bytes_per_s > 0) || !memob_is_finite(shared_bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "links %d and %d: shared_bytes_per_s must be above 0 and finite",
                               (int)a, (int)b);
@@ -7136,7 +7136,7 @@ memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t
 }
 
 memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event, memo_error* error) {
-    if (schedule->n_events == INT32_MAX) return memoi_no_memory(error, "an event of a schedule");
+    if (schedule->n_events == INT32_MAX) return memob_no_memory(error, "an event of a schedule");
     *event = schedule->n_events++;
     return MEMO_STATUS_OK;
 }
@@ -7180,14 +7180,14 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                                       "%s: stream %d is named twice", name,
                                       (int)desc->more_streams[i]);
     }
-    if (!memoi_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
+    if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: duration_s must be finite and not negative", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
-        desc->alloc_bytes > MEMOI_BYTES_MAX - rooms->alloc_bytes ||
-        desc->free_bytes > MEMOI_BYTES_MAX - rooms->free_bytes)
+        desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
+        desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "%s: link_bytes, alloc_bytes and free_bytes must not be negative, nor "
@@ -7207,7 +7207,7 @@ memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
     if (memoi_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_schedule_reserve(schedule, desc->n_more_streams, desc->n_reads + desc->n_writes,
                                 name))
-        return memoi_no_memory(error, "an operation of a schedule");
+        return memob_no_memory(error, "an operation of a schedule");
     op = memoi_schedule_push(schedule);
     op->kind = MEMO_OP_RUN;
     op->stream = desc->stream;
@@ -7243,7 +7243,7 @@ MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kin
                                        int32_t stream, memo_error* error) {
     memo_op* op;
     if (!memoi_schedule_reserve(schedule, 0, 0, NULL))
-        return memoi_no_memory(error, "an operation of a schedule");
+        return memob_no_memory(error, "an operation of a schedule");
     op = memoi_schedule_push(schedule);
     op->kind = kind;
     op->stream = stream;
@@ -7293,7 +7293,7 @@ memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const cha
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "op %lld: not an operation of the schedule, or without a name",
                               (long long)op);
-    if (!memoi_schedule_reserve(schedule, 0, 0, name)) return memoi_no_memory(error, "a name");
+    if (!memoi_schedule_reserve(schedule, 0, 0, name)) return memob_no_memory(error, "a name");
     schedule->ops[op].name = memoi_schedule_text(schedule, name);
     return MEMO_STATUS_OK;
 }
@@ -7306,7 +7306,7 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
     if (memoi_check_ranges(name, "named", &bytes, 1, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_room_reserve(named, 1, sizeof *added) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
-        return memoi_no_memory(error, "a name");
+        return memob_no_memory(error, "a name");
     added = (memoi_named*)named->data + named->n++;
     added->name = memoi_schedule_text(schedule, name);
     added->bytes = bytes;
@@ -7316,7 +7316,7 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
 /* 0: no memory. */
 MEMOI int memoi_name_event(memo_schedule* schedule, int32_t event, const char* name) {
     memoi_room* names = &memoi_rooms_of(schedule)->event_names;
-    if (!memoi_reserve(&names->data, &names->capacity, event + (int64_t)1, sizeof(int64_t)) ||
+    if (!memob_reserve(&names->data, &names->capacity, event + (int64_t)1, sizeof(int64_t)) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
         return 0;
     ((int64_t*)names->data)[event] = memoi_schedule_text(schedule, name);
@@ -7417,16 +7417,16 @@ MEMOI int64_t memoi_after(const memoi_graph* graph, const memo_op* op, int64_t i
 
 MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
                                     memo_error* error) {
-    int64_t* last = (int64_t*)memoi_calloc(schedule->n_streams, sizeof(int64_t));
-    int64_t* recorded = (int64_t*)memoi_calloc(schedule->n_events, sizeof(int64_t));
+    int64_t* last = (int64_t*)memob_calloc(schedule->n_streams, sizeof(int64_t));
+    int64_t* recorded = (int64_t*)memob_calloc(schedule->n_events, sizeof(int64_t));
     int64_t i, k, sync = -1;
-    graph->after = (int64_t*)memoi_calloc(schedule->n_ops, 3 * sizeof(int64_t));
-    graph->more = (int64_t*)memoi_calloc(memoi_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
+    graph->after = (int64_t*)memob_calloc(schedule->n_ops, 3 * sizeof(int64_t));
+    graph->more = (int64_t*)memob_calloc(memoi_rooms_of(schedule)->more_streams.n, sizeof(int64_t));
     if (!last || !recorded || !graph->after || !graph->more) {
         MEMO_FREE(last);
         MEMO_FREE(recorded);
         memoi_graph_free(graph);
-        return memoi_no_memory(error, "the order of a schedule");
+        return memob_no_memory(error, "the order of a schedule");
     }
     for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
     for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
@@ -7653,7 +7653,7 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     if (latest > ordered) {
         void* races = c->check->races;
         memo_race* race;
-        if (!memoi_reserve(&races, &c->races_capacity, c->check->n_races + 1, sizeof(memo_race)))
+        if (!memob_reserve(&races, &c->races_capacity, c->check->n_races + 1, sizeof(memo_race)))
             return 0;
         c->check->races = (memo_race*)races;
         race = &c->check->races[c->check->n_races++];
@@ -7731,19 +7731,19 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memo_check* check = c->check;
     int64_t n_ranges = memoi_rooms_of(schedule)->ranges.n, n_leaves = 1, i, k;
-    if (schedule->n_ops > MEMOI_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
-    c->clock = (int64_t*)memoi_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->needed = (int64_t*)memoi_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lower = (int64_t*)memoi_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lowered = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    c->last_use = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    c->ends = (uint64_t*)memoi_calloc(2 * n_ranges, sizeof(uint64_t));
-    c->touched = (memoi_cells*)memoi_calloc(n_ranges, sizeof(memoi_cells));
-    c->written = (memoi_cells*)memoi_calloc(n_ranges, sizeof(memoi_cells));
-    c->n_touched = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    c->n_written = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    check->redundant_waits = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    check->unrecorded_waits = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
+    if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
+    c->clock = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->needed = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lower = (int64_t*)memob_calloc(schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lowered = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->last_use = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->ends = (uint64_t*)memob_calloc(2 * n_ranges, sizeof(uint64_t));
+    c->touched = (memoi_cells*)memob_calloc(n_ranges, sizeof(memoi_cells));
+    c->written = (memoi_cells*)memob_calloc(n_ranges, sizeof(memoi_cells));
+    c->n_touched = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->n_written = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
     if (!c->clock || !c->needed || !c->lower || !c->lowered || !c->last_use || !c->ends ||
         !c->touched || !c->written || !c->n_touched || !c->n_written || !check->redundant_waits ||
         !check->unrecorded_waits)
@@ -7766,10 +7766,10 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     }
     while (n_leaves < c->n_ends) n_leaves *= 2;
     c->touches.n_leaves = c->writes.n_leaves = n_leaves;
-    c->touches.covers = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
-    c->touches.begins = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
-    c->writes.covers = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
-    c->writes.begins = (int64_t*)memoi_calloc(2 * n_leaves, sizeof(int64_t));
+    c->touches.covers = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
+    c->touches.begins = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
+    c->writes.covers = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
+    c->writes.begins = (int64_t*)memob_calloc(2 * n_leaves, sizeof(int64_t));
     if (!c->touches.covers || !c->touches.begins || !c->writes.covers || !c->writes.begins)
         return 0;
 
@@ -7805,7 +7805,7 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     c.n_streams = schedule->n_streams;
     status = memoi_graph_build(schedule, &c.graph, error);
     if (status) return status;
-    c.check = (memo_check*)memoi_calloc(1, sizeof(memo_check));
+    c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
     is_done = c.check && memoi_checker_run(&c);
     memoi_graph_free(&c.graph);
     MEMO_FREE(c.clock);
@@ -7824,7 +7824,7 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     MEMO_FREE(c.writes.begins);
     if (!is_done) {
         memo_check_destroy(c.check);
-        return memoi_no_memory(error, "the check of a schedule");
+        return memob_no_memory(error, "the check of a schedule");
     }
     *check = c.check;
     return MEMO_STATUS_OK;
@@ -8071,18 +8071,18 @@ typedef struct memoi_simulator {
 
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
                                           memo_error* error) {
-    memo_simulation* simulation = (memo_simulation*)memoi_calloc(1, sizeof(memo_simulation));
+    memo_simulation* simulation = (memo_simulation*)memob_calloc(1, sizeof(memo_simulation));
     *result = simulation;
-    if (!simulation) return memoi_no_memory(error, "a simulation");
-    simulation->start_s = (double*)memoi_calloc(schedule->n_ops, sizeof(double));
-    simulation->end_s = (double*)memoi_calloc(schedule->n_ops, sizeof(double));
-    simulation->busy_s = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
-    simulation->stall_s = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
+    if (!simulation) return memob_no_memory(error, "a simulation");
+    simulation->start_s = (double*)memob_calloc(schedule->n_ops, sizeof(double));
+    simulation->end_s = (double*)memob_calloc(schedule->n_ops, sizeof(double));
+    simulation->busy_s = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    simulation->stall_s = (double*)memob_calloc(schedule->n_streams, sizeof(double));
     if (simulation->start_s && simulation->end_s && simulation->busy_s && simulation->stall_s)
         return MEMO_STATUS_OK;
     memo_simulation_destroy(simulation);
     *result = NULL;
-    return memoi_no_memory(error, "a simulation");
+    return memob_no_memory(error, "a simulation");
 }
 
 void memo_simulation_destroy(memo_simulation* simulation) {
@@ -8099,9 +8099,9 @@ void memo_simulation_destroy(memo_simulation* simulation) {
 MEMOI memo_status memoi_memory_moments(const memo_schedule* schedule, const memo_simulation* times,
                                        memoi_moment** moments, int64_t* n_moments,
                                        memo_error* error) {
-    memoi_moment* list = (memoi_moment*)memoi_calloc(2 * schedule->n_ops, sizeof(memoi_moment));
+    memoi_moment* list = (memoi_moment*)memob_calloc(2 * schedule->n_ops, sizeof(memoi_moment));
     int64_t i, n = 0;
-    if (!list) return memoi_no_memory(error, "memory over time");
+    if (!list) return memob_no_memory(error, "memory over time");
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->alloc_bytes) {
@@ -8122,12 +8122,12 @@ MEMOI memo_status memoi_memory_moments(const memo_schedule* schedule, const memo
 /* The figures that follow from start_s and end_s. */
 MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation,
                                        memo_error* error) {
-    double* first = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
-    double* last = (double*)memoi_calloc(schedule->n_streams, sizeof(double));
+    double* first = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    double* last = (double*)memob_calloc(schedule->n_streams, sizeof(double));
     memoi_moment* moments = NULL;
     int64_t i, k, n_moments = 0, bytes = 0;
     memo_status status = MEMO_STATUS_OK;
-    if (!first || !last) status = memoi_no_memory(error, "the figures of a simulation");
+    if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
     if (!status) status = memoi_memory_moments(schedule, simulation, &moments, &n_moments, error);
     for (i = 0; !status && i < schedule->n_streams; i++) first[i] = -1;
     for (i = 0; !status && i < schedule->n_ops; i++) {
@@ -8223,11 +8223,11 @@ MEMOI void memoi_start_op(memoi_simulator* s, int64_t i) {
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const memo_schedule* schedule = s->schedule;
     int64_t i, k, n_edges = 0;
-    s->n_missing = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    s->first_next = (int64_t*)memoi_calloc(schedule->n_ops + 2, sizeof(int64_t));
-    s->ready = (int64_t*)memoi_calloc(schedule->n_ops, sizeof(int64_t));
-    s->flows = (memoi_flow*)memoi_calloc(schedule->n_links, sizeof(memoi_flow));
-    s->moments = (memoi_moment*)memoi_calloc(((int64_t)schedule->n_links + 1) * schedule->n_streams,
+    s->n_missing = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    s->first_next = (int64_t*)memob_calloc(schedule->n_ops + 2, sizeof(int64_t));
+    s->ready = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    s->flows = (memoi_flow*)memob_calloc(schedule->n_links, sizeof(memoi_flow));
+    s->moments = (memoi_moment*)memob_calloc(((int64_t)schedule->n_links + 1) * schedule->n_streams,
                                              sizeof(memoi_moment));
     if (!s->n_missing || !s->first_next || !s->ready || !s->flows || !s->moments) return 0;
     s->running.moments = s->moments;
@@ -8243,7 +8243,7 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
             n_edges++;
         }
     }
-    s->next = (int64_t*)memoi_calloc(n_edges, sizeof(int64_t));
+    s->next = (int64_t*)memob_calloc(n_edges, sizeof(int64_t));
     if (!s->next) return 0;
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
     for (i = 0; i < schedule->n_ops; i++) {
@@ -8298,19 +8298,19 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
     for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
-        if (!memoi_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
+        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "op %lld (%s): duration_s must be finite and not negative",
                                   (long long)i, memo_schedule_op_name(schedule, i));
     status = memoi_graph_build(schedule, &s.graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &s.simulation, error);
-    if (!status && !memoi_simulator_prepare(&s)) status = memoi_no_memory(error, "a simulation");
+    if (!status && !memoi_simulator_prepare(&s)) status = memob_no_memory(error, "a simulation");
     if (!status) {
         memoi_simulator_run(&s);
         status = memoi_simulation_sum(schedule, s.simulation, error);
     }
-    if (!status && !memoi_is_finite(s.simulation->makespan_s))
+    if (!status && !memob_is_finite(s.simulation->makespan_s))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "the makespan is beyond what a double holds");
     memoi_graph_free(&s.graph);
@@ -8564,7 +8564,7 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
     family->name = name;
     family->length = length;
     for (i = 0; i < (int)(sizeof usual / sizeof usual[0]); i++) {
-        if (!memoi_word_is(name, length, usual[i].name)) continue;
+        if (!memob_word_is(name, length, usual[i].name)) continue;
         family->color = usual[i].color;
         family->rank = -1;
         legend->n++;
@@ -8666,7 +8666,7 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
         memo_text_put(&t->text, "\nduration ");
         memoi_put_time(&t->text, duration);
         if (op->link_bytes)
-            memo_text_put(&t->text, "\n%s", memoi_bytes_name(bytes, (double)op->link_bytes));
+            memo_text_put(&t->text, "\n%s", memob_bytes_name(bytes, (double)op->link_bytes));
         memo_text_put(&t->text, "</title></rect>");
         if (!is_wait) memoi_draw_bar_name(t, name, x, y, width, color);
         memo_text_put(&t->text, "\n");
@@ -8714,7 +8714,7 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     memo_text_put(&t->text, "memory</text>\n");
     memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
     memo_text_put(&t->text, "%s</text>\n",
-                  memoi_bytes_name(bytes, (double)t->times->peak_bytes - low));
+                  memob_bytes_name(bytes, (double)t->times->peak_bytes - low));
     memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
     memoi_put_number(&t->text, x, 2);
     memo_text_put(&t->text, " ");
@@ -8790,10 +8790,10 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     char bytes[32];
     status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
-    t = (memoi_timeline*)memoi_calloc(1, sizeof(memoi_timeline));
+    t = (memoi_timeline*)memob_calloc(1, sizeof(memoi_timeline));
     if (!t) {
         MEMO_FREE(moments);
-        return memoi_no_memory(error, "a timeline");
+        return memob_no_memory(error, "a timeline");
     }
     t->schedule = schedule;
     t->times = times;
@@ -8824,7 +8824,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memo_text_put(&t->text, "makespan ");
     memoi_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
-        memo_text_put(&t->text, ", peak %s", memoi_bytes_name(bytes, (double)times->peak_bytes));
+        memo_text_put(&t->text, ", peak %s", memob_bytes_name(bytes, (double)times->peak_bytes));
     memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
     memo_text_put(&t->text, "busy</text>\n");
@@ -8846,10 +8846,10 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
 enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
 
 typedef struct memoi_schedule_reader {
-    memoi_reader reader;
+    memob_reader reader;
     memo_schedule* schedule;
     memo_error* error;
-    memoi_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
+    memob_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
     uint64_t next_byte; /* after all buffers */
     /* Of the line: words without quotes, each ended by a zero; what a run lists. */
     memoi_room text, streams, reads, writes;
@@ -8860,9 +8860,9 @@ typedef struct memoi_schedule_reader {
 /* A fault of the current word. */
 MEMOI memo_status memoi_bad_word(const memoi_schedule_reader* r, const char* fault) {
     if (!r->word)
-        return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "the line ends early: %s",
+        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "the line ends early: %s",
                                 fault);
-    return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "`%.60s`: %s", r->word,
+    return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT, "`%.60s`: %s", r->word,
                             fault);
 }
 
@@ -8880,7 +8880,7 @@ MEMOI int64_t memoi_find_name(const memoi_schedule_reader* r, int64_t kind, int6
     int64_t value;
     do {
         *key = (int64_t)hash++;
-        value = memoi_map_get(&r->names, *key);
+        value = memob_map_get(&r->names, *key);
     } while (value >= 0 &&
              (value % MEMOI_NAME_KINDS != kind ||
               strcmp(memoi_name_at(r->schedule, kind, value / MEMOI_NAME_KINDS), r->word)));
@@ -8889,9 +8889,9 @@ MEMOI int64_t memoi_find_name(const memoi_schedule_reader* r, int64_t kind, int6
 
 MEMOI memo_status memoi_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
                                       int64_t number) {
-    return memoi_map_put(&r->names, key, number * MEMOI_NAME_KINDS + kind)
+    return memob_map_put(&r->names, key, number * MEMOI_NAME_KINDS + kind)
                ? MEMO_STATUS_OK
-               : memoi_no_memory(r->error, "a name");
+               : memob_no_memory(r->error, "a name");
 }
 
 /* Moves to the next word of the line. */
@@ -8946,7 +8946,7 @@ MEMOI memo_status memoi_expect_event(memoi_schedule_reader* r, int32_t* event) {
     if (*event >= 0) return MEMO_STATUS_OK;
     status = memo_schedule_add_event(r->schedule, event, r->error);
     if (!status && !memoi_name_event(r->schedule, *event, r->word))
-        status = memoi_no_memory(r->error, "a name");
+        status = memob_no_memory(r->error, "a name");
     return status ? status : memoi_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
 }
 
@@ -9029,7 +9029,7 @@ MEMOI memo_status memoi_parse_buffer_line(memoi_schedule_reader* r) {
 /* Appends to what a run lists. */
 MEMOI memo_status memoi_list(memoi_schedule_reader* r, memoi_room* room, const void* element,
                              size_t element_bytes) {
-    if (!memoi_room_reserve(room, 1, element_bytes)) return memoi_no_memory(r->error, "a line");
+    if (!memoi_room_reserve(room, 1, element_bytes)) return memob_no_memory(r->error, "a line");
     memcpy((char*)room->data + (size_t)room->n++ * element_bytes, element, element_bytes);
     return MEMO_STATUS_OK;
 }
@@ -9077,7 +9077,7 @@ MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
     desc.n_writes = r->writes.n;
     status = memo_schedule_run(r->schedule, &desc, &reason);
     if (!status) return status;
-    return memoi_line_error(&r->reader, r->error,
+    return memob_line_error(&r->reader, r->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
                             "%s", reason.message);
 }
@@ -9104,41 +9104,41 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
     int k;
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
-            return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+            return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                     "a control character (%d): this is not text", (int)*p);
     r->text.n = 0; /* a word of n bytes takes n + 2 at most */
     if (!memoi_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
-        return memoi_no_memory(r->error, "a line");
-    for (k = 0; k < 6 && !memoi_word_is(word, length, words[k]); k++) {
+        return memob_no_memory(r->error, "a line");
+    for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
-        return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "`%s` is none of stream, buffer, run, record, wait and sync",
-                                memoi_shown(shown, word, length));
+                                memob_shown(shown, word, length));
     status = k == MEMO_OP_RUN    ? memoi_parse_run(r)
              : k <= MEMO_OP_SYNC ? memoi_parse_order(r, (memo_op_kind)k)
              : k == 4            ? memoi_parse_stream(r)
                                  : memoi_parse_buffer_line(r);
-    return status ? status : memoi_expect_line_end(&r->reader, r->error);
+    return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
 MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
     const char* word;
     int64_t length, count = -1;
     memo_status status;
-    if (!memoi_next_content(&r->reader, &word, &length) || !memoi_word_is(word, length, "memo"))
-        return memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+    if (!memob_next_content(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
+        return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "a schedule begins with `memo schedule 1`");
-    status = memoi_frame_open(&r->reader, "schedule", r->error);
-    if (!status && memoi_next_word(&r->reader, &word, &length) &&
-        (!memoi_word_number(word, length, &count) || count < 0))
-        status = memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+    status = memob_frame_open(&r->reader, "schedule", r->error);
+    if (!status && memob_next_word(&r->reader, &word, &length) &&
+        (!memob_word_number(word, length, &count) || count < 0))
+        status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                   "after the version only the number of operations may follow");
-    if (!status) status = memoi_expect_line_end(&r->reader, r->error);
-    while (!status && memoi_next_content(&r->reader, &word, &length))
+    if (!status) status = memob_expect_line_end(&r->reader, r->error);
+    while (!status && memob_next_content(&r->reader, &word, &length))
         status = memoi_parse_schedule_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
-        status = memoi_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
+        status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                   "truncated or altered: the first line says %lld operations, "
                                   "there are %lld",
                                   (long long)count, (long long)r->schedule->n_ops);
@@ -9154,10 +9154,10 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
     memset(&r, 0, sizeof r);
     r.error = error;
-    memoi_reader_init(&r.reader, name ? name : "text", text, n_bytes);
+    memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
     status = memo_schedule_create(&r.schedule, error);
     if (!status) status = memoi_parse_schedule(&r);
-    memoi_map_free(&r.names);
+    memob_map_free(&r.names);
     MEMO_FREE(r.text.data);
     MEMO_FREE(r.streams.data);
     MEMO_FREE(r.reads.data);
@@ -9172,7 +9172,7 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
 memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
     char* text = NULL;
     int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(path, &text, &n_bytes, error);
     *schedule = NULL;
     if (status) return status;
     status = memo_schedule_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
@@ -9268,8 +9268,8 @@ struct memo_recorder {
     memo_device inner;
     memo_schedule* schedule;
     int32_t is_timed, is_paused;
-    memoi_map streams;    /* handle to index */
-    memoi_map events;     /* handle to index in known_events */
+    memob_map streams;    /* handle to index */
+    memob_map events;     /* handle to index in known_events */
     memo_stream* handles; /* of each stream of the schedule */
     int64_t* open;        /* of each stream: the annotated op that lasts still, -1: none */
     memoi_recorded_event* known_events;
@@ -9292,14 +9292,14 @@ MEMOI memo_status memoi_recorder_add_stream(memo_recorder* r, memo_stream handle
     void *handles = r->handles, *open = r->open;
     char number[32];
     memo_status status;
-    int is_there = memoi_reserve(&handles, &r->handles_capacity,
+    int is_there = memob_reserve(&handles, &r->handles_capacity,
                                  r->schedule->n_streams + (int64_t)1, sizeof(memo_stream));
     r->handles = (memo_stream*)handles;
-    is_there = is_there && memoi_reserve(&open, &r->open_capacity,
+    is_there = is_there && memob_reserve(&open, &r->open_capacity,
                                          r->schedule->n_streams + (int64_t)1, sizeof(int64_t));
     r->open = (int64_t*)open;
-    if (!is_there || !memoi_map_put(&r->streams, memoi_key(handle), r->schedule->n_streams))
-        return memoi_no_memory(error, "a recorded stream");
+    if (!is_there || !memob_map_put(&r->streams, memoi_key(handle), r->schedule->n_streams))
+        return memob_no_memory(error, "a recorded stream");
     snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
     status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
     if (status) {
@@ -9313,7 +9313,7 @@ MEMOI memo_status memoi_recorder_add_stream(memo_recorder* r, memo_stream handle
 
 MEMOI memo_status memoi_recorder_stream(memo_recorder* r, memo_stream handle, int32_t* index,
                                         memo_error* error) {
-    int64_t known = memoi_map_get(&r->streams, memoi_key(handle));
+    int64_t known = memob_map_get(&r->streams, memoi_key(handle));
     if (known < 0) return memoi_recorder_add_stream(r, handle, NULL, index, error);
     *index = (int32_t)known;
     return MEMO_STATUS_OK;
@@ -9321,17 +9321,17 @@ MEMOI memo_status memoi_recorder_stream(memo_recorder* r, memo_stream handle, in
 
 MEMOI memo_status memoi_recorder_event(memo_recorder* r, memo_event handle,
                                        memoi_recorded_event** event, memo_error* error) {
-    int64_t known = memoi_map_get(&r->events, memoi_key(handle));
+    int64_t known = memob_map_get(&r->events, memoi_key(handle));
     if (known < 0) {
         void* events = r->known_events;
         memo_status status;
         int32_t index = -1;
-        int is_there = memoi_reserve(&events, &r->known_capacity, r->n_known_events + 1,
+        int is_there = memob_reserve(&events, &r->known_capacity, r->n_known_events + 1,
                                      sizeof(memoi_recorded_event));
         r->known_events = (memoi_recorded_event*)events;
         known = r->n_known_events;
-        if (!is_there || !memoi_map_put(&r->events, memoi_key(handle), known))
-            return memoi_no_memory(error, "a recorded event");
+        if (!is_there || !memob_map_put(&r->events, memoi_key(handle), known))
+            return memob_no_memory(error, "a recorded event");
         status = memo_schedule_add_event(r->schedule, &index, error);
         if (status) {
             memoi_map_remove(&r->events, memoi_key(handle));
@@ -9362,9 +9362,9 @@ MEMOI memo_status memoi_recorder_stamp(memo_recorder* r, memo_stream stream, mem
     } else {
         void* spare = r->spare;
         int64_t in_use = 2 * r->schedule->n_ops + 4; /* never more are out */
-        int is_there = memoi_reserve(&spare, &r->spare_capacity, in_use, sizeof(memo_event));
+        int is_there = memob_reserve(&spare, &r->spare_capacity, in_use, sizeof(memo_event));
         r->spare = (memo_event*)spare;
-        if (!is_there) return memoi_no_memory(error, "timing events");
+        if (!is_there) return memob_no_memory(error, "timing events");
         status = memo_event_create(&r->inner, event, error);
         if (status) {
             *event = NULL;
@@ -9406,9 +9406,9 @@ MEMOI memo_status memoi_recorder_close_all(memo_recorder* r, memo_error* error) 
 MEMOI memo_status memoi_recorder_reserve_timing(memo_recorder* r, memo_error* error) {
     void* timings = r->timings;
     int is_there =
-        memoi_reserve(&timings, &r->timings_capacity, r->schedule->n_ops + 1, sizeof(memoi_timing));
+        memob_reserve(&timings, &r->timings_capacity, r->schedule->n_ops + 1, sizeof(memoi_timing));
     r->timings = (memoi_timing*)timings;
-    return is_there ? MEMO_STATUS_OK : memoi_no_memory(error, "timing events");
+    return is_there ? MEMO_STATUS_OK : memob_no_memory(error, "timing events");
 }
 
 /* After status, what appending the last op gave: its timing, or back with the events. */
@@ -9509,7 +9509,7 @@ MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32
 
 MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    int64_t index = memoi_map_get(&r->streams, memoi_key(stream));
+    int64_t index = memob_map_get(&r->streams, memoi_key(stream));
     memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
     if (index >= 0) closed = memoi_recorder_close(r, (int32_t)index, error);
     status = memo_stream_destroy(&r->inner, stream, error);
@@ -9598,7 +9598,7 @@ MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_e
 MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t* is_done,
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    int64_t known = memoi_map_get(&r->events, memoi_key(event));
+    int64_t known = memob_map_get(&r->events, memoi_key(event));
     memo_status status = memo_event_query(&r->inner, event, is_done, error);
     /* Asking about an event never recorded is no mistake, unlike waiting for it. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
@@ -9614,13 +9614,13 @@ MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, m
     return memoi_recorder_seen(r, event, error);
 }
 
-MEMOI const char* memoi_copy_name(memo_copy_kind kind) {
+MEMOI const char* memob_copy_name(memo_copy_kind kind) {
     return kind == MEMO_COPY_TO_HOST     ? "to host"
            : kind == MEMO_COPY_TO_DEVICE ? "to device"
                                          : "on device";
 }
 
-MEMOI memo_range memoi_range_at(const void* address, int64_t size_bytes) {
+MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     memo_range range;
     range.begin = (uint64_t)(uintptr_t)address;
     range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
@@ -9631,11 +9631,11 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
                                  const void* from, int64_t size_bytes, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = memo_op_desc_default();
-    memo_range read = memoi_range_at(from, size_bytes), written = memoi_range_at(to, size_bytes);
+    memo_range read = memob_range_at(from, size_bytes), written = memob_range_at(to, size_bytes);
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
-    desc.name = memoi_copy_name(kind);
+    desc.name = memob_copy_name(kind);
     desc.link_bytes = size_bytes;
     desc.reads = &read;
     desc.writes = &written;
@@ -9647,15 +9647,15 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
 }
 
 /* A range a row, or one where rows touch; returns their number. */
-MEMOI int64_t memoi_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
+MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
                                int64_t row_bytes, int64_t n_rows) {
     int64_t row;
     if (stride_bytes == row_bytes && n_rows > 0) {
-        ranges[0] = memoi_range_at(address, row_bytes * n_rows);
+        ranges[0] = memob_range_at(address, row_bytes * n_rows);
         return 1;
     }
     for (row = 0; row < n_rows; row++)
-        ranges[row] = memoi_range_at((const char*)address + row * stride_bytes, row_bytes);
+        ranges[row] = memob_range_at((const char*)address + row * stride_bytes, row_bytes);
     return n_rows;
 }
 
@@ -9672,22 +9672,22 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     if (r->is_paused)
         return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                               row_bytes, n_rows, error);
-    if (n_needed > MEMOI_BYTES_MAX / 64 ||
-        !memoi_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
-        return memoi_no_memory(error, "the rows of a recorded copy");
+    if (n_needed > MEMOB_BYTES_MAX / 64 ||
+        !memob_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
+        return memob_no_memory(error, "the rows of a recorded copy");
     r->rows = (memo_range*)rows;
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                             row_bytes, n_rows, error);
     if (!status) { /* only now are the sizes known to be sane */
-        desc.name = memoi_copy_name(kind);
+        desc.name = memob_copy_name(kind);
         desc.link_bytes = row_bytes * n_rows;
         desc.reads = r->rows;
-        desc.n_reads = memoi_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
+        desc.n_reads = memob_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
         desc.writes = r->rows + n_needed;
         desc.n_writes =
-            memoi_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
+            memob_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
     }
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
@@ -9696,7 +9696,7 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
                                  int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = memo_op_desc_default();
-    memo_range written = memoi_range_at(address, size_bytes);
+    memo_range written = memob_range_at(address, size_bytes);
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
@@ -9710,7 +9710,7 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
-MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
+MEMOI memo_status memob_rec_annotate(void* context, memo_stream stream,
                                      const struct memo_op_desc* op, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = *op;
@@ -9770,8 +9770,8 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     memo_device* device;
     memo_status status;
     *recorder = NULL;
-    r = (memo_recorder*)memoi_calloc(1, sizeof(memo_recorder));
-    if (!r) return memoi_no_memory(error, "a recorder");
+    r = (memo_recorder*)memob_calloc(1, sizeof(memo_recorder));
+    if (!r) return memob_no_memory(error, "a recorder");
     status = memoi_device_take(&r->inner, desc->device, "memo_recorder_desc.device", error);
     if (!status) status = memo_schedule_create(&r->schedule, error);
     if (status) {
@@ -9802,7 +9802,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->copy_rows = memoi_rec_copy_rows;
     device->fill = memoi_rec_fill;
     device->status = memoi_rec_status;
-    device->annotate = memoi_rec_annotate;
+    device->annotate = memob_rec_annotate;
     memoi_rec_fill_row_kernels(r);
     if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
     *recorder = r;
@@ -9820,8 +9820,8 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     memoi_recorder_give_back(r, &r->base);
     for (i = 0; i < r->n_spare; i++) memo_event_destroy(&r->inner, r->spare[i], NULL);
     memo_schedule_destroy(r->schedule);
-    memoi_map_free(&r->streams);
-    memoi_map_free(&r->events);
+    memob_map_free(&r->streams);
+    memob_map_free(&r->events);
     MEMO_FREE(r->handles);
     MEMO_FREE(r->open);
     MEMO_FREE(r->known_events);
@@ -9835,12 +9835,12 @@ memo_device* memo_recorder_device(memo_recorder* recorder) { return &recorder->d
 
 memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
                                       memo_error* error) {
-    int64_t known = memoi_map_get(&recorder->streams, memoi_key(stream));
+    int64_t known = memob_map_get(&recorder->streams, memoi_key(stream));
     int32_t index;
     if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
     if (known < 0) return memoi_recorder_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
-        return memoi_no_memory(error, "the name of a stream");
+        return memob_no_memory(error, "the name of a stream");
     recorder->schedule->streams[known] = memoi_schedule_text(recorder->schedule, name);
     return MEMO_STATUS_OK;
 }
@@ -9905,24 +9905,24 @@ memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** sche
  * Knows: which rows of which layer lie where, the waits, the file.  Knows nothing of what the
  * trainer computes. */
 
-#define MEMOI_SPILL_ALIGNMENT 4096 /* of sizes and offsets in the file, as past the page cache */
+#define MEMOB_SPILL_ALIGNMENT 4096 /* of sizes and offsets in the file, as past the page cache */
 /* Numbering of bytes in schedules: device memory (of generated ones), host memory (likewise), file.
  * No range begins at 0. */
-#define MEMOI_SWAP_DEVICE_BASE MEMOI_DEVICE_ALIGNMENT
+#define MEMOI_SWAP_DEVICE_BASE MEMOB_DEVICE_ALIGNMENT
 #define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
 #define MEMOI_SPILL_FILE_BASE  ((uint64_t)1 << 63)
 
 /* Of one tensor in one layer; moved and recomputed rows may be none. */
-typedef struct memoi_swap_place {
+typedef struct memob_swap_place {
     int64_t row_bytes;
     int64_t offset; /* of row 0, in device memory */
     int64_t moved_begin, moved_end;
     int64_t recompute_begin, recompute_end;
     int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
-} memoi_swap_place;
+} memob_swap_place;
 
 /* Of one layer in its rounding buffer. */
-typedef struct memoi_swap_turn {
+typedef struct memob_swap_turn {
     int32_t uses_buffer; /* swaps rows, in buffer layer & 1 */
     int32_t previous; /* the layer whose rows it overwrites in the forward and gives room to in the
                          backward; -1: none */
@@ -9931,29 +9931,29 @@ typedef struct memoi_swap_turn {
     int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
     int64_t host_begin;
     int64_t file_begin; /* in the file, if it is spilled */
-} memoi_swap_turn;
+} memob_swap_turn;
 
-typedef struct memoi_swap_layout {
+typedef struct memob_swap_layout {
     memo_swap_sizes sizes;
-    memoi_swap_place* places; /* (n_layers, n_tensors) */
-    memoi_swap_turn* turns;   /* (n_layers) */
+    memob_swap_place* places; /* (n_layers, n_tensors) */
+    memob_swap_turn* turns;   /* (n_layers) */
     int32_t n_host_layers;    /* places for layers in host memory */
-} memoi_swap_layout;
+} memob_swap_layout;
 
-typedef struct memoi_spill_file {
+typedef struct memob_spill_file {
     int fd; /* -1: none */
     double bytes_per_s;
     char directory[160]; /* for messages; may be cut short */
-} memoi_spill_file;
+} memob_spill_file;
 
 /* One layer's rows, to the file or back. */
-typedef struct memoi_spill_op {
+typedef struct memob_spill_op {
     memo_host_call call;
-    const memoi_spill_file* file;
+    const memob_spill_file* file;
     char* address;
     int64_t offset, n_bytes;
     int32_t is_write;
-} memoi_spill_op;
+} memob_spill_op;
 
 struct memo_swap {
     memo_device device;
@@ -9961,12 +9961,12 @@ struct memo_swap {
     int32_t computes_on_host, is_timed, owns_to_host, owns_to_device;
     memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
     memo_event* passed; /* of each place in host memory: the file has its rows, or gave them back */
-    memoi_spill_op* spill_ops; /* of each spilled layer: write, read */
-    memoi_spill_file file;
+    memob_spill_op* spill_ops; /* of each spilled layer: write, read */
+    memob_spill_file file;
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memoi_swap_layout layout;
+    memob_swap_layout layout;
     int32_t n_tensors, n_layers;
     int64_t n_rows;      /* of this micro-batch */
     int64_t n_rows_most; /* of any */
@@ -9988,34 +9988,34 @@ memo_swap_desc memo_swap_desc_default(void) {
 /* --- the table of rows --- */
 
 /* The rule of a tensor, or of the one it is recomputed with. */
-MEMOI memo_tensor_rule memoi_tensor_rule_of(const memo_tensor* tensors, int32_t t) {
+MEMOI memo_tensor_rule memob_tensor_rule_of(const memo_tensor* tensors, int32_t t) {
     return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
 }
 
-MEMOI const char* memoi_tensor_name(const memo_tensor* tensor) {
+MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }
 
-MEMOI int64_t memoi_swap_tile_rows(const memo_swap_desc* desc) {
+MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc) {
     int64_t tile_rows = desc->tile_rows ? desc->tile_rows : 1;
     return tile_rows < desc->n_rows ? tile_rows : desc->n_rows;
 }
 
-MEMOI int64_t memoi_swap_n_tiles(const memo_swap_desc* desc) {
-    return (desc->n_rows - 1) / memoi_swap_tile_rows(desc) + 1;
+MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
+    return (desc->n_rows - 1) / memob_swap_tile_rows(desc) + 1;
 }
 
 /* Rows of n_tiles swapped tiles.  The last tile may be short: odd layers swap it first, even layers
  * last. */
-MEMOI int64_t memoi_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
-    int64_t n_all = memoi_swap_n_tiles(desc), tile_rows = memoi_swap_tile_rows(desc);
+MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
+    int64_t n_all = memob_swap_n_tiles(desc), tile_rows = memob_swap_tile_rows(desc);
     if (n_tiles == n_all) return desc->n_rows;
     if (n_tiles == 0) return 0;
     return layer & 1 ? desc->n_rows - (n_all - n_tiles) * tile_rows : n_tiles * tile_rows;
 }
 
 MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
-    int64_t n_tiles = memoi_swap_n_tiles(desc);
+    int64_t n_tiles = memob_swap_n_tiles(desc);
     double n_swapped = desc->alpha * (double)n_tiles + 0.5;
     return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
 }
@@ -10023,9 +10023,9 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
 /* What the table of rows says, or alpha. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
-    switch (memoi_tensor_rule_of(desc->tensors, t)) {
+    switch (memob_tensor_rule_of(desc->tensors, t)) {
     case MEMO_TENSOR_ROWS:
-        return memoi_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
+        return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
     case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
     default: return desc->n_rows;
     }
@@ -10033,11 +10033,11 @@ MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t
 
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
-    int64_t n = desc->n_rows, tile = memoi_swap_tile_rows(desc);
+    int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
     int64_t border = layer & 1 ? n - swapped : swapped;
     int32_t with = desc->tensors[t].with;
-    memo_tensor_rule rule = memoi_tensor_rule_of(desc->tensors, t);
+    memo_tensor_rule rule = memob_tensor_rule_of(desc->tensors, t);
     const char* why = NULL;
 
     if (swapped == MEMO_ROWS_KEPT)
@@ -10060,7 +10060,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, "
                           "tile_rows %lld)",
-                          (int)layer, (int)t, memoi_tensor_name(&desc->tensors[t]), why,
+                          (int)layer, (int)t, memob_tensor_name(&desc->tensors[t]), why,
                           (long long)swapped, (long long)n, (long long)tile);
 }
 
@@ -10073,7 +10073,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "memo_swap_desc.tensors[%d] (%s): row_bytes %lld or rule %d is "
                                   "not valid",
-                                  (int)t, memoi_tensor_name(tensor), (long long)tensor->row_bytes,
+                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes,
                                   (int)tensor->rule);
         with = tensor->with;
         if (with == 0) continue;
@@ -10087,21 +10087,21 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
+MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     if (desc->n_layers < 1 || desc->n_rows < 1 || desc->n_tensors < 1 || !desc->tensors)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
             "more, and tensors set",
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!desc->rows && !memoi_is_in(desc->alpha, 0, 1))
+    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tile_rows: %lld is negative",
                               (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0 || !memoi_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+    if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
@@ -10115,7 +10115,7 @@ memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_
     memo_status status;
     int32_t layer, t;
     by_alpha.rows = NULL;
-    status = memoi_swap_check_desc(&by_alpha, error);
+    status = memob_swap_check_desc(&by_alpha, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors; t++) *rows++ = memoi_swap_cell(&by_alpha, layer, t);
     return status;
@@ -10123,9 +10123,9 @@ memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_
 
 /* --- places --- */
 
-/* *sum += count * each, all >= 0; 0 if it would pass MEMOI_BYTES_MAX. */
+/* *sum += count * each, all >= 0; 0 if it would pass MEMOB_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
-    if (each > 0 && count > (MEMOI_BYTES_MAX - *sum) / each) return 0;
+    if (each > 0 && count > (MEMOB_BYTES_MAX - *sum) / each) return 0;
     *sum += count * each;
     return 1;
 }
@@ -10135,7 +10135,7 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
                             int64_t row_bytes) {
     *offset = *part_bytes;
     if (!memoi_add_product(part_bytes, n_rows, row_bytes)) return 0;
-    *part_bytes = memoi_align_up(*part_bytes, MEMOI_DEVICE_ALIGNMENT);
+    *part_bytes = memob_align_up(*part_bytes, MEMOB_DEVICE_ALIGNMENT);
     return 1;
 }
 
@@ -10154,8 +10154,8 @@ MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
 
 /* Bytes from the second border on that an odd layer's rows take. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
-    int64_t before = recomputed_bytes - recomputed_bytes % MEMOI_DEVICE_ALIGNMENT;
-    return memoi_align_up(all_bytes - before, MEMOI_DEVICE_ALIGNMENT);
+    int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
+    return memob_align_up(all_bytes - before, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* How much each part of tensor t's region needs. */
@@ -10169,14 +10169,14 @@ MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t
         int64_t recomputed_bytes = (n - swapped) * row_bytes;
         if (swapped == MEMO_ROWS_KEPT) continue;
         memoi_swap_widen(&region.scratch_bytes,
-                         memoi_align_up(recomputed_bytes, MEMOI_DEVICE_ALIGNMENT));
+                         memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
         if (swapped == 0) continue;
         if (layer & 1)
             memoi_swap_widen(&region.odd_bytes,
                              memoi_swap_odd_bytes(n * row_bytes, recomputed_bytes));
         else
             memoi_swap_widen(&region.even_bytes,
-                             memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT));
+                             memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT));
     }
     return region;
 }
@@ -10190,8 +10190,8 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
     if (swapped == 0) return first_border;
     if (layer & 1)
         return first_border + region->scratch_bytes -
-               (recomputed_bytes - recomputed_bytes % MEMOI_DEVICE_ALIGNMENT);
-    return first_border - memoi_align_up(swapped * row_bytes, MEMOI_DEVICE_ALIGNMENT);
+               (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
+    return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* Rows of tensor t that layer must recompute: those that it did not swap, unless no later layer
@@ -10218,7 +10218,7 @@ MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer,
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
     int64_t n_bytes = 0;
     int32_t t;
-    int ok = desc->n_rows <= MEMOI_BYTES_MAX / 8;
+    int ok = desc->n_rows <= MEMOB_BYTES_MAX / 8;
     for (t = 0; t < desc->n_tensors && ok; t++)
         ok = memoi_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
@@ -10229,7 +10229,7 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
 
 memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
                                          int64_t* begin, int64_t* end, memo_error* error) {
-    memo_status status = memoi_swap_check_desc(desc, error);
+    memo_status status = memob_swap_check_desc(desc, error);
     if (!status &&
         (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -10242,7 +10242,7 @@ memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t lay
 }
 
 /* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
-MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memoi_swap_layout* layout) {
+MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* layout) {
     int64_t* total = &layout->sizes.device_bytes;
     int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
@@ -10255,7 +10255,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memoi_swap_layout* l
             return 0;
 
         for (layer = 0; layer < desc->n_layers; layer++) {
-            memoi_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            memob_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
             place->row_bytes = desc->tensors[t].row_bytes;
             memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
@@ -10274,20 +10274,20 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memoi_swap_layout* l
 }
 
 /* Who follows whom in a rounding buffer.  The last layer there is not moved. */
-MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memoi_swap_layout* layout) {
+MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* layout) {
     memo_swap_sizes* sizes = &layout->sizes;
     int32_t last[2] = {-1, -1}, layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memoi_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &layout->turns[layer];
         turn->previous = -1;
         if (!turn->uses_buffer) continue;
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
     }
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memoi_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &layout->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
-            memoi_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
+            memob_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
             int64_t n_moved;
             if (!turn->uses_buffer || last[layer & 1] == layer)
                 place->moved_end = place->moved_begin;
@@ -10309,7 +10309,7 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memoi_swap_layout* l
  * to leave must be the first to come back.  It is where layers take turns in the buffers without a
  * break; a table may break it. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
-                                         const memoi_swap_layout* layout, memo_error* error) {
+                                         const memob_swap_layout* layout, memo_error* error) {
     int32_t layer, later = -1;
     for (layer = desc->n_layers - 1; layer >= 0 && layout->sizes.n_spilled_layers; layer--) {
         int32_t previous = layout->turns[layer].previous;
@@ -10328,7 +10328,7 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
 
 /* Where the moved layers lie in host memory and in the file: one behind the other, or in places
  * that each has room for any of them. */
-MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_layout* layout) {
+MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_layout* layout) {
     memo_swap_sizes* sizes = &layout->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
@@ -10337,10 +10337,10 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_lay
     layout->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memoi_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &layout->turns[layer];
         if (turn->moved_bytes == 0) continue;
         if (n_places < n_moved) {
-            turn->host_bytes = memoi_align_up(turn->host_bytes, MEMOI_SPILL_ALIGNMENT);
+            turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
             if (place_bytes < turn->host_bytes) place_bytes = turn->host_bytes;
         } else {
             turn->host_begin = sizes->host_bytes;
@@ -10358,16 +10358,16 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memoi_swap_lay
     return 1;
 }
 
-MEMOI void memoi_swap_layout_free(memoi_swap_layout* layout) {
+MEMOI void memob_swap_layout_free(memob_swap_layout* layout) {
     MEMO_FREE(layout->places);
     MEMO_FREE(layout->turns);
     memset(layout, 0, sizeof *layout);
 }
 
-/* Every offset and size that follows from desc; memoi_swap_layout_free gives it back. */
-MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout* layout,
+/* Every offset and size that follows from desc; memob_swap_layout_free gives it back. */
+MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_layout* layout,
                                   memo_error* error) {
-    memo_status status = memoi_swap_check_desc(desc, error);
+    memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
     memset(layout, 0, sizeof *layout);
     if (!status) status = memoi_swap_check_bytes(desc, error);
@@ -10376,19 +10376,19 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
             status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
-    layout->places = (memoi_swap_place*)memoi_calloc((int64_t)desc->n_layers * desc->n_tensors,
-                                                     sizeof(memoi_swap_place));
-    layout->turns = (memoi_swap_turn*)memoi_calloc(desc->n_layers, sizeof(memoi_swap_turn));
+    layout->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
+                                                     sizeof(memob_swap_place));
+    layout->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
     if (!layout->places || !layout->turns) {
-        memoi_swap_layout_free(layout);
-        return memoi_no_memory(error, "the table of skeletal tensors");
+        memob_swap_layout_free(layout);
+        return memob_no_memory(error, "the table of skeletal tensors");
     }
 
     for (t = 0; t < desc->n_tensors; t++)
         layout->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
     if (!desc->rows)
         layout->sizes.alpha =
-            (double)memoi_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
+            (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
     if (!memoi_swap_place_rows(desc, layout) || !memoi_swap_take_turns(desc, layout) ||
         !memoi_swap_take_host_memory(desc, layout))
@@ -10397,23 +10397,23 @@ MEMOI memo_status memoi_swap_plan(const memo_swap_desc* desc, memoi_swap_layout*
                                 "2^62 bytes",
                                 (long long)desc->n_rows, (int)desc->n_layers);
     if (!status) status = memoi_swap_check_order(desc, layout, error);
-    if (status) memoi_swap_layout_free(layout);
+    if (status) memob_swap_layout_free(layout);
     return status;
 }
 
 /* With as many places as host_bytes have room for, but at least one; 0: no limit. */
-MEMOI memo_status memoi_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                         memoi_swap_layout* layout, memo_error* error) {
+MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                         memob_swap_layout* layout, memo_error* error) {
     memo_status status;
     int64_t place_bytes = 1, n_places;
     int32_t layer, n_moved;
     desc->n_host_layers = 0;
-    status = memoi_swap_plan(desc, layout, error);
+    status = memob_swap_plan(desc, layout, error);
     n_moved = layout->sizes.n_swapped_layers;
     if (status || host_bytes == 0 || layout->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t bytes = memoi_align_up(layout->turns[layer].host_bytes, MEMOI_SPILL_ALIGNMENT);
+        int64_t bytes = memob_align_up(layout->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
         if (place_bytes < bytes) place_bytes = bytes;
     }
     n_places = host_bytes / place_bytes;
@@ -10421,48 +10421,48 @@ MEMOI memo_status memoi_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_byte
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
     (void)memoi_swap_take_host_memory(desc, layout); /* no more bytes than before */
     status = memoi_swap_check_order(desc, layout, error);
-    if (status) memoi_swap_layout_free(layout);
+    if (status) memob_swap_layout_free(layout);
     return status;
 }
 
 memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memoi_swap_layout layout;
+    memob_swap_layout layout;
     char needed[32], there[32];
-    memo_status status = memoi_swap_plan_to_fit(desc, host_bytes, &layout, error);
+    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &layout, error);
     if (!status && host_bytes && layout.sizes.host_bytes > host_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                 "host memory: a place for one layer takes %s of the %s there",
-                                memoi_bytes_name(needed, (double)layout.sizes.host_bytes),
-                                memoi_bytes_name(there, (double)host_bytes));
-    memoi_swap_layout_free(&layout);
+                                memob_bytes_name(needed, (double)layout.sizes.host_bytes),
+                                memob_bytes_name(there, (double)host_bytes));
+    memob_swap_layout_free(&layout);
     return status;
 }
 
 memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                 memo_error* error) {
-    memoi_swap_layout layout;
-    memo_status status = memoi_swap_plan(desc, &layout, error);
+    memob_swap_layout layout;
+    memo_status status = memob_swap_plan(desc, &layout, error);
     if (!status) *sizes = layout.sizes;
-    memoi_swap_layout_free(&layout);
+    memob_swap_layout_free(&layout);
     return status;
 }
 
-MEMOI const memoi_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
+MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
                                                   int32_t tensor) {
     MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
     return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
 void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
-    const memoi_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes ? swap->device_memory + place->offset : NULL;
 }
 
 void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
                               int64_t* end) {
-    const memoi_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
-    *begin = memoi_min(place->recompute_begin, swap->n_rows);
-    *end = memoi_min(place->recompute_end, swap->n_rows);
+    const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
+    *begin = memob_min(place->recompute_begin, swap->n_rows);
+    *end = memob_min(place->recompute_end, swap->n_rows);
     if (*begin == *end) *begin = *end = swap->n_rows;
 }
 
@@ -10482,16 +10482,16 @@ memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.
 #define MEMOI_SPILL_DIRECT __O_DIRECT
 #endif
 
-MEMOI memo_status memoi_spill_error(const memoi_spill_file* file, const char* what, int64_t n_bytes,
+MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* what, int64_t n_bytes,
                                     int64_t offset, const char* why, memo_error* error) {
     char size[32];
     return memo_error_set(error, MEMO_STATUS_IO, "spill_directory %s: %s %s at byte %lld: %s",
-                          file->directory, what, memoi_bytes_name(size, (double)n_bytes),
+                          file->directory, what, memob_bytes_name(size, (double)n_bytes),
                           (long long)offset, why);
 }
 
 /* All bytes, however many calls that takes. */
-MEMOI memo_status memoi_spill_transfer(const memoi_spill_file* file, int is_write, char* address,
+MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_write, char* address,
                                        int64_t offset, int64_t n_bytes, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
     int64_t done = 0;
@@ -10510,7 +10510,7 @@ MEMOI memo_status memoi_spill_transfer(const memoi_spill_file* file, int is_writ
 }
 
 /* Where these bytes went through the page cache, they leave it. */
-MEMOI memo_status memoi_spill_uncache(const memoi_spill_file* file, int is_write, int64_t offset,
+MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
                                       int64_t n_bytes, memo_error* error) {
 #if defined(MEMOI_SPILL_DIRECT)
     if (fcntl(file->fd, F_GETFL) & MEMOI_SPILL_DIRECT) return MEMO_STATUS_OK;
@@ -10526,15 +10526,15 @@ MEMOI memo_status memoi_spill_uncache(const memoi_spill_file* file, int is_write
 }
 
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
-    const memoi_spill_op* op = (const memoi_spill_op*)argument;
-    const memoi_spill_file* file = op->file;
-    int64_t begin_ns = memoi_host_now_ns();
+    const memob_spill_op* op = (const memob_spill_op*)argument;
+    const memob_spill_file* file = op->file;
+    int64_t begin_ns = memob_host_now_ns();
     memo_status status =
         memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
-        memoi_host_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
+        memob_host_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
     }
     return status;
 }
@@ -10582,10 +10582,10 @@ MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
     return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
 }
 
-/* memory: MEMOI_SPILL_ALIGNMENT bytes of what will be written and read, for a trial; zeroed. */
-MEMOI memo_status memoi_spill_create(memoi_spill_file* file, const char* directory, int64_t n_bytes,
+/* memory: MEMOB_SPILL_ALIGNMENT bytes of what will be written and read, for a trial; zeroed. */
+MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
-    const int64_t trial_bytes = MEMOI_SPILL_ALIGNMENT;
+    const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
     memo_status status;
     int code;
     snprintf(file->directory, sizeof file->directory, "%s", directory);
@@ -10612,13 +10612,13 @@ MEMOI memo_status memoi_spill_create(memoi_spill_file* file, const char* directo
     return status;
 }
 
-MEMOI void memoi_spill_destroy(memoi_spill_file* file) {
+MEMOI void memob_spill_destroy(memob_spill_file* file) {
     if (file->fd >= 0) close(file->fd);
     file->fd = -1;
 }
 
 /* An operation that may be enqueued any number of times. */
-MEMOI void memoi_spill_op_init(memoi_spill_op* op, const memoi_spill_file* file, int is_write,
+MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
     memset(op, 0, sizeof *op);
     op->call.function = memoi_spill_run;
@@ -10631,8 +10631,8 @@ MEMOI void memoi_spill_op_init(memoi_spill_op* op, const memoi_spill_file* file,
 }
 
 /* Enqueues a read or write on stream, announced to whom it concerns. */
-MEMOI memo_status memoi_spill_launch(const memo_device* device, memo_stream stream,
-                                     memoi_spill_op* op, memo_error* error) {
+MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
+                                     memob_spill_op* op, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (device->annotate) {
         memo_op_desc what = memo_op_desc_default();
@@ -10668,7 +10668,7 @@ void memo_swap_destroy(memo_swap* swap) {
         memo_stream_synchronize(device, swap->file_stream, NULL);
         memo_stream_destroy(device, swap->file_stream, NULL);
     }
-    memoi_spill_destroy(&swap->file);
+    memob_spill_destroy(&swap->file);
     for (i = 0; i < swap->layout.n_host_layers && swap->passed; i++)
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
@@ -10683,7 +10683,7 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap->passed);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
-    memoi_swap_layout_free(&swap->layout);
+    memob_swap_layout_free(&swap->layout);
     MEMO_FREE(swap);
 }
 
@@ -10691,10 +10691,10 @@ void memo_swap_destroy(memo_swap* swap) {
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
     for (layer = 0; layer < swap->n_layers; layer++) {
-        const memoi_swap_turn* turn = &swap->layout.turns[layer];
+        const memob_swap_turn* turn = &swap->layout.turns[layer];
         if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
-            memoi_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
+            memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
                                 turn->host_bytes);
         /* What no copy fills is written too. */
@@ -10710,12 +10710,12 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     memo_status status;
     int32_t i;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->passed = (memo_event*)memoi_calloc(swap->layout.n_host_layers, sizeof(memo_event));
+    swap->passed = (memo_event*)memob_calloc(swap->layout.n_host_layers, sizeof(memo_event));
     swap->spill_ops =
-        (memoi_spill_op*)memoi_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memoi_spill_op));
+        (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
     if (!swap->passed || !swap->spill_ops)
-        return memoi_no_memory(error, "the reads and writes of spilled layers");
-    status = memoi_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
+        return memob_no_memory(error, "the reads and writes of spilled layers");
+    status = memob_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
                                 desc->spill_bytes_per_s, swap->host_memory, error);
     if (status) return status;
     memoi_swap_describe_spill(swap);
@@ -10739,10 +10739,10 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         if (status) return status;
         swap->owns_device_memory = 1;
     }
-    if ((uintptr_t)address % MEMOI_DEVICE_ALIGNMENT)
+    if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "device_memory is not at a multiple of %d bytes",
-                              MEMOI_DEVICE_ALIGNMENT);
+                              MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
     if (swap->layout.sizes.n_swapped_layers > 0) {
         address = NULL;
@@ -10798,8 +10798,8 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     *result = NULL;
     if ((status = memoi_device_take(&device, desc->device, "memo_swap_desc.device", error)))
         return status;
-    swap = (memo_swap*)memoi_calloc(1, sizeof *swap);
-    if (!swap) return memoi_no_memory(error, "a swap engine");
+    swap = (memo_swap*)memob_calloc(1, sizeof *swap);
+    if (!swap) return memob_no_memory(error, "a swap engine");
     swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
@@ -10808,14 +10808,14 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
-    status = memoi_swap_plan(desc, &swap->layout, error);
+    status = memob_swap_plan(desc, &swap->layout, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
-        swap->marks = (memo_event*)memoi_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
+        swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
         if (swap->marks)
             swap->n_marks = 4 * desc->n_layers;
         else
-            status = memoi_no_memory(error, "the events that time the waits");
+            status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
     if (status) {
@@ -10828,7 +10828,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
 
 /* --- a step --- */
 
-MEMOI const memoi_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
+MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
     return &swap->layout.turns[layer];
 }
 
@@ -10870,11 +10870,11 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
         swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
     memo_status status = MEMO_STATUS_OK;
     if (swap->computes_on_host) {
-        int64_t begin_ns = swap->is_timed ? memoi_host_now_ns() : 0;
+        int64_t begin_ns = swap->is_timed ? memob_host_now_ns() : 0;
         status = memo_event_synchronize(device, event, error);
         if (swap->is_timed)
             swap->host_stall_s[swap->is_backward] +=
-                1e-9 * (double)(memoi_host_now_ns() - begin_ns);
+                1e-9 * (double)(memob_host_now_ns() - begin_ns);
         return status;
     }
     /* With is_timed, two marks measure how long. */
@@ -10888,10 +10888,10 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
 MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read, memo_event event,
                                    memo_error* error) {
     const memo_device* device = &swap->device;
-    memoi_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
+    memob_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
     memo_event passed = swap->passed[ordinal % swap->layout.n_host_layers];
     memo_status status = memo_event_wait(device, event, swap->file_stream, error);
-    if (!status) status = memoi_spill_launch(device, swap->file_stream, op, error);
+    if (!status) status = memob_spill_launch(device, swap->file_stream, op, error);
     if (!status) status = memo_event_record(device, passed, swap->file_stream, error);
     if (status) return status;
     *(is_read ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) += op->n_bytes;
@@ -10903,7 +10903,7 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
 MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
-    const memoi_swap_turn* turn = memoi_swap_turn_of(swap, layer);
+    const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
     int32_t n_places = swap->layout.n_host_layers, t;
     int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
@@ -10920,8 +10920,8 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
 
     /* The rows of this micro-batch. */
     for (t = 0; t < swap->n_tensors && !status; t++) {
-        const memoi_swap_place* place = memoi_swap_place_of(swap, layer, t);
-        int64_t end = memoi_min(place->moved_end, swap->n_rows);
+        const memob_swap_place* place = memoi_swap_place_of(swap, layer, t);
+        int64_t end = memob_min(place->moved_end, swap->n_rows);
         int64_t n_bytes = (end - place->moved_begin) * place->row_bytes;
         char* on_device =
             swap->device_memory + place->offset + place->moved_begin * place->row_bytes;
@@ -11035,7 +11035,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
         for (layer = 0; layer < swap->n_layers; layer++) {
             memo_event* marks = swap->marks + 2 * (pass * swap->n_layers + layer);
-            const memoi_swap_turn* turn = memoi_swap_turn_of(swap, layer);
+            const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
             int waits = pass ? turn->moved_bytes > 0 : turn->previous >= 0;
             double waited_s = 0;
             memo_status status;
@@ -11063,7 +11063,7 @@ memo_swap_times memo_swap_times_default(void) {
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
-    memoi_swap_layout layout;
+    memob_swap_layout layout;
     memo_schedule* schedule;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
@@ -11074,7 +11074,7 @@ typedef struct memoi_swap_generator {
 } memoi_swap_generator;
 
 /* Appends rows [begin, end) of a place. */
-MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memoi_swap_place* place,
+MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_place* place,
                                      int64_t begin, int64_t end) {
     memo_range* range = &g->ranges[g->n_ranges];
     if (place->row_bytes == 0 || begin >= end) return;
@@ -11117,7 +11117,7 @@ MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t even
 /* The file's operation of the moved layer `ordinal`, after what ends with event. */
 MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
                                             int32_t event, memo_error* error) {
-    const memoi_swap_turn* turn = g->layout.turns;
+    const memob_swap_turn* turn = g->layout.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
     memo_status status = memo_schedule_wait(g->schedule, event, g->file, error);
@@ -11143,7 +11143,7 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
 
 MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
                                            memo_error* error) {
-    const memoi_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->layout.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
     int32_t buffer = layer & 1, computed = g->computed[buffer];
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
@@ -11156,7 +11156,7 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         status = memo_schedule_wait(g->schedule, g->first_passed + turn->ordinal % n_places, stream,
                                     error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memoi_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
         memo_op_desc op = memo_op_desc_default();
         memo_range on_host;
         g->n_ranges = 0;
@@ -11184,7 +11184,7 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
 
 MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
                                               memo_error* error) {
-    const memoi_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->layout.turns[layer];
     memo_status status = MEMO_STATUS_OK;
     if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
     memoi_swap_generate_all(g, layer);
@@ -11197,13 +11197,13 @@ MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t l
 
 MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
                                                memo_error* error) {
-    const memoi_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->layout.turns[layer];
     const double* per_row = g->times->recompute_s_per_row;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memoi_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
         int64_t n = place->recompute_end - place->recompute_begin;
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
@@ -11282,15 +11282,15 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memoi_swap_plan(desc, &g.layout, error);
+    status = memob_swap_plan(desc, &g.layout, error);
     if (!status) status = memo_schedule_create(&g.schedule, error);
     if (!status) {
-        g.ranges = (memo_range*)memoi_calloc(desc->n_tensors, sizeof(memo_range));
+        g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
         status = g.ranges ? memoi_swap_generate_step(&g, error)
-                          : memoi_no_memory(error, "the schedule of a step");
+                          : memob_no_memory(error, "the schedule of a step");
     }
     MEMO_FREE(g.ranges);
-    memoi_swap_layout_free(&g.layout);
+    memob_swap_layout_free(&g.layout);
     if (status)
         memo_schedule_destroy(g.schedule);
     else
@@ -11329,9 +11329,9 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                               "%s: the rows of %s are %lld long and only %lld apart", desc, name,
                               (long long)n_columns, (long long)*stride);
     /* Rows rounded up to whole groups of 16 bytes must be countable too. */
-    if (n_columns > MEMOI_BYTES_MAX / element_bytes - 64 ||
+    if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
-                       MEMOI_BYTES_MAX / element_bytes / n_rows))
+                       MEMOB_BYTES_MAX / element_bytes / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s passes 2^62 bytes", desc,
                               name);
     if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
@@ -11374,7 +11374,7 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
         return memoi_row_fail(error, desc, "batches overlap: a batch stride is below n_rows");
     rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
                                                                     : merge->part_batch_stride_rows;
-    if (rows > MEMOI_BYTES_MAX / merge->n_batches)
+    if (rows > MEMOB_BYTES_MAX / merge->n_batches)
         return memoi_row_fail(error, desc, "passes 2^62 bytes");
     rows = merge->n_rows ? rows * merge->n_batches : 0;
     status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
@@ -11453,7 +11453,7 @@ MEMOI void memoi_loop_merge(const memo_merge_desc* merge) {
     for (row = 0; row < n; row++) {
         float weight, a, b;
         int32_t lane;
-        memoi_merge_place(merge, row, &place, &part_place);
+        memob_merge_place(merge, row, &place, &part_place);
         a = merge->lse[place];
         b = merge->part_lse[part_place];
         weight = memo_merge_weight(a, b);
@@ -11542,7 +11542,7 @@ MEMOI void memoi_host_fill_row_kernels(memo_device* table) {
 /* Bytes from the first row to the end of the last, of elements, strides in elements. */
 MEMOI memo_range memoi_row_range(const void* address, int64_t n_rows, int64_t n_columns,
                                  int64_t stride, int64_t element_bytes) {
-    return memoi_range_at(address,
+    return memob_range_at(address,
                           n_rows ? ((n_rows - 1) * stride + n_columns) * element_bytes : 0);
 }
 
@@ -11556,7 +11556,7 @@ MEMOI void memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to, int64_
     touched->n_reads = 2;
     touched->reads[0] =
         memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1);
-    touched->reads[1] = memoi_range_at(rows->index, rows->n_rows * 8);
+    touched->reads[1] = memob_range_at(rows->index, rows->n_rows * 8);
     touched->n_writes = 1;
     touched->writes[0] = memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1);
 }
@@ -11570,11 +11570,11 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
     int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
     int64_t n_part = (merge->n_batches - 1) * merge->part_batch_stride_rows + merge->n_rows;
     touched->n_reads = 4;
-    touched->reads[0] = memoi_range_at(merge->out, n * merge->n_columns * 4);
-    touched->reads[1] = memoi_range_at(merge->lse, n * 4);
-    touched->reads[2] = memoi_range_at(merge->part_out, n_part * merge->n_columns *
+    touched->reads[0] = memob_range_at(merge->out, n * merge->n_columns * 4);
+    touched->reads[1] = memob_range_at(merge->lse, n * 4);
+    touched->reads[2] = memob_range_at(merge->part_out, n_part * merge->n_columns *
                                                             memo_row_type_bytes(merge->part_type));
-    touched->reads[3] = memoi_range_at(merge->part_lse, n_part * 4);
+    touched->reads[3] = memob_range_at(merge->part_lse, n_part * 4);
     touched->n_writes = 2;
     touched->writes[0] = touched->reads[0];
     touched->writes[1] = touched->reads[1];
@@ -11596,13 +11596,13 @@ MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges
     touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
                                         memo_row_type_bytes(sums->b_type));
     touched->n_writes = 1;
-    touched->writes[0] = memoi_range_at(sums->sums, sums->n_rows * 4);
+    touched->writes[0] = memob_range_at(sums->sums, sums->n_rows * 4);
 }
 MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
     touched->n_reads = 1;
-    touched->reads[0] = memoi_range_at(cast->from, cast->n * memo_row_type_bytes(cast->from_type));
+    touched->reads[0] = memob_range_at(cast->from, cast->n * memo_row_type_bytes(cast->from_type));
     touched->n_writes = 1;
-    touched->writes[0] = memoi_range_at(cast->to, cast->n * memo_row_type_bytes(cast->to_type));
+    touched->writes[0] = memob_range_at(cast->to, cast->n * memo_row_type_bytes(cast->to_type));
 }
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \

@@ -1380,7 +1380,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
         int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0, part_place = 0;
         float a = 0, b = 0;
         if (row < n_rows) {
-            memoi_merge_place(&merge, row, &place, &part_place);
+            memob_merge_place(&merge, row, &place, &part_place);
             a = merge.lse[place];
             b = merge.part_lse[part_place];
             memo_merge_lane(&merge, row, lane, memo_merge_weight(a, b));

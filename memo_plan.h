@@ -954,8 +954,8 @@ MEMOI int64_t memoi_gcd(int64_t a, int64_t b) {
 MEMOI int memoi_problem_sections(memoi_problem* problem) {
     int64_t n = problem->n_ranges, born = 0, died = 0, closed = 0, i;
     int has_birth = 0;
-    memoi_keyed* begins = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    memoi_keyed* ends = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memob_keyed* begins = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     if (!begins || !ends) {
         MEMO_FREE(begins);
         MEMO_FREE(ends);
@@ -966,8 +966,8 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
         ends[i].key = problem->ranges[i].end;
         begins[i].index = ends[i].index = i;
     }
-    memoi_keyed_sort(begins, n);
-    memoi_keyed_sort(ends, n);
+    memob_keyed_sort(begins, n);
+    memob_keyed_sort(ends, n);
     while (died < n) {
         if (born < n && begins[born].key < ends[died].key) {
             problem->ranges[begins[born++].index].begin = closed;
@@ -987,15 +987,15 @@ MEMOI int memoi_problem_sections(memoi_problem* problem) {
 /* Orders items, with their ranges, by when they first live: a gap may come first.  0: no memory. */
 MEMOI int memoi_problem_sort(memoi_problem* problem) {
     int64_t n = problem->n_items, n_ranges = 0, i;
-    memoi_keyed* order = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
-    memoi_item* items = (memoi_item*)memoi_calloc(n, sizeof(memoi_item));
-    memoi_range* ranges = (memoi_range*)memoi_calloc(problem->n_ranges, sizeof(memoi_range));
+    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memoi_item* items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
+    memoi_range* ranges = (memoi_range*)memob_calloc(problem->n_ranges, sizeof(memoi_range));
     int ok = order && items && ranges;
     for (i = 0; ok && i < n; i++) {
         order[i].key = problem->ranges[problem->items[i].first_range].begin;
         order[i].index = i;
     }
-    if (ok) memoi_keyed_sort(order, n);
+    if (ok) memob_keyed_sort(order, n);
     for (i = 0; ok && i < n; i++) {
         items[i] = problem->items[order[i].index];
         memcpy(ranges + n_ranges, problem->ranges + items[i].first_range,
@@ -1017,10 +1017,10 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
                                        memo_error* error) {
     int64_t i, k, gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
     memset(problem, 0, sizeof *problem);
-    problem->items = (memoi_item*)memoi_calloc(plan->n_buffers, sizeof(memoi_item));
+    problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
     problem->ranges =
-        (memoi_range*)memoi_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
-    problem->neighbours = (memoi_neighbours*)memoi_calloc(1, sizeof(memoi_neighbours));
+        (memoi_range*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memoi_range));
+    problem->neighbours = (memoi_neighbours*)memob_calloc(1, sizeof(memoi_neighbours));
     if (!problem->items || !problem->ranges || !problem->neighbours) goto no_memory;
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
@@ -1040,7 +1040,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             problem->ranges[problem->n_ranges++].end = buffer->end;
         }
         item->n_ranges = problem->n_ranges - item->first_range;
-        item->size = memoi_plan_bytes(plan, i);
+        item->size = memob_plan_bytes(plan, i);
         if (item->size == 0 || item->n_ranges == 0) {
             problem->n_ranges = item->first_range;
             continue;
@@ -1061,14 +1061,14 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
         if (unit % problem->items[i].alignment) problem->has_alignment = 1;
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
-        if (item->fixed >= 0) fixed_top = memoi_max(fixed_top, item->fixed + item->size);
+        if (item->fixed >= 0) fixed_top = memob_max(fixed_top, item->fixed + item->size);
         highest += item->size; /* <= 2^62, and so are fixed_top and what alignment may add */
         if (!problem->has_alignment) continue;
         unit = memoi_gcd(unit, item->alignment);
-        padding = memoi_max(padding, item->alignment);
+        padding = memob_max(padding, item->alignment);
     }
-    if (highest > MEMOI_BYTES_MAX - fixed_top ||
-        padding > (MEMOI_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
+    if (highest > MEMOB_BYTES_MAX - fixed_top ||
+        padding > (MEMOB_BYTES_MAX - fixed_top - highest) / (problem->n_items + 1)) {
         memoi_problem_free(problem);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sizes, alignments and fixed offsets together may pass 2^62");
@@ -1083,7 +1083,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit ? unit : 1;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    problem->section_sums = (int64_t*)memoi_calloc(problem->n_sections, sizeof(int64_t));
+    problem->section_sums = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
     if (!problem->section_sums) goto no_memory;
     for (i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
@@ -1110,7 +1110,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     return MEMO_STATUS_OK;
 no_memory:
     memoi_problem_free(problem);
-    return memoi_no_memory(error, "the planning problem");
+    return memob_no_memory(error, "the planning problem");
 }
 
 MEMOI int memoi_items_overlap(const memoi_problem* problem, int64_t i, int64_t j) {
@@ -1155,7 +1155,7 @@ enum {
 typedef struct memoi_lanes {
     const memo_plan* plan;
     const memoi_problem* problem;
-    memoi_keyed* list; /* key: the lane; index: the item */
+    memob_keyed* list; /* key: the lane; index: the item */
 } memoi_lanes;
 
 MEMOI int64_t memoi_lanes_count(const memoi_lanes* lanes) {
@@ -1170,7 +1170,7 @@ MEMOI int64_t memoi_lanes_at(const memoi_lanes* lanes, int64_t lane, int64_t tim
     int64_t low = 0, high = lanes->problem->n_items;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        const memoi_keyed* here = &lanes->list[middle];
+        const memob_keyed* here = &lanes->list[middle];
         int64_t buffer = lanes->problem->items[here->index].buffer;
         if (here->key < lane || (here->key == lane && lanes->plan->buffers[buffer].begin < time))
             low = middle + 1;
@@ -1192,8 +1192,8 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
                              const int64_t* item_of) {
     const memo_plan* plan = lanes->plan;
     int64_t n = problem->n_items, n_pairs = 0, i, k, begin, end;
-    int64_t* fill = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
-    problem->first_held = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
+    int64_t* fill = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    problem->first_held = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     if (!fill || !problem->first_held) {
         MEMO_FREE(fill);
         return 0;
@@ -1213,7 +1213,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
         fill[i] = problem->first_held[i];
     }
     problem->held =
-        n_pairs > MEMOI_HELD_PAIRS ? NULL : (int32_t*)memoi_calloc(2 * n_pairs, sizeof(int32_t));
+        n_pairs > MEMOI_HELD_PAIRS ? NULL : (int32_t*)memob_calloc(2 * n_pairs, sizeof(int32_t));
     if (!problem->held) {
         MEMO_FREE(fill);
         MEMO_FREE(problem->first_held);
@@ -1230,7 +1230,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
             int64_t later = lanes->list[k].index;
             problem->held[fill[later]++] = (int32_t)item;
             problem->items[item].reach =
-                memoi_max(problem->items[item].reach, problem->items[later].begin + 1);
+                memob_max(problem->items[item].reach, problem->items[later].begin + 1);
         }
     }
     for (i = 0; i < n; i++) {
@@ -1274,12 +1274,12 @@ MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
     memset(moments, 0, sizeof *moments);
     moments->problem = lanes->problem;
     moments->n_lanes = memoi_lanes_count(lanes);
-    moments->first = (int64_t*)memoi_calloc(moments->n_lanes + 1, sizeof(int64_t));
-    moments->lane = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    moments->rank = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    moments->n_over = (int64_t*)memoi_calloc(n * moments->n_lanes, sizeof(int64_t));
-    moments->moment = (int64_t*)memoi_calloc(moments->n_lanes, sizeof(int64_t));
-    moments->change = (int64_t*)memoi_calloc(n + 2, sizeof(int64_t));
+    moments->first = (int64_t*)memob_calloc(moments->n_lanes + 1, sizeof(int64_t));
+    moments->lane = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    moments->rank = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    moments->n_over = (int64_t*)memob_calloc(n * moments->n_lanes, sizeof(int64_t));
+    moments->moment = (int64_t*)memob_calloc(moments->n_lanes, sizeof(int64_t));
+    moments->change = (int64_t*)memob_calloc(n + 2, sizeof(int64_t));
     if (!moments->first || !moments->lane || !moments->rank || !moments->n_over ||
         !moments->moment || !moments->change) {
         memoi_moments_free(moments);
@@ -1335,7 +1335,7 @@ MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
 MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
     int64_t n = moments->problem->n_items, n_lanes = moments->n_lanes, bound = 0, i, k, l;
     int64_t n_starts = MEMOI_MOMENTS_WORK / (n * n_lanes * n_lanes + 1);
-    n_starts = n_starts > 64 ? 64 : memoi_max(n_starts, 1);
+    n_starts = n_starts > 64 ? 64 : memob_max(n_starts, 1);
     for (k = 1; k <= n_starts; k++) {
         int64_t before = -1, now = 0;
         memset(moments->moment, 0, (size_t)n_lanes * sizeof(int64_t));
@@ -1344,7 +1344,7 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
             before = now;
             for (l = 0; l < n_lanes; l++) now = memoi_moments_move(moments, l);
         }
-        bound = memoi_max(bound, now);
+        bound = memob_max(bound, now);
     }
     return bound;
 }
@@ -1352,13 +1352,13 @@ MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
 /* Adds what holds say to a problem: pairs and, in reasonable time, the bound.  As memoi_problem_hold. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
-    int64_t* item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
+    int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     int added = 0;
     memoi_lanes lanes;
     memoi_moments moments;
     lanes.plan = plan;
     lanes.problem = problem;
-    lanes.list = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    lanes.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     if (item_of && lanes.list) {
         for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
         for (i = 0; i < n; i++) {
@@ -1366,14 +1366,14 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
             lanes.list[i].key = plan->buffers[problem->items[i].buffer].lane;
             lanes.list[i].index = i;
         }
-        memoi_keyed_sort(lanes.list, n);
+        memob_keyed_sort(lanes.list, n);
         added = memoi_problem_hold(problem, &lanes, item_of);
         if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_WORK) {
             if (!memoi_moments_create(&moments, &lanes, item_of)) {
                 added = 0;
             } else {
                 problem->lower_bound =
-                    memoi_max(problem->lower_bound, memoi_moments_bound(&moments));
+                    memob_max(problem->lower_bound, memoi_moments_bound(&moments));
                 memoi_moments_free(&moments);
             }
         }
@@ -1437,9 +1437,9 @@ MEMOI int memoi_neighbours_list(const memoi_problem* problem) {
     n_entries = neighbours->are_too_many ? 0 : memoi_neighbours_count(problem);
     if (n_entries > MEMOI_NEIGHBOURS) neighbours->are_too_many = 1;
     if (neighbours->are_too_many) return -1;
-    fill = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    neighbours->first = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
-    neighbours->list = (int32_t*)memoi_calloc(n_entries, sizeof(int32_t));
+    fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    neighbours->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    neighbours->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
     if (!fill || !neighbours->first || !neighbours->list) {
         MEMO_FREE(fill);
         MEMO_FREE(neighbours->first);
@@ -1494,8 +1494,8 @@ typedef struct memoi_skyline {
 MEMOI int memoi_skyline_create(memoi_skyline* skyline, int64_t n_sections) {
     skyline->n_leaves = 1;
     while (skyline->n_leaves < n_sections) skyline->n_leaves *= 2;
-    skyline->top = (int64_t*)memoi_calloc(2 * skyline->n_leaves, sizeof(int64_t));
-    skyline->mark = (int64_t*)memoi_calloc(2 * skyline->n_leaves, sizeof(int64_t));
+    skyline->top = (int64_t*)memob_calloc(2 * skyline->n_leaves, sizeof(int64_t));
+    skyline->mark = (int64_t*)memob_calloc(2 * skyline->n_leaves, sizeof(int64_t));
     return skyline->top && skyline->mark;
 }
 MEMOI void memoi_skyline_free(memoi_skyline* skyline) {
@@ -1596,7 +1596,7 @@ typedef struct memoi_plateau {
 } memoi_plateau;
 
 typedef struct memoi_queue { /* lowest first */
-    memoi_keyed* list;
+    memob_keyed* list;
     int64_t n;
 } memoi_queue;
 
@@ -1639,18 +1639,18 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->deadline = deadline;
-    greedy->ranked = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
+    greedy->ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
     greedy->plateaus.list =
-        (memoi_keyed*)memoi_calloc(3 * problem->n_ranges + 4, sizeof(memoi_keyed));
-    greedy->waiting.list = (memoi_keyed*)memoi_calloc(n + 1, sizeof(memoi_keyed));
-    greedy->fixed = (int64_t*)memoi_calloc(problem->n_fixed, sizeof(int64_t));
-    greedy->offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    greedy->held_top = (int64_t*)memoi_calloc(problem->held ? n : 0, sizeof(int64_t));
+        (memob_keyed*)memob_calloc(3 * problem->n_ranges + 4, sizeof(memob_keyed));
+    greedy->waiting.list = (memob_keyed*)memob_calloc(n + 1, sizeof(memob_keyed));
+    greedy->fixed = (int64_t*)memob_calloc(problem->n_fixed, sizeof(int64_t));
+    greedy->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    greedy->held_top = (int64_t*)memob_calloc(problem->held ? n : 0, sizeof(int64_t));
     for (greedy->n_leaves = 1; greedy->n_leaves < n;) greedy->n_leaves *= 2;
-    greedy->unplaced = (memoi_unplaced*)memoi_calloc(2 * greedy->n_leaves, sizeof(memoi_unplaced));
-    greedy->first_item = (int32_t*)memoi_calloc(n_sections + 1, sizeof(int32_t));
-    greedy->plateau = (memoi_plateau*)memoi_calloc(n_sections + 1, sizeof(memoi_plateau));
-    greedy->order = (int32_t*)memoi_calloc(n, sizeof(int32_t));
+    greedy->unplaced = (memoi_unplaced*)memob_calloc(2 * greedy->n_leaves, sizeof(memoi_unplaced));
+    greedy->first_item = (int32_t*)memob_calloc(n_sections + 1, sizeof(int32_t));
+    greedy->plateau = (memoi_plateau*)memob_calloc(n_sections + 1, sizeof(memoi_plateau));
+    greedy->order = (int32_t*)memob_calloc(n, sizeof(int32_t));
     if (!memoi_skyline_create(&greedy->skyline, problem->n_sections) || !greedy->ranked ||
         !greedy->plateaus.list || !greedy->waiting.list || !greedy->fixed || !greedy->offsets ||
         !greedy->held_top || !greedy->unplaced || !greedy->first_item || !greedy->plateau ||
@@ -1663,7 +1663,7 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
         greedy->waiting.list[k].key = problem->items[i].fixed;
         greedy->waiting.list[k++].index = i;
     }
-    qsort(greedy->waiting.list, (size_t)k, sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(greedy->waiting.list, (size_t)k, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < k; i++) greedy->fixed[i] = greedy->waiting.list[i].index;
     for (s = 0, i = 0; s <= n_sections; s++) {
         while (i < n && problem->items[i].begin < s) i++;
@@ -1693,7 +1693,7 @@ MEMOI void memoi_item_place(memoi_greedy* greedy, int64_t i, int64_t offset) {
     for (k = problem->held ? problem->first_held[i] : 0;
          problem->held && k < problem->first_held[i + 1]; k++) {
         int64_t* top = &greedy->held_top[problem->held[k]];
-        *top = memoi_max(*top, offset + item->size);
+        *top = memob_max(*top, offset + item->size);
     }
     for (k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
@@ -1732,13 +1732,13 @@ MEMOI int memoi_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* secon
 }
 
 MEMOI void memoi_queue_sink(memoi_queue* heap) {
-    memoi_keyed* list = heap->list;
+    memob_keyed* list = heap->list;
     int64_t at = 0;
     for (;;) {
         int64_t child = 2 * at + 1;
-        memoi_keyed moved = list[at];
-        if (child + 1 < heap->n && memoi_keyed_compare(&list[child + 1], &list[child]) < 0) child++;
-        if (child >= heap->n || memoi_keyed_compare(&list[at], &list[child]) <= 0) return;
+        memob_keyed moved = list[at];
+        if (child + 1 < heap->n && memob_keyed_compare(&list[child + 1], &list[child]) < 0) child++;
+        if (child >= heap->n || memob_keyed_compare(&list[at], &list[child]) <= 0) return;
         list[at] = list[child];
         list[child] = moved;
         at = child;
@@ -1746,12 +1746,12 @@ MEMOI void memoi_queue_sink(memoi_queue* heap) {
 }
 
 MEMOI void memoi_queue_push(memoi_queue* heap, int64_t key, int64_t index) {
-    memoi_keyed* list = heap->list;
+    memob_keyed* list = heap->list;
     int64_t at = heap->n++;
     list[at].key = key;
     list[at].index = index;
-    for (; at > 0 && memoi_keyed_compare(&list[at], &list[(at - 1) / 2]) < 0; at = (at - 1) / 2) {
-        memoi_keyed moved = list[at];
+    for (; at > 0 && memob_keyed_compare(&list[at], &list[(at - 1) / 2]) < 0; at = (at - 1) / 2) {
+        memob_keyed moved = list[at];
         list[at] = list[(at - 1) / 2];
         list[(at - 1) / 2] = moved;
     }
@@ -1822,7 +1822,7 @@ MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, 
 
 /* The lowest plateau, which stays in the queue. */
 MEMOI int64_t memoi_plateau_lowest(memoi_greedy* greedy) {
-    const memoi_keyed* lowest = greedy->plateaus.list;
+    const memob_keyed* lowest = greedy->plateaus.list;
     while (greedy->plateau[lowest->index].top != lowest->key) /* it has changed since */
         memoi_queue_pop(&greedy->plateaus);
     return lowest->index;
@@ -1900,7 +1900,7 @@ MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
         greedy->order[rank] = (int32_t)at;
         greedy->offsets[at] = -1;
         if (item->fixed >= 0 || item->n_ranges > 1) {
-            memoi_queue_push(&greedy->waiting, memoi_max(item->fixed, 0), rank);
+            memoi_queue_push(&greedy->waiting, memob_max(item->fixed, 0), rank);
             n_waiting++;
             continue;
         }
@@ -1923,13 +1923,13 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
     const memoi_item* item = &problem->items[i];
     int64_t offset, k;
     if (item->fixed >= 0) return item->fixed;
-    offset = memoi_align_up(memoi_max(least, memoi_item_top(greedy, i)), item->alignment);
+    offset = memob_align_up(memob_max(least, memoi_item_top(greedy, i)), item->alignment);
     for (k = next_fixed; k < problem->n_fixed; k++) { /* they may be in the way */
         const memoi_item* other = &problem->items[greedy->fixed[k]];
         if (other->fixed >= offset + item->size) break;
         if (other->fixed + other->size > offset &&
             memoi_items_conflict(problem, i, greedy->fixed[k]))
-            offset = memoi_align_up(other->fixed + other->size, item->alignment);
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
     }
     return offset;
 }
@@ -2014,7 +2014,7 @@ MEMOI void memoi_greedy_stack(memoi_greedy* greedy) {
     for (k = 0; k < problem->n_items; k++) {
         int64_t i = greedy->ranked[k].index, alignment = problem->items[i].alignment;
         if (greedy->offsets[i] < 0)
-            memoi_item_place(greedy, i, memoi_align_up(memoi_item_top(greedy, i), alignment));
+            memoi_item_place(greedy, i, memob_align_up(memoi_item_top(greedy, i), alignment));
     }
 }
 
@@ -2068,11 +2068,11 @@ MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
         if (problem->n_sections >> k) n_buckets += (problem->n_sections >> k) + 1;
     }
     fit->first_bucket[MEMOI_FIT_LEVELS] = n_buckets;
-    fit->stays = (memoi_stay*)memoi_calloc(n_ranges, sizeof(memoi_stay));
-    fit->stay_of = (int32_t*)memoi_calloc(n_ranges, sizeof(int32_t));
-    fit->buckets = (int64_t*)memoi_calloc(n_buckets + 1, sizeof(int64_t));
-    fit->order = (int32_t*)memoi_calloc(n, sizeof(int32_t));
-    fit->taken = (memoi_range*)memoi_calloc(n_ranges + n, sizeof(memoi_range));
+    fit->stays = (memoi_stay*)memob_calloc(n_ranges, sizeof(memoi_stay));
+    fit->stay_of = (int32_t*)memob_calloc(n_ranges, sizeof(int32_t));
+    fit->buckets = (int64_t*)memob_calloc(n_buckets + 1, sizeof(int64_t));
+    fit->order = (int32_t*)memob_calloc(n, sizeof(int32_t));
+    fit->taken = (memoi_range*)memob_calloc(n_ranges + n, sizeof(memoi_range));
     if (!fit->stays || !fit->stay_of || !fit->buckets || !fit->order || !fit->taken) {
         memoi_fit_free(fit);
         return 0;
@@ -2135,7 +2135,7 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
     for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
         int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
         for (l = 0; problem->n_sections >> l; l++) {
-            int64_t from = memoi_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
+            int64_t from = memob_max(begin - ((int64_t)2 << l) + 1, 0) >> l, to = (end - 1) >> l;
             const memoi_stay* stay = &fit->stays[fit->buckets[fit->first_bucket[l] + from]];
             const memoi_stay* last = &fit->stays[fit->buckets[fit->first_bucket[l] + to + 1]];
             for (; stay < last; stay++) { /* what an earlier range has met is listed already */
@@ -2158,7 +2158,7 @@ MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
 }
 
 MEMOI int memoi_range_compare(const void* a, const void* b) {
-    return memoi_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
+    return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
 /* The lowest offset for item i: jumps on top of what is in the way, round and round, as long as
@@ -2182,7 +2182,7 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
             n_above += here.end > next;
         }
         n = n_above;
-        if (item->alignment > 1) next = memoi_align_up(next, item->alignment);
+        if (item->alignment > 1) next = memob_align_up(next, item->alignment);
     } while (next > offset);
     return offset;
 }
@@ -2224,7 +2224,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     int plain = memoi_problem_is_plain(problem), k, ok = 1;
     memset(&fit, 0, sizeof fit);
     if (!memoi_greedy_create(&greedy, problem, deadline))
-        return memoi_no_memory(error, "the greedy planner");
+        return memob_no_memory(error, "the greedy planner");
     if (problem->n_fixed && memoi_fixed_clash(&greedy, &first, &second)) {
         memoi_greedy_free(&greedy);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -2252,7 +2252,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
-    return ok ? MEMO_STATUS_OK : memoi_no_memory(error, "the greedy planner");
+    return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
 }
 
 /* ---- 1 offsets: exact search --------------------------------------------------------------------
@@ -2400,7 +2400,7 @@ MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
 /* The next count elements of a block; with block NULL only counts. */
 MEMOI void* memoi_carve(char* block, int64_t* used, int64_t count, size_t element_bytes) {
     int64_t at = *used;
-    *used += memoi_align_up(count * (int64_t)element_bytes, 16);
+    *used += memob_align_up(count * (int64_t)element_bytes, 16);
     return block ? block + at : NULL;
 }
 
@@ -2468,7 +2468,7 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
     used = memoi_search_layout(search, NULL, n_members);
-    search->memory = memoi_calloc(used, 1);
+    search->memory = memob_calloc(used, 1);
     if (!search->memory) return 0;
     memoi_search_layout(search, (char*)search->memory, n_members);
     for (i = 0; i < problem->n_ranges; i++)
@@ -2499,7 +2499,7 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
                             int64_t before) {
     if (search->n_changes == search->change_capacity) {
         void* changes = search->changes;
-        if (!memoi_reserve(&changes, &search->change_capacity, search->n_changes + 1,
+        if (!memob_reserve(&changes, &search->change_capacity, search->n_changes + 1,
                            sizeof(memoi_change))) {
             search->is_out_of_memory = 1; /* the run ends, and nothing of its state is used again */
             return;
@@ -2514,7 +2514,7 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
 MEMOI void memoi_search_log_look(memoi_search* search, int64_t s) {
     if (search->n_old_looks == search->old_look_capacity) {
         void* old = search->old_looks;
-        if (!memoi_reserve(&old, &search->old_look_capacity, search->n_old_looks + 1,
+        if (!memob_reserve(&old, &search->old_look_capacity, search->n_old_looks + 1,
                            sizeof(memoi_old_look))) {
             search->is_out_of_memory = 1;
             return;
@@ -2574,7 +2574,7 @@ MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
-    if (item->alignment > 1) bound = memoi_align_up(bound, item->alignment);
+    if (item->alignment > 1) bound = memob_align_up(bound, item->alignment);
     if (bound > search->capacity - item->size) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
@@ -2599,7 +2599,7 @@ MEMOI int memoi_search_place(memoi_search* search, int64_t i) {
             search->is_blocked[j] = 0;
         }
         if (top <= search->minimum[j]) continue;
-        if (problem->has_alignment) offset = memoi_align_up(top, problem->items[j].alignment);
+        if (problem->has_alignment) offset = memob_align_up(top, problem->items[j].alignment);
         memoi_search_log(search, MEMOI_CHANGE_MINIMUM, j, search->minimum[j]);
         search->minimum[j] = offset;
         if (!memoi_search_raise(search, j, offset)) return 0;
@@ -2861,7 +2861,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
     for (i = 0; i < problem->n_items; i++) {
-        search->minimum[i] = search->bound[i] = memoi_max(problem->items[i].fixed, 0);
+        search->minimum[i] = search->bound[i] = memob_max(problem->items[i].fixed, 0);
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
@@ -2890,7 +2890,7 @@ MEMOI void memoi_search_rank(memoi_search* search, memoi_rank_order order) {
 
 /* Nodes of a run that can come to a plan at all. */
 MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
-    return memoi_max(500, search->problem->n_items + search->problem->n_items / 2);
+    return memob_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
 /* A run within search->capacity: every rank with every kind of tightness in turn, and after these
@@ -2955,7 +2955,7 @@ MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int6
     if (problem->n_items > MEMOI_SEARCH_ITEMS) return -1;
     created = memoi_neighbours_list(problem);
     if (created <= 0) return created;
-    team->searches = (memoi_search*)memoi_calloc(n, sizeof(memoi_search));
+    team->searches = (memoi_search*)memob_calloc(n, sizeof(memoi_search));
     if (!team->searches) created = 0;
     for (; team->n < n && created > 0; team->n++) {
         memoi_search* search = &team->searches[team->n];
@@ -3031,7 +3031,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         memoi_team_runs(team);
         for (k = 0; k < team->n; k++) {
             int64_t n_own = searches[k].n_nodes - searches[k].node_begin;
-            n_together = memoi_max(n_together, n_own);
+            n_together = memob_max(n_together, n_own);
             if (searches[k].verdict == MEMOI_STOPPED ||
                 memoi_search_moment_of(&searches[k]) != answered)
                 continue;
@@ -3102,7 +3102,7 @@ MEMOI double memoi_overflow(const memoi_problem* problem, const int64_t* offsets
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
         int64_t top = offsets[i] + item->size, over = top - problem->lower_bound;
-        *peak = memoi_max(*peak, top);
+        *peak = memob_max(*peak, top);
         if (over <= 0) continue;
         above +=
             (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
@@ -3136,9 +3136,9 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
     double above, least_above = 0;
     uint64_t random = effort->seed;
     memoi_greedy greedy;
-    memoi_ranked* order = (memoi_ranked*)memoi_calloc(n, sizeof(memoi_ranked));
-    int64_t* offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    int64_t* critical = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    memoi_ranked* order = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    int64_t* offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    int64_t* critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
     int ok = memoi_greedy_create(&greedy, problem, effort->deadline);
     int runs = ok && order && offsets && critical;
     for (round = 0; runs && best->peak > target && effort->nodes_left >= n &&
@@ -3190,8 +3190,8 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
         effort->nodes_left += own.nodes_left;
     }
     budget = 10 * memoi_search_shortest_run(&team.searches[0]);
-    while (ok && best->peak > memoi_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
-        int64_t goal = memoi_max(target, *bound), capacity, limit;
+    while (ok && best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+        int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
         if (!is_at_goal && given_up >= best->peak - 1) {
@@ -3234,14 +3234,14 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->n_sections = end - begin;
     part->n_fixed = 0;
     part->lower_bound = 0;
-    part->items = (memoi_item*)memoi_calloc(part->n_items, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memoi_calloc(part->n_ranges, sizeof(memoi_range));
-    part->section_sums = (int64_t*)memoi_calloc(part->n_sections, sizeof(int64_t));
-    part->neighbours = (memoi_neighbours*)memoi_calloc(1, sizeof(memoi_neighbours));
+    part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
+    part->section_sums = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
+    part->neighbours = (memoi_neighbours*)memob_calloc(1, sizeof(memoi_neighbours));
     if (whole->held) {
         int64_t from = whole->first_held[first], n = whole->first_held[last] - from;
-        part->first_held = (int64_t*)memoi_calloc(part->n_items + 1, sizeof(int64_t));
-        part->held = (int32_t*)memoi_calloc(n, sizeof(int32_t));
+        part->first_held = (int64_t*)memob_calloc(part->n_items + 1, sizeof(int64_t));
+        part->held = (int32_t*)memob_calloc(n, sizeof(int32_t));
         for (i = 0; part->first_held && i <= part->n_items; i++)
             part->first_held[i] = whole->first_held[first + i] - from;
         for (i = 0; part->held && i < n; i++)
@@ -3265,11 +3265,11 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         }
         if (item->fixed < 0) continue;
         part->n_fixed++;
-        part->lower_bound = memoi_max(part->lower_bound, item->fixed + item->size);
+        part->lower_bound = memob_max(part->lower_bound, item->fixed + item->size);
     }
     for (i = 0; i < part->n_sections; i++) {
         part->section_sums[i] = whole->section_sums[begin + i];
-        part->lower_bound = memoi_max(part->lower_bound, part->section_sums[i]);
+        part->lower_bound = memob_max(part->lower_bound, part->section_sums[i]);
     }
     return 1;
 }
@@ -3284,16 +3284,16 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     memoi_solution best;
     best.peak = *peak;
     best.is_optimal = 0;
-    best.offsets = (int64_t*)memoi_calloc(part->n_items, sizeof(int64_t));
-    if (!best.offsets) return memoi_no_memory(error, "a part of the plan");
+    best.offsets = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
+    if (!best.offsets) return memob_no_memory(error, "a part of the plan");
     memcpy(best.offsets, offsets, (size_t)part->n_items * sizeof(int64_t));
     status = memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
     if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
-        status = memoi_no_memory(error, "the search");
+        status = memob_no_memory(error, "the search");
     if (!status) {
         memcpy(offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
         *peak = best.peak;
-        *bound = memoi_max(*bound, proven);
+        *bound = memob_max(*bound, proven);
     }
     MEMO_FREE(best.offsets);
     return status;
@@ -3307,8 +3307,8 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     *end = problem->items[first].reach;
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
-        *end = memoi_max(*end, problem->items[last].reach);
-        *peak = memoi_max(*peak, offsets[last] + problem->items[last].size);
+        *end = memob_max(*end, problem->items[last].reach);
+        *peak = memob_max(*peak, offsets[last] + problem->items[last].size);
     }
     return last;
 }
@@ -3322,17 +3322,17 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
     int64_t n_open = 0, first, last, end, part_peak;
     for (first = 0; first < problem->n_items; first = last) {
         last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
-        if (part_peak > memoi_max(target, *bound)) n_open += last - first;
+        if (part_peak > memob_max(target, *bound)) n_open += last - first;
     }
     *peak = 0;
     for (first = 0; first < problem->n_items && !status; first = last) {
-        int64_t goal = memoi_max(memoi_max(target, *bound), *peak);
+        int64_t goal = memob_max(memob_max(target, *bound), *peak);
         last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
         if (part_peak > goal) {
             memoi_problem part;
             if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end,
                                        &part)) {
-                status = memoi_no_memory(error, "a part of the plan");
+                status = memob_no_memory(error, "a part of the plan");
             } else {
                 memoi_effort own =
                     memoi_effort_take(effort, (double)(last - first) / (double)n_open);
@@ -3343,7 +3343,7 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
                 memoi_problem_free(&part);
             }
         }
-        *peak = memoi_max(*peak, part_peak);
+        *peak = memob_max(*peak, part_peak);
     }
     return status;
 }
@@ -3361,7 +3361,7 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
         effort->seed = seed + (uint64_t)pass;
         status =
             memoi_search_pass(plan, problem, target, effort, best->offsets, &bound, &peak, error);
-    } while (!status && ++pass < PASSES && peak > memoi_max(target, bound) &&
+    } while (!status && ++pass < PASSES && peak > memob_max(target, bound) &&
              effort->nodes_left > 0 && memoi_plan_clock() < effort->deadline);
     effort->seed = seed;
     if (!status) {
@@ -3621,9 +3621,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "%lld buffers are too many for the MIP; use the search",
                               (long long)n);
-    mip.pair = (int32_t*)memoi_calloc(n * n, sizeof(int32_t));
-    offsets = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    if (!mip.pair || !offsets) status = memoi_no_memory(error, "the MIP");
+    mip.pair = (int32_t*)memob_calloc(n * n, sizeof(int32_t));
+    offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    if (!mip.pair || !offsets) status = memob_no_memory(error, "the MIP");
     for (i = 0; i < n && !status; i++)
         for (j = i + 1; j < n; j++)
             if (memoi_items_conflict(problem, i, j))
@@ -3634,10 +3634,10 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                 "the search",
                                 (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
     if (!status) {
-        mip.value = (double*)memoi_calloc(n + 3, sizeof(double));
-        mip.column = (int*)memoi_calloc(n + 3, sizeof(int));
-        columns = (double*)memoi_calloc(n + 1 + mip.n_pairs, sizeof(double));
-        if (!mip.value || !mip.column || !columns) status = memoi_no_memory(error, "the MIP");
+        mip.value = (double*)memob_calloc(n + 3, sizeof(double));
+        mip.column = (int*)memob_calloc(n + 3, sizeof(int));
+        columns = (double*)memob_calloc(n + 1 + mip.n_pairs, sizeof(double));
+        if (!mip.value || !mip.column || !columns) status = memob_no_memory(error, "the MIP");
     }
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
     for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
@@ -3648,7 +3648,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
         if (!mip.lp || !memoi_mip_build(&mip, best, &settings[run])) {
             if (mip.lp) delete_lp(mip.lp);
-            status = memoi_no_memory(error, "lp_solve");
+            status = memob_no_memory(error, "lp_solve");
             break;
         }
         result = solve(mip.lp);
@@ -3708,7 +3708,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
             best->offsets[i] * problem->unit_bytes;
     plan->peak_bytes = 0;
     for (i = 0; i < plan->n_buffers; i++) {
-        int64_t end = plan->buffers[i].offset_bytes + memoi_plan_bytes(plan, i);
+        int64_t end = plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i);
         if (end > plan->peak_bytes) plan->peak_bytes = end;
     }
     /* A fixed buffer that occupies nothing is no item, but counts in the peak and the bound. */
@@ -3728,8 +3728,8 @@ MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effo
     if (status) return status;
     best.peak = INT64_MAX;
     best.is_optimal = 0;
-    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
-    if (!best.offsets) status = memoi_no_memory(error, "a level of the plan");
+    best.offsets = (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t));
+    if (!best.offsets) status = memob_no_memory(error, "a level of the plan");
     if (!status)
         status = memoi_greedy_solve(plan, &problem, problem.lower_bound, deadline, deadline, &best,
                                     error);
@@ -3785,14 +3785,14 @@ MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
 
 MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
     int64_t n = plan->n_buffers, born = 0, died = 0, i;
-    memoi_keyed* ends = (memoi_keyed*)memoi_calloc(n, sizeof(memoi_keyed));
+    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memset(bilevel, 0, sizeof *bilevel);
     bilevel->plan = plan;
     bilevel->n_events = 2 * n;
-    bilevel->events = (int64_t*)memoi_calloc(2 * n, sizeof(int64_t));
-    bilevel->ends = (int64_t*)memoi_calloc(n, sizeof(int64_t));
-    bilevel->members = (memoi_member*)memoi_calloc(n, sizeof(memoi_member));
-    bilevel->member_of = (int64_t*)memoi_calloc(n, sizeof(int64_t));
+    bilevel->events = (int64_t*)memob_calloc(2 * n, sizeof(int64_t));
+    bilevel->ends = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    bilevel->members = (memoi_member*)memob_calloc(n, sizeof(memoi_member));
+    bilevel->member_of = (int64_t*)memob_calloc(n, sizeof(int64_t));
     if (!ends || !bilevel->events || !bilevel->ends || !bilevel->members || !bilevel->member_of) {
         MEMO_FREE(ends);
         memoi_bilevel_free(bilevel);
@@ -3802,7 +3802,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
         ends[i].key = plan->buffers[i].end;
         ends[i].index = i;
     }
-    memoi_keyed_sort(ends, n);
+    memob_keyed_sort(ends, n);
     while (died < n) {
         if (born < n && plan->buffers[born].begin < ends[died].key) {
             bilevel->events[born + died] = born;
@@ -3824,7 +3824,7 @@ MEMOI int64_t memoi_event_time(const memoi_bilevel* bilevel, int64_t e) {
 
 MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
     void* windows = bilevel->windows;
-    int fits = memoi_reserve(&windows, &bilevel->window_capacity, bilevel->n_windows + 1,
+    int fits = memob_reserve(&windows, &bilevel->window_capacity, bilevel->n_windows + 1,
                              sizeof(memoi_range));
     bilevel->windows = (memoi_range*)windows;
     if (!fits) return 0;
@@ -3846,7 +3846,7 @@ MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* tra
         memo_mark mark;
         time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
         if (kind != MEMO_REQUEST_MARK) continue;
-        mark = memoi_request_mark(trace, i);
+        mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
         if (!mark.is_end && (open.phase == MEMO_PHASE_NONE || open.layer != mark.layer)) {
             open = mark;
@@ -3871,7 +3871,7 @@ enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4
 
 MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
-    uint64_t bytes = (uint64_t)memoi_plan_bytes(bilevel->plan, i < 0 ? -1 - i : i);
+    uint64_t bytes = (uint64_t)memob_plan_bytes(bilevel->plan, i < 0 ? -1 - i : i);
     return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
 }
 
@@ -3883,7 +3883,7 @@ MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, in
     for (e = begin; e < end; e++) {
         int64_t i = bilevel->events[e], first, stop, bytes;
         if (i < 0 || bilevel->ends[i] >= end || bilevel->ends[i] - e >= period) continue;
-        bytes = memoi_plan_bytes(bilevel->plan, i);
+        bytes = memob_plan_bytes(bilevel->plan, i);
         first = (e + 1 - begin) % period; /* cuts [first, stop), as differences */
         stop = (bilevel->ends[i] + 1 - begin) % period;
         across[first] += bytes;
@@ -3921,21 +3921,21 @@ MEMOI int memoi_repeat_windows(memoi_bilevel* bilevel, const uint64_t* symbols, 
 
 MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
     int64_t n = bilevel->n_events, e, k, round;
-    uint64_t* symbols = (uint64_t*)memoi_calloc(n, sizeof(uint64_t));
-    int64_t* count = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t)); /* of a distance */
-    int64_t* scratch = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
-    char* is_taken = (char*)memoi_calloc(n, 1);
+    uint64_t* symbols = (uint64_t*)memob_calloc(n, sizeof(uint64_t));
+    int64_t* count = (int64_t*)memob_calloc(n + 1, sizeof(int64_t)); /* of a distance */
+    int64_t* scratch = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    char* is_taken = (char*)memob_calloc(n, 1);
     int ok = symbols && count && scratch && is_taken;
-    memoi_map last;
+    memob_map last;
     memset(&last, 0, sizeof last);
     for (e = 0; ok && e < n; e++) symbols[e] = memoi_event_symbol(bilevel, e);
     for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
         uint64_t gram = 0;
         int64_t before;
         for (k = 0; k < MEMOI_REPEAT_GRAM; k++) gram = gram * 0xbf58476d1ce4e5b9u + symbols[e + k];
-        before = memoi_map_get(&last, (int64_t)gram);
+        before = memob_map_get(&last, (int64_t)gram);
         if (before >= 0) count[e - before]++;
-        ok = memoi_map_put(&last, (int64_t)gram, e);
+        ok = memob_map_put(&last, (int64_t)gram, e);
     }
     for (round = 0; ok && round < MEMOI_REPEAT_PERIODS; round++) {
         int64_t period = 0;
@@ -3951,7 +3951,7 @@ MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
             bilevel->windows[e] = bilevel->windows[e - 1];
         bilevel->windows[e] = window;
     }
-    memoi_map_free(&last);
+    memob_map_free(&last);
     MEMO_FREE(symbols);
     MEMO_FREE(count);
     MEMO_FREE(scratch);
@@ -3975,7 +3975,7 @@ MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
 /* The next group, behind the last; NULL: no memory. */
 MEMOI memoi_group* memoi_group_begin(memoi_bilevel* bilevel, int64_t begin) {
     void* groups = bilevel->groups;
-    int fits = memoi_reserve(&groups, &bilevel->group_capacity, bilevel->n_groups + 1,
+    int fits = memob_reserve(&groups, &bilevel->group_capacity, bilevel->n_groups + 1,
                              sizeof(memoi_group));
     memoi_group* group = bilevel->groups = (memoi_group*)groups;
     if (!fits) return NULL;
@@ -4006,14 +4006,14 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
-        bilevel->longest_life = memoi_max(bilevel->longest_life, buffer->end - buffer->begin);
+        bilevel->longest_life = memob_max(bilevel->longest_life, buffer->end - buffer->begin);
         if (buffer->begin >= group->end) {
             memoi_group_close(bilevel);
             group = memoi_group_begin(bilevel, buffer->begin);
             if (!group) return 0;
         }
-        group->end = memoi_max(group->end, buffer->end);
-        group->alignment_bytes = memoi_max(group->alignment_bytes, alignment);
+        group->end = memob_max(group->end, buffer->end);
+        group->alignment_bytes = memob_max(group->alignment_bytes, alignment);
         bilevel->member_of[i] = bilevel->n_members;
         bilevel->members[bilevel->n_members].buffer = i;
         bilevel->members[bilevel->n_members++].group = bilevel->n_groups;
@@ -4057,7 +4057,7 @@ MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
 MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
     int64_t g, k;
     int ok = 1;
-    memoi_map kinds; /* hash -> the latest kind that has it */
+    memob_map kinds; /* hash -> the latest kind that has it */
     memset(&kinds, 0, sizeof kinds);
     for (g = 0; g < bilevel->n_groups && ok; g++) {
         memoi_group* group = &bilevel->groups[g];
@@ -4068,7 +4068,7 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
             hash = memoi_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
             hash = memoi_hash_add(memoi_hash_add(hash, member->begin), member->end);
         }
-        first = memoi_map_get(&kinds, (int64_t)hash);
+        first = memob_map_get(&kinds, (int64_t)hash);
         group->kind = first;
         while (group->kind >= 0 &&
                !memoi_groups_alike(bilevel, group, &bilevel->groups[group->kind]))
@@ -4077,9 +4077,9 @@ MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
         group->kind = g;
         group->next = first;
         bilevel->n_kinds++;
-        ok = memoi_map_put(&kinds, (int64_t)hash, g);
+        ok = memob_map_put(&kinds, (int64_t)hash, g);
     }
-    memoi_map_free(&kinds);
+    memob_map_free(&kinds);
     return ok;
 }
 
@@ -4155,7 +4155,7 @@ MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
         int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
         int64_t m = bilevel->member_of[buffer], bytes;
         if (m < 0) {
-            bytes = memoi_plan_bytes(bilevel->plan, buffer);
+            bytes = memob_plan_bytes(bilevel->plan, buffer);
         } else { /* a block begins with its first event and ends with its last */
             const memoi_member* member = &bilevel->members[m];
             memoi_group* group = &bilevel->groups[member->group];
@@ -4164,7 +4164,7 @@ MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
             inside = is_end ? NULL : group;
         }
         live += is_end ? -bytes : bytes;
-        bilevel->outer_bound_bytes = memoi_max(bilevel->outer_bound_bytes, live);
+        bilevel->outer_bound_bytes = memob_max(bilevel->outer_bound_bytes, live);
         if (live <= target_bytes || !inside || inside->is_open) continue;
         inside->is_open = 1;
         bilevel->n_open++;
@@ -4202,12 +4202,12 @@ MEMOI int memoi_justify(const memoi_problem* problem, int64_t* offsets) {
         greedy.waiting.list[i].key = offsets[i];
         greedy.waiting.list[i].index = i;
     }
-    qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memoi_keyed), memoi_keyed_compare);
+    qsort(greedy.waiting.list, (size_t)problem->n_items, sizeof(memob_keyed), memob_keyed_compare);
     memoi_greedy_clear(&greedy);
     for (k = 0; k < problem->n_items; k++) {
         i = greedy.waiting.list[k].index;
         if (problem->items[i].fixed < 0)
-            offsets[i] = memoi_align_up(memoi_item_top(&greedy, i), problem->items[i].alignment);
+            offsets[i] = memob_align_up(memoi_item_top(&greedy, i), problem->items[i].alignment);
         memoi_item_place(&greedy, i, offsets[i]);
     }
     memoi_greedy_free(&greedy);
@@ -4262,7 +4262,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
             if (memoi_justify(problem, offsets))
                 memoi_solution_offer(problem, offsets, best);
             else
-                status = memoi_no_memory(error, "the plan of the layers");
+                status = memob_no_memory(error, "the plan of the layers");
         }
     }
     memo_plan_destroy(outer);
@@ -4284,14 +4284,14 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t *item_of = NULL, *offsets = NULL, life_limit = INT64_MAX, i;
     int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
-    if (!ok) return memoi_no_memory(error, "the layers of the plan");
+    if (!ok) return memob_no_memory(error, "the layers of the plan");
     own.log = &silent;
     bilevel.deadline = own.deadline;
     if (trace) ok = memoi_windows_from_marks(&bilevel, trace);
     if (bilevel.n_windows == 0) round = MEMOI_BILEVEL_ROUNDS;
-    item_of = (int64_t*)memoi_calloc(plan->n_buffers, sizeof(int64_t));
-    offsets = (int64_t*)memoi_calloc(problem->n_items, sizeof(int64_t));
-    if (!ok || !item_of || !offsets) status = memoi_no_memory(error, "the layers of the plan");
+    item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
+    offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
+    if (!ok || !item_of || !offsets) status = memob_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
     for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
@@ -4302,11 +4302,11 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
             bilevel.n_windows = 0;
             life_limit = INT64_MAX;
             if (!memoi_windows_from_repeats(&bilevel))
-                status = memoi_no_memory(error, "the layers of the plan");
+                status = memob_no_memory(error, "the layers of the plan");
         }
         if (!status &&
             !(memoi_bilevel_group(&bilevel, life_limit) && memoi_bilevel_sort_kinds(&bilevel)))
-            status = memoi_no_memory(error, "the layers of the plan");
+            status = memob_no_memory(error, "the layers of the plan");
         if (status) break;
         if (bilevel.n_groups == 0) { /* nor are there any among fewer buffers */
             round = (round / MEMOI_BILEVEL_ROUNDS + 1) * MEMOI_BILEVEL_ROUNDS - 1;
@@ -4373,12 +4373,12 @@ MEMOI memo_status memoi_task_hold(memoi_task* task, memo_error* error) {
         memo_plan_create(plan->n_buffers, 0, plan->alignment_bytes, &stretched, error);
     task->stretched_plan = stretched;
     if (status) return status;
-    if (!added) return memoi_no_memory(error, "the holds of the plan");
+    if (!added) return memob_no_memory(error, "the holds of the plan");
     task->has_pairs = added > 0;
     memcpy(stretched->buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
     for (i = 0; i < plan->n_holds; i++) {
         memo_buffer* buffer = &stretched->buffers[plan->holds[i].buffer];
-        buffer->end = memoi_max(buffer->end, plan->holds[i].until);
+        buffer->end = memob_max(buffer->end, plan->holds[i].until);
     }
     status = memo_plan_prepare(stretched, error);
     if (!status) status = memoi_problem_create(stretched, &task->stretched, error);
@@ -4482,19 +4482,19 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (status) return status;
     best.peak = INT64_MAX;
     best.is_optimal = 0;
-    best.offsets = (int64_t*)memoi_calloc(task.problem.n_items, sizeof(int64_t));
+    best.offsets = (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t));
     if (!best.offsets) {
         memoi_task_free(&task);
-        return memoi_no_memory(error, "the plan");
+        return memob_no_memory(error, "the plan");
     }
-    target = settings.capacity_bytes > MEMOI_BYTES_MAX ? MEMOI_BYTES_MAX : settings.capacity_bytes;
+    target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
     target /= task.problem.unit_bytes;
     if (target < task.problem.lower_bound) target = task.problem.lower_bound;
     status = memoi_task_run(&task, &settings, target, &effort, &best, &engine, error);
     if (!status) {
         memoi_plan_store(plan, &task.problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
-            int64_t bound = memoi_max(task.problem.lower_bound * task.problem.unit_bytes,
+            int64_t bound = memob_max(task.problem.lower_bound * task.problem.unit_bytes,
                                       plan->lower_bound_bytes);
             status = memo_error_set(
                 error, MEMO_STATUS_INFEASIBLE,
@@ -4689,8 +4689,8 @@ typedef struct memoi_profiler {
     int64_t half_bytes; /* the second half of both memories begins there */
     int32_t n_repetitions;
     memo_stream file_stream;
-    memoi_spill_file file;
-    memoi_spill_op file_op;
+    memob_spill_file file;
+    memob_spill_op file_op;
     int64_t n_beside; /* copies beside it */
     int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
@@ -4816,7 +4816,7 @@ MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
     for (i = 0; i < p->n_beside && !status; i++)
         status = p->file_op.is_write ? memoi_profile_copy_to_host(p, error)
                                      : memoi_profile_copy_to_device(p, error);
-    return status ? status : memoi_spill_launch(p->device, p->file_stream, &p->file_op, error);
+    return status ? status : memob_spill_launch(p->device, p->file_stream, &p->file_op, error);
 }
 
 MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, memo_error* error) {
@@ -4830,7 +4830,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
         !d->launch_host)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_profile_desc.spill_directory: the device has no launch_host");
-    status = memoi_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
+    status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
                                 p->desc->spill_bytes_per_s, p->on_host, error);
     if (!status) status = memo_stream_create(d, "profile file", 0, &p->file_stream, error);
     memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
@@ -4838,7 +4838,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     for (is_read = 0; is_read < 2 && !status; is_read++) {
         double* alone_s = is_read ? &file->read_s : &file->write_s;
         double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
-        memoi_spill_op_init(&p->file_op, &p->file, !is_read,
+        memob_spill_op_init(&p->file_op, &p->file, !is_read,
                             p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
         p->n_beside = 0;
         status = memoi_profile_time(p, p->file_stream, p->file_stream, memoi_profile_transfer,
@@ -4902,7 +4902,7 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
         memo_stream_synchronize(d, p->file_stream, NULL);
         memo_stream_destroy(d, p->file_stream, NULL);
     }
-    memoi_spill_destroy(&p->file);
+    memob_spill_destroy(&p->file);
     if (p->begin) memo_event_destroy(d, p->begin, NULL);
     if (p->on_host) memo_host_free(d, p->on_host, NULL);
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
@@ -4918,7 +4918,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     p.file.fd = -1;
     if (!desc->device || desc->n_rows < 1 || desc->n_tensors < 0 ||
         desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || (desc->n_tensors && !desc->tensors) ||
-        desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOI_BYTES_MAX / 2 ||
+        desc->largest_copy_bytes < 0 || desc->largest_copy_bytes > MEMOB_BYTES_MAX / 2 ||
         desc->n_repetitions < 0 || desc->n_repetitions > MEMOI_PROFILE_REPETITIONS_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_profile_desc: device must be set, n_rows %lld be 1 or more, "
@@ -4932,7 +4932,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     p.desc = desc;
     p.device = desc->device;
     p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
-    p.half_bytes = desc->spill_directory ? memoi_align_up(p.largest_bytes, MEMOI_SPILL_ALIGNMENT)
+    p.half_bytes = desc->spill_directory ? memob_align_up(p.largest_bytes, MEMOB_SPILL_ALIGNMENT)
                                          : p.largest_bytes;
     p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
     profile->n_rows = desc->n_rows;
@@ -5005,58 +5005,58 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         memo_text_free(&text);
         return status;
     }
-    memoi_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
+    memob_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
                                   (profile->file.size_bytes > 0));
     return memo_text_write(&text, path, error);
 }
 
-MEMOI memo_status memoi_profile_expect_time(memoi_reader* reader, const char* what, double* time_s,
+MEMOI memo_status memoi_profile_expect_time(memob_reader* reader, const char* what, double* time_s,
                                             memo_error* error) {
     int64_t femtoseconds = 0;
-    memo_status status = memoi_expect_number(reader, what, &femtoseconds, error);
+    memo_status status = memob_expect_number(reader, what, &femtoseconds, error);
     if (!status && femtoseconds < 0)
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is negative", what);
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is negative", what);
     *time_s = (double)femtoseconds * 1e-15;
     return status;
 }
 
-MEMOI memo_status memoi_profile_parse_tensor(memoi_reader* reader, memo_profile* profile,
+MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile* profile,
                                              memo_error* error) {
     memo_profile_tensor* tensor = &profile->tensors[profile->n_tensors];
-    memoi_reader ahead;
+    memob_reader ahead;
     const char* word;
     int64_t length;
     if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d tensors",
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d tensors",
                                 MEMO_PROFILE_TENSORS_MAX);
-    if (!memoi_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    if (!memob_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a tensor's name has 1 to %d letters",
                                 (int)sizeof tensor->name - 1);
     memcpy(tensor->name, word, (size_t)length);
     tensor->name[length] = 0;
     if (memoi_profile_check_name(tensor->name, NULL))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "not the name of a tensor");
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "not the name of a tensor");
     tensor->recompute_s_per_row = -1;
     profile->n_tensors++;
     ahead = *reader;
-    if (memoi_next_word(&ahead, &word, &length) && memoi_word_is(word, length, "-")) {
+    if (memob_next_word(&ahead, &word, &length) && memob_word_is(word, length, "-")) {
         *reader = ahead;
         return MEMO_STATUS_OK;
     }
     return memoi_profile_expect_time(reader, "time of a row", &tensor->recompute_s_per_row, error);
 }
 
-MEMOI memo_status memoi_profile_parse_copy(memoi_reader* reader, memo_profile* profile,
+MEMOI memo_status memoi_profile_parse_copy(memob_reader* reader, memo_profile* profile,
                                            memo_error* error) {
     memo_profile_copy* copy = &profile->copies[profile->n_copies];
     memo_status status;
     if (profile->n_copies == MEMO_PROFILE_COPIES_MAX)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d copies",
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d copies",
                                 MEMO_PROFILE_COPIES_MAX);
-    status = memoi_expect_number(reader, "size", &copy->size_bytes, error);
+    status = memob_expect_number(reader, "size", &copy->size_bytes, error);
     if (!status && copy->size_bytes <= (profile->n_copies ? copy[-1].size_bytes : 0))
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "sizes of copies must rise");
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "sizes of copies must rise");
     if (!status)
         status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
     if (!status)
@@ -5067,15 +5067,15 @@ MEMOI memo_status memoi_profile_parse_copy(memoi_reader* reader, memo_profile* p
     return status;
 }
 
-MEMOI memo_status memoi_profile_parse_file(memoi_reader* reader, memo_profile* profile,
+MEMOI memo_status memoi_profile_parse_file(memob_reader* reader, memo_profile* profile,
                                            memo_error* error) {
     memo_profile_file* file = &profile->file;
     memo_status status = MEMO_STATUS_OK;
     if (file->size_bytes)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "a second line `file`");
-    status = memoi_expect_number(reader, "size", &file->size_bytes, error);
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a second line `file`");
+    status = memob_expect_number(reader, "size", &file->size_bytes, error);
     if (!status && file->size_bytes < 1)
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "a file of no bytes");
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a file of no bytes");
     if (!status) status = memoi_profile_expect_time(reader, "time to write", &file->write_s, error);
     if (!status) status = memoi_profile_expect_time(reader, "time to read", &file->read_s, error);
     if (!status)
@@ -5089,22 +5089,22 @@ MEMOI memo_status memoi_profile_parse_file(memoi_reader* reader, memo_profile* p
 
 /* One line between the first and the last; *stage: rows, layer, tensors, copies, file, in this
  * order. */
-MEMOI memo_status memoi_profile_parse_line(memoi_reader* reader, const char* word, int64_t length,
+MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* word, int64_t length,
                                            int* stage, memo_profile* profile, memo_error* error) {
     static const char* const kinds[] = {"rows", "layer", "tensor", "copy", "file"};
     char shown[40];
     memo_status status = MEMO_STATUS_OK;
     int kind = 0;
-    while (kind < 5 && !memoi_word_is(word, length, kinds[kind])) kind++;
+    while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a profile has rows, layer, tensors, copies, file",
-                                memoi_shown(shown, word, length));
+                                memob_shown(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
     if (kind == 0) {
-        status = memoi_expect_number(reader, "number of rows", &profile->n_rows, error);
+        status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
         if (!status && profile->n_rows < 1)
-            status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "no rows");
+            status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "no rows");
     } else if (kind == 1) {
         status = memoi_profile_expect_time(reader, "forward time", &profile->forward_s, error);
         if (!status)
@@ -5119,12 +5119,12 @@ MEMOI memo_status memoi_profile_parse_line(memoi_reader* reader, const char* wor
     } else {
         status = memoi_profile_parse_file(reader, profile, error);
     }
-    return status ? status : memoi_expect_line_end(reader, error);
+    return status ? status : memob_expect_line_end(reader, error);
 }
 
 memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* name,
                                memo_profile* profile, memo_error* error) {
-    memoi_reader reader, last_line;
+    memob_reader reader, last_line;
     const char* word;
     int64_t length, count = 0, n_lines = 0;
     memo_status status;
@@ -5132,21 +5132,21 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     memset(profile, 0, sizeof *profile);
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
-    if (!memoi_next_content(&reader, &word, &length) || !memoi_word_is(word, length, "memo"))
-        return memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
+    if (!memob_next_content(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
+        return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                 "a profile begins with `memo profile 1`");
-    status = memoi_frame_open(&reader, "profile", error);
-    if (!status) status = memoi_frame_close(&reader, text, &count, &last_line, error);
-    while (!status && memoi_next_content(&reader, &word, &length)) {
+    status = memob_frame_open(&reader, "profile", error);
+    if (!status) status = memob_frame_close(&reader, text, &count, &last_line, error);
+    while (!status && memob_next_content(&reader, &word, &length)) {
         status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
         n_lines++;
     }
     if (!status && stage < 2)
-        status = memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "a profile has a line `rows` and a line `layer`");
     if (!status && count != n_lines)
-        status = memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "wrong count: %lld stated, %lld lines above", (long long)count,
                                   (long long)n_lines);
     if (status) memset(profile, 0, sizeof *profile);
@@ -5156,7 +5156,7 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
     char* text = NULL;
     int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(path, &text, &n_bytes, error);
     if (status) return status;
     status = memo_profile_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input", profile,
                                 error);
@@ -5206,7 +5206,7 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 
 MEMOI int64_t memoi_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
-    int64_t tile_rows = memoi_swap_tile_rows(desc);
+    int64_t tile_rows = memob_swap_tile_rows(desc);
     return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
 }
 
@@ -5222,7 +5222,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     int32_t t, other, layer, first;
     memo_text_put(text,
                   "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
-                  (long long)desc->n_rows, (long long)memoi_swap_tile_rows(desc));
+                  (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
     for (t = 0; t < desc->n_tensors; t++) {
         for (other = 0; other < t && !memoi_swap_are_alike(desc, other, t); other++) {
         }
@@ -5461,11 +5461,11 @@ MEMOI memo_status memoi_splitter_bundles(memoi_splitter* s, memo_error* error) {
             const memo_tensor* tensor = &swap->tensors[t];
             double time_s = s->desc->recompute_s_per_row[t] * (double)swap->n_rows;
             memoi_bundle* bundle;
-            if (!memoi_is_finite(time_s))
+            if (!memob_is_finite(time_s))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                       "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): must be "
                                       "finite",
-                                      (int)t, memoi_tensor_name(tensor));
+                                      (int)t, memob_tensor_name(tensor));
             if (pass != (tensor->with != 0)) continue;
             s->bundle_of[t] = tensor->with ? s->bundle_of[tensor->with - 1] : -1;
             if (tensor->row_bytes == 0) continue;
@@ -5508,24 +5508,24 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
     s->host_bytes = desc->host_bytes;
     s->link_factor = s->disk_factor = 1;
     s->least_places = s->most_places = swap->n_layers;
-    s->tile_rows = memoi_swap_tile_rows(swap);
-    s->n_tiles = memoi_swap_n_tiles(swap);
+    s->tile_rows = memob_swap_tile_rows(swap);
+    s->n_tiles = memob_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
     n_cells = swap->n_layers * n_tensors;
-    s->bundles = (memoi_bundle*)memoi_calloc(n_tensors, sizeof(memoi_bundle));
-    s->bundle_of = (int32_t*)memoi_calloc(n_tensors, sizeof(int32_t));
-    s->layers = (memoi_layer_times*)memoi_calloc(swap->n_layers, sizeof(memoi_layer_times));
-    s->bundle_rows = (double*)memoi_calloc(n_tensors, sizeof(double));
-    s->rows = (int64_t*)memoi_calloc(n_cells, sizeof(int64_t));
-    s->trial.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
-    s->here.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
-    s->best.splits = (memoi_split*)memoi_calloc(n_tensors, sizeof(memoi_split));
-    s->shares = (double*)memoi_calloc(3 * n_tensors, sizeof(double));
-    s->freedoms = (int32_t*)memoi_calloc(n_tensors, sizeof(int32_t));
+    s->bundles = (memoi_bundle*)memob_calloc(n_tensors, sizeof(memoi_bundle));
+    s->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
+    s->layers = (memoi_layer_times*)memob_calloc(swap->n_layers, sizeof(memoi_layer_times));
+    s->bundle_rows = (double*)memob_calloc(n_tensors, sizeof(double));
+    s->rows = (int64_t*)memob_calloc(n_cells, sizeof(int64_t));
+    s->trial.splits = (memoi_split*)memob_calloc(n_tensors, sizeof(memoi_split));
+    s->here.splits = (memoi_split*)memob_calloc(n_tensors, sizeof(memoi_split));
+    s->best.splits = (memoi_split*)memob_calloc(n_tensors, sizeof(memoi_split));
+    s->shares = (double*)memob_calloc(3 * n_tensors, sizeof(double));
+    s->freedoms = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
     if (!s->bundles || !s->bundle_of || !s->layers || !s->bundle_rows || !s->rows ||
         !s->trial.splits || !s->here.splits || !s->best.splits || !s->shares || !s->freedoms) {
         memoi_splitter_free(s);
-        return memoi_no_memory(error, "the planning of rows");
+        return memob_no_memory(error, "the planning of rows");
     }
     status = memoi_splitter_bundles(s, error);
     if (status) memoi_splitter_free(s);
@@ -5535,9 +5535,9 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
 /* --- scoring --- */
 
 /* What the file has to do with layer i. */
-MEMOI void memoi_score_spill(memoi_splitter* s, const memoi_swap_layout* layout, int32_t i) {
+MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_layout* layout, int32_t i) {
     const memo_swap_plan_desc* desc = s->desc;
-    const memoi_swap_turn* turn = &layout->turns[i];
+    const memob_swap_turn* turn = &layout->turns[i];
     memoi_layer_times* layer = &s->layers[i];
     layer->before = -1;
     if (!layer->is_moved || !layout->sizes.n_spilled_layers) return;
@@ -5557,7 +5557,7 @@ MEMOI void memoi_score_spill(memoi_splitter* s, const memoi_swap_layout* layout,
 
 /* Adds one layer's recomputation, transfers and turn; 0 where a tensor that cannot be is
  * recomputed. */
-MEMOI int memoi_score_layer(memoi_splitter* s, const memoi_swap_layout* layout, int32_t i) {
+MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_layout* layout, int32_t i) {
     const memo_swap_plan_desc* desc = s->desc;
     const memo_swap_desc* swap = desc->swap;
     memoi_layer_times* layer = &s->layers[i];
@@ -5568,7 +5568,7 @@ MEMOI int memoi_score_layer(memoi_splitter* s, const memoi_swap_layout* layout, 
     layer->is_moved = bytes > 0;
     for (b = 0; b < s->n_bundles; b++) s->bundle_rows[b] = 0;
     for (t = 0; t < swap->n_tensors; t++) {
-        const memoi_swap_place* place = &layout->places[(int64_t)i * swap->n_tensors + t];
+        const memob_swap_place* place = &layout->places[(int64_t)i * swap->n_tensors + t];
         double n = (double)(place->recompute_end - place->recompute_begin);
         if (place->row_bytes == 0) continue;
         n_copies += place->moved_end > place->moved_begin;
@@ -5599,9 +5599,9 @@ MEMOI double memoi_excess(int64_t capacity_bytes, int64_t n_bytes) {
 MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
                                    memo_error* error) {
     const memo_swap_plan_desc* desc = s->desc;
-    memoi_swap_layout layout;
+    memob_swap_layout layout;
     int64_t host_bytes = desc->spill_bytes ? s->host_bytes : 0; /* else it fits or does not */
-    memo_status status = memoi_swap_plan_to_fit(swap, host_bytes, &layout, error);
+    memo_status status = memob_swap_plan_to_fit(swap, host_bytes, &layout, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
@@ -5618,7 +5618,7 @@ MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memo
         if (!memoi_score_layer(s, &layout, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
         score->recompute_s += s->layers[i].recompute_s;
     }
-    memoi_swap_layout_free(&layout);
+    memob_swap_layout_free(&layout);
     score->step_s = memoi_step_path(desc, s->layers).time_s;
     busy_s = swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s +
              score->recompute_s;
@@ -5650,7 +5650,7 @@ MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits, i
             }
             rows[(int64_t)layer * swap->n_tensors + t] =
                 tiles->kept ? MEMO_ROWS_KEPT
-                            : memoi_swap_rows_of_tiles(swap, layer, tiles->swapped);
+                            : memob_swap_rows_of_tiles(swap, layer, tiles->swapped);
         }
 }
 
@@ -6240,8 +6240,8 @@ MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limi
     p.s = s;
     p.units = memoi_program_scale(s);
     p.n_columns = 3 * s->n_bundles + 1;
-    p.values = (double*)memoi_calloc(p.n_columns, sizeof(double));
-    p.columns = (int*)memoi_calloc(p.n_columns, sizeof(int));
+    p.values = (double*)memob_calloc(p.n_columns, sizeof(double));
+    p.columns = (int*)memob_calloc(p.n_columns, sizeof(int));
     p.lp = p.values && p.columns ? make_lp(0, p.n_columns) : NULL;
     if (p.lp) {
         set_verbose(p.lp, 0);
@@ -6590,7 +6590,7 @@ MEMOI int memoi_raise_limit(memoi_splitter* s, memo_alpha_limit limit, int is_al
     } else {
         if (capacity == 0) return 0;
         *(is_host ? &s->host_bytes : &s->device_bytes) =
-            is_all || capacity > MEMOI_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
+            is_all || capacity > MEMOB_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
     }
     return 1;
 }
@@ -6680,7 +6680,7 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), memoi_bytes_name(bytes, extra_bytes), 100 * saved);
+                 memo_alpha_limit_name(limit), memob_bytes_name(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
@@ -6710,8 +6710,8 @@ MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
         error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
         s->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
                                : "the plan that is nearest to fitting",
-        memoi_bytes_name(needed, (double)needed_bytes[which]),
-        memoi_bytes_name(there, (double)there_bytes[which]));
+        memob_bytes_name(needed, (double)needed_bytes[which]),
+        memob_bytes_name(there, (double)there_bytes[which]));
 }
 
 MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
@@ -6724,9 +6724,9 @@ MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo
         if (status) return status;
         if (memoi_score_is_better(&s->best.score, &score)) {
             score = s->best.score;
-            plan->rows = (int64_t*)memoi_calloc(
+            plan->rows = (int64_t*)memob_calloc(
                 (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors, sizeof(int64_t));
-            if (!plan->rows) return memoi_no_memory(error, "the rows of a plan");
+            if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
             memoi_fill_rows(s, s->best.splits, plan->rows);
         }
     }
@@ -6751,8 +6751,8 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     *plan = NULL;
     status = memoi_splitter_create(desc, &s, error);
     if (status) return status;
-    *plan = (memo_swap_plan*)memoi_calloc(1, sizeof(memo_swap_plan));
-    status = *plan ? memoi_split_rows(&s, *plan, error) : memoi_no_memory(error, "a plan of rows");
+    *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
+    status = *plan ? memoi_split_rows(&s, *plan, error) : memob_no_memory(error, "a plan of rows");
     memoi_splitter_free(&s);
     if (status) {
         memo_swap_plan_destroy(*plan);
@@ -7530,12 +7530,12 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
                               "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
                               "fewer ZeRO stages, activations or pipeline degrees",
                               (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
-    made = (memo_parallel_list*)memoi_calloc(1, sizeof *made);
+    made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
     if (made)
-        made->entries = (memo_parallel_entry*)memoi_calloc(n > 0 ? n : 1, sizeof *made->entries);
+        made->entries = (memo_parallel_entry*)memob_calloc(n > 0 ? n : 1, sizeof *made->entries);
     if (!made || !made->entries) {
         MEMO_FREE(made);
-        return memoi_no_memory(error, "the list of layouts");
+        return memob_no_memory(error, "the list of layouts");
     }
     made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
     for (i = 0; i < n; i++) {
@@ -7600,13 +7600,13 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "degree %d: degrees are powers of two and ascend",
                                   (int)degrees[k]);
-    made = (memo_degrees_problem*)memoi_calloc(1, sizeof *made);
+    made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
     if (made)
         made->costs =
-            (memo_degree_cost*)memoi_calloc((int64_t)n_blocks * n_degrees, sizeof *made->costs);
+            (memo_degree_cost*)memob_calloc((int64_t)n_blocks * n_degrees, sizeof *made->costs);
     if (!made || !made->costs) {
         MEMO_FREE(made);
-        return memoi_no_memory(error, "a problem of degrees");
+        return memob_no_memory(error, "a problem of degrees");
     }
     made->n_blocks = n_blocks;
     made->n_degrees = n_degrees;
@@ -7628,7 +7628,7 @@ MEMOI memo_status memoi_degrees_check(const memo_degrees_problem* problem, memo_
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
             const memo_degree_cost* c = memoi_degree_cost(problem, i, p);
-            int64_t bytes_max = MEMOI_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
+            int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
             double s[5], sum = 0;
             int k, is_good = 1;
             s[0] = c->forward_s;
@@ -7722,7 +7722,7 @@ MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t*
         if (i + 1 < problem->n_blocks)
             *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
         kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memoi_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
+        runtime = memob_max(runtime, memoi_degree_cost(problem, i, indices[i])->runtime_bytes);
     }
     *memory_bytes = kept + runtime;
 }
@@ -7733,8 +7733,8 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
     int32_t i;
     memo_status status = memoi_degrees_check(problem, error);
     if (status) return status;
-    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
-    if (!indices) return memoi_no_memory(error, "degrees");
+    indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
+    if (!indices) return memob_no_memory(error, "degrees");
     for (i = 0; i < problem->n_blocks && !status; i++) {
         indices[i] = memoi_degree_index(problem, block_degrees[i]);
         if (indices[i] < 0)
@@ -7834,36 +7834,36 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
 /* --- text --- */
 
 /* Opens the frame where there is one and leaves the reader at the first line of content. */
-MEMOI memo_status memoi_degrees_open(memoi_reader* reader, const char* text, const char* kind,
+MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, const char* kind,
                                      const char** word, int64_t* length, int64_t* count,
-                                     memoi_reader* last_line, memo_error* error) {
+                                     memob_reader* last_line, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *count = -1;
-    if (!memoi_next_content(reader, word, length))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
+    if (!memob_next_content(reader, word, length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
                                 kind);
-    if (!memoi_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
-    status = memoi_frame_open(reader, kind, error);
-    if (!status) status = memoi_frame_close(reader, text, count, last_line, error);
-    if (!status && !memoi_next_content(reader, word, length))
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
+    if (!memob_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
+    status = memob_frame_open(reader, kind, error);
+    if (!status) status = memob_frame_close(reader, text, count, last_line, error);
+    if (!status && !memob_next_content(reader, word, length))
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
     return status;
 }
 
-MEMOI memo_status memoi_degrees_count(const memoi_reader* last_line, int64_t stated, int64_t found,
+MEMOI memo_status memoi_degrees_count(const memob_reader* last_line, int64_t stated, int64_t found,
                                       memo_error* error) {
     if (stated < 0 || stated == found) return MEMO_STATUS_OK;
-    return memoi_line_error(last_line, error, MEMO_STATUS_FORMAT,
+    return memob_line_error(last_line, error, MEMO_STATUS_FORMAT,
                             "wrong count: %lld stated, %lld lines above", (long long)stated,
                             (long long)found);
 }
 
 /* A number in [least, most]. */
-MEMOI memo_status memoi_degrees_number(memoi_reader* reader, const char* what, int64_t least,
+MEMOI memo_status memoi_degrees_number(memob_reader* reader, const char* what, int64_t least,
                                        int64_t most, int64_t* value, memo_error* error) {
-    memo_status status = memoi_expect_number(reader, what, value, error);
+    memo_status status = memob_expect_number(reader, what, value, error);
     if (!status && (*value < least || *value > most))
-        status = memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        status = memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                   "the %s %lld is outside [%lld, %lld]", what, (long long)*value,
                                   (long long)least, (long long)most);
     return status;
@@ -7882,66 +7882,66 @@ typedef struct memoi_degrees_profile {
 
 #define MEMOI_DEGREES_NS 1000000000000000000 /* 1e9 s */
 
-MEMOI memo_status memoi_degrees_twice(const memoi_reader* reader, const char* what,
+MEMOI memo_status memoi_degrees_twice(const memob_reader* reader, const char* what,
                                       memo_error* error) {
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s for the second time", what);
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s for the second time", what);
 }
 
-MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memoi_reader* reader,
+MEMOI memo_status memoi_degrees_begin(memoi_degrees_profile* profile, const memob_reader* reader,
                                       memo_error* error) {
     memo_error reason;
     memo_status status;
     if (profile->problem) return MEMO_STATUS_OK;
     if (!profile->n_blocks || !profile->n_degrees)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`blocks` and `degrees` must come before");
     status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
                                          profile->n_degrees, &profile->problem, &reason);
     if (!status) {
         profile->has_block =
-            (int32_t*)memoi_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
-        if (!profile->has_block) return memoi_no_memory(error, "a profile");
+            (int32_t*)memob_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
+        if (!profile->has_block) return memob_no_memory(error, "a profile");
     }
-    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memoi_no_memory(error, "a profile")
-           : status ? memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
+    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memob_no_memory(error, "a profile")
+           : status ? memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message)
                     : MEMO_STATUS_OK;
 }
 
 /* A degree of the profile, as an index. */
-MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, memoi_reader* reader,
+MEMOI memo_status memoi_degrees_expect(const memoi_degrees_profile* profile, memob_reader* reader,
                                        int32_t* index, memo_error* error) {
     int64_t degree = 0;
-    memo_status status = memoi_expect_number(reader, "degree", &degree, error);
+    memo_status status = memob_expect_number(reader, "degree", &degree, error);
     if (status) return status;
     *index = memoi_degree_index(profile->problem, degree);
     if (*index >= 0) return MEMO_STATUS_OK;
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%lld is none of the degrees",
                             (long long)degree);
 }
 
-MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memoi_reader* reader,
+MEMOI memo_status memoi_degrees_parse_degrees(memoi_degrees_profile* profile, memob_reader* reader,
                                               memo_error* error) {
-    memoi_reader ahead = *reader;
+    memob_reader ahead = *reader;
     const char* word;
     int64_t length, degree = 0;
-    while (memoi_next_word(&ahead, &word, &length)) {
-        memo_status status = memoi_expect_number(reader, "degree", &degree, error);
+    while (memob_next_word(&ahead, &word, &length)) {
+        memo_status status = memob_expect_number(reader, "degree", &degree, error);
         if (status) return status;
         if (profile->n_degrees == MEMO_DEGREES_MAX)
-            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
+            return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "more than %d degrees",
                                     MEMO_DEGREES_MAX);
         if (!memoi_is_degree(degree) ||
             (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
-            return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+            return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                     "degree %lld: degrees are powers of two and ascend",
                                     (long long)degree);
         profile->degrees[profile->n_degrees++] = (int32_t)degree;
     }
     if (profile->n_degrees) return MEMO_STATUS_OK;
-    return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the degrees are missing");
 }
 
-MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memoi_reader* reader,
+MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, memob_reader* reader,
                                              memo_error* error) {
     int32_t p = 0, q = 0;
     int64_t ns = 0;
@@ -7951,7 +7951,7 @@ MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, mem
     if (!status) status = memoi_degrees_number(reader, "time", 0, MEMOI_DEGREES_NS, &ns, error);
     if (status) return status;
     if (p >= q)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a gather goes from a smaller degree to a larger one");
     if (profile->has_gather[p][q]) return memoi_degrees_twice(reader, "this gather", error);
     profile->has_gather[p][q] = 1;
@@ -7959,7 +7959,7 @@ MEMOI memo_status memoi_degrees_parse_gather(memoi_degrees_profile* profile, mem
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memoi_reader* reader,
+MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memob_reader* reader,
                                             memo_error* error) {
     static const char* const names[] = {"F",         "C",     "X",     "CB",
                                         "GRADIENTS", "STATE", "SAVED", "RUNTIME"};
@@ -7974,7 +7974,7 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
     for (k = 0; k < 8 && !status; k++)
         status = memoi_degrees_number(reader, names[k], 0,
                                       k < 5 ? MEMOI_DEGREES_NS / 5
-                                            : MEMOI_BYTES_MAX / (2 * profile->n_blocks + 1),
+                                            : MEMOB_BYTES_MAX / (2 * profile->n_blocks + 1),
                                       &n[k], error);
     if (status) return status;
     if (profile->has_block[block * profile->n_degrees + p]++)
@@ -7991,42 +7991,42 @@ MEMOI memo_status memoi_degrees_parse_block(memoi_degrees_profile* profile, memo
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memoi_reader* reader,
+MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob_reader* reader,
                                            const char* word, int64_t length, memo_error* error) {
     memo_status status;
     char shown[40];
-    if (memoi_word_is(word, length, "blocks")) {
+    if (memob_word_is(word, length, "blocks")) {
         if (profile->n_blocks) return memoi_degrees_twice(reader, "`blocks`", error);
         status = memoi_degrees_number(reader, "number of blocks", 1, MEMOI_DEGREES_BLOCKS,
                                       &profile->n_blocks, error);
-    } else if (memoi_word_is(word, length, "degrees")) {
+    } else if (memob_word_is(word, length, "degrees")) {
         if (profile->n_degrees) return memoi_degrees_twice(reader, "`degrees`", error);
         status = memoi_degrees_parse_degrees(profile, reader, error);
-    } else if (memoi_word_is(word, length, "memory")) {
+    } else if (memob_word_is(word, length, "memory")) {
         if (profile->has_memory++) return memoi_degrees_twice(reader, "`memory`", error);
-        status = memoi_degrees_number(reader, "memory", 0, MEMOI_BYTES_MAX, &profile->memory_bytes,
+        status = memoi_degrees_number(reader, "memory", 0, MEMOB_BYTES_MAX, &profile->memory_bytes,
                                       error);
-    } else if (memoi_word_is(word, length, "boundary")) {
+    } else if (memob_word_is(word, length, "boundary")) {
         if (profile->has_boundary++) return memoi_degrees_twice(reader, "`boundary`", error);
         status = memoi_degrees_number(reader, "boundary", 0, 1 << 20, &profile->boundary, error);
-    } else if (memoi_word_is(word, length, "gradients")) {
+    } else if (memob_word_is(word, length, "gradients")) {
         if (profile->has_gradients_line++) return memoi_degrees_twice(reader, "`gradients`", error);
         status = memoi_degrees_number(reader, "gradients", 0, 1, &profile->has_gradients, error);
-    } else if (memoi_word_is(word, length, "gather")) {
+    } else if (memob_word_is(word, length, "gather")) {
         status = memoi_degrees_parse_gather(profile, reader, error);
-    } else if (memoi_word_is(word, length, "block")) {
+    } else if (memob_word_is(word, length, "block")) {
         status = memoi_degrees_parse_block(profile, reader, error);
     } else {
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
                                 "or block",
-                                memoi_shown(shown, word, length));
+                                memob_shown(shown, word, length));
     }
-    return status ? status : memoi_expect_line_end(reader, error);
+    return status ? status : memob_expect_line_end(reader, error);
 }
 
 /* Is everything there that has no default? */
-MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memoi_reader* reader,
+MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const memob_reader* reader,
                                          memo_error* error) {
     int64_t i;
     int32_t p, q;
@@ -8035,27 +8035,27 @@ MEMOI memo_status memoi_degrees_complete(memoi_degrees_profile* profile, const m
     if (status) return status;
     for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
         if (!profile->has_block[i])
-            return memoi_line_error(
+            return memob_line_error(
                 reader, error, MEMO_STATUS_FORMAT, "block %lld at degree %d is missing",
                 (long long)(i / profile->n_degrees), (int)profile->degrees[i % profile->n_degrees]);
     for (p = 0; p < profile->n_degrees; p++)
         for (q = p + 1; q < profile->n_degrees; q++)
             if (!profile->has_gather[p][q])
-                return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+                return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                         "the gather from degree %d to %d is missing",
                                         (int)profile->degrees[p], (int)profile->degrees[q]);
     profile->problem->memory_bytes = profile->memory_bytes;
     profile->problem->boundary_degree = (int32_t)profile->boundary;
     profile->problem->has_gradients = (int32_t)profile->has_gradients;
     if (memoi_degrees_check(profile->problem, &reason))
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "%s", reason.message);
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const char* name,
                                        memo_degrees_problem** problem, memo_error* error) {
     memoi_degrees_profile profile;
-    memoi_reader reader, last_line;
+    memob_reader reader, last_line;
     const char* word = NULL;
     int64_t length = 0, stated, n_lines = 0;
     int more = 1;
@@ -8064,12 +8064,12 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
     memset(&profile, 0, sizeof profile);
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_degrees_open(&reader, text, "degrees-profile", &word, &length, &stated,
                                 &last_line, error);
     for (; !status && more; n_lines++) {
         status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
-        more = !status && memoi_next_content(&reader, &word, &length);
+        more = !status && memob_next_content(&reader, &word, &length);
     }
     if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
     if (!status) status = memoi_degrees_complete(&profile, &reader, error);
@@ -8085,7 +8085,7 @@ memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** p
                                       memo_error* error) {
     char* text = NULL;
     int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(path, &text, &n_bytes, error);
     *problem = NULL;
     if (status) return status;
     status = memo_degrees_problem_parse(text, n_bytes, strcmp(path, "-") ? path : "standard input",
@@ -8123,7 +8123,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                 memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
                 (long long)c->state_bytes, (long long)c->saved_bytes, (long long)c->runtime_bytes);
         }
-    memoi_frame_finish(&text, n_lines);
+    memob_frame_finish(&text, n_lines);
     return memo_text_write(&text, path, error);
 }
 
@@ -8140,13 +8140,13 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text_put(&text, "memo degrees 1\n");
     for (i = 0; i < n_blocks; i++)
         memo_text_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
-    memoi_frame_finish(&text, n_blocks);
+    memob_frame_finish(&text, n_blocks);
     return memo_text_write(&text, path, error);
 }
 
 memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* name,
                                int32_t** block_degrees, int32_t* n_blocks, memo_error* error) {
-    memoi_reader reader, last_line;
+    memob_reader reader, last_line;
     const char* word = NULL;
     void* degrees = NULL;
     int64_t length = 0, stated, n = 0, capacity = 0, block = 0, degree = 0;
@@ -8156,29 +8156,29 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
     *n_blocks = 0;
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
-    memoi_reader_init(&reader, name ? name : "text", text, n_bytes);
+    memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status =
         memoi_degrees_open(&reader, text, "degrees", &word, &length, &stated, &last_line, error);
     while (!status && more) {
         char shown[40];
-        if (!memoi_word_is(word, length, "block"))
-            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
-                                      memoi_shown(shown, word, length));
+        if (!memob_word_is(word, length, "block"))
+            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
+                                      memob_shown(shown, word, length));
         /* In order, so that none is missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
-            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
+            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
                                       MEMOI_DEGREES_BLOCKS);
         if (!status) status = memoi_degrees_number(&reader, "block", n, n, &block, error);
         if (!status) status = memoi_degrees_number(&reader, "degree", 1, 1 << 20, &degree, error);
         if (!status && !memoi_is_degree(degree))
-            status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+            status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                       "the degree %lld is no power of two", (long long)degree);
-        if (!status) status = memoi_expect_line_end(&reader, error);
-        if (!status && !memoi_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
-            status = memoi_no_memory(error, "degrees");
+        if (!status) status = memob_expect_line_end(&reader, error);
+        if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
+            status = memob_no_memory(error, "degrees");
         if (status) break;
         ((int32_t*)degrees)[n++] = (int32_t)degree;
-        more = memoi_next_content(&reader, &word, &length);
+        more = memob_next_content(&reader, &word, &length);
     }
     if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
     if (status) {
@@ -8194,7 +8194,7 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
                               memo_error* error) {
     char* text = NULL;
     int64_t n_bytes = 0;
-    memo_status status = memoi_read_file(path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(path, &text, &n_bytes, error);
     *block_degrees = NULL;
     *n_blocks = 0;
     if (status) return status;
@@ -8237,10 +8237,10 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
 MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
                                       int64_t* least_bytes, memo_error* error) {
     int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
-    memoi_degrees_cell* cells = (memoi_degrees_cell*)memoi_calloc(n, sizeof *cells);
+    memoi_degrees_cell* cells = (memoi_degrees_cell*)memob_calloc(n, sizeof *cells);
     int32_t i, n_open = problem->n_blocks;
     *least_bytes = INT64_MAX;
-    if (!cells) return memoi_no_memory(error, "the plan of degrees");
+    if (!cells) return memob_no_memory(error, "the plan of degrees");
     for (k = 0; k < n; k++) {
         cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
         cells[k].block = (int32_t)(k / problem->n_degrees);
@@ -8505,7 +8505,7 @@ MEMOI int memoi_labels_extend(memoi_degrees_search* search, const memoi_degrees_
             memoi_degrees_is_closed(search, label.bound_s))
             continue;
         least = label.extra;
-        if (!memoi_reserve(&labels, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
+        if (!memob_reserve(&labels, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
         to->at = (memoi_label*)labels;
         to->at[to->ends[q]++] = label;
     }
@@ -8517,7 +8517,7 @@ MEMOI int memoi_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n, d
     double *bounds, limit_s;
     int32_t q;
     if (n_all <= n) return 1;
-    bounds = (double*)memoi_calloc(n_all, sizeof(double));
+    bounds = (double*)memob_calloc(n_all, sizeof(double));
     if (!bounds) return 0;
     for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
     qsort(bounds, (size_t)n_all, sizeof(double), memoi_double_compare);
@@ -8548,7 +8548,7 @@ MEMOI int memoi_labels_of_block(memoi_degrees_search* search, const memoi_degree
     }
     if (!memoi_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
-    if (!memoi_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
+    if (!memob_reserve(&trails, &search->trail_capacity, search->n_trails + n, sizeof(int64_t)))
         return 0;
     search->trails = (int64_t*)trails;
     labels->first = search->n_trails;
@@ -8580,7 +8580,7 @@ MEMOI memo_status memoi_labels_pass(memoi_degrees_search* search, memoi_degrees_
     for (i = 0; i < n; i++) {
         if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
         if (!memoi_labels_of_block(search, range, i, &bound_s))
-            return memoi_no_memory(error, "the plan of degrees");
+            return memob_no_memory(error, "the plan of degrees");
     }
 
     /* The fastest, and the bound of those left out. */
@@ -8608,8 +8608,8 @@ MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t
                                            double bound_s, memo_error* error) {
     memoi_degrees_range* range;
     void* ranges = search->ranges;
-    if (!memoi_reserve(&ranges, &search->range_capacity, search->n_ranges + 1, sizeof *range))
-        return memoi_no_memory(error, "the plan of degrees");
+    if (!memob_reserve(&ranges, &search->range_capacity, search->n_ranges + 1, sizeof *range))
+        return memob_no_memory(error, "the plan of degrees");
     search->ranges = (memoi_degrees_range*)ranges;
     range = &search->ranges[search->n_ranges++];
     range->low = low;
@@ -8666,16 +8666,16 @@ MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
     int32_t p, q;
 
     /* All that has a known size, and room for the label before the first block. */
-    void* label = memoi_calloc(1, sizeof(memoi_label));
+    void* label = memob_calloc(1, sizeof(memoi_label));
     search->labels[1].at = (memoi_label*)label;
     search->labels[1].capacity = 1;
-    search->node_s = (double*)memoi_calloc(n * d, sizeof(double));
-    search->edge_s = (double*)memoi_calloc(n * d * d, sizeof(double));
-    search->extra = (int64_t*)memoi_calloc(n * d, sizeof(int64_t));
-    search->limits = (int64_t*)memoi_calloc(n * d, sizeof(int64_t));
-    search->rest_s = (double*)memoi_calloc(n * d, sizeof(double));
-    search->rest = (int64_t*)memoi_calloc(n + 1, sizeof(int64_t));
-    search->path = (int32_t*)memoi_calloc(n, sizeof(int32_t));
+    search->node_s = (double*)memob_calloc(n * d, sizeof(double));
+    search->edge_s = (double*)memob_calloc(n * d * d, sizeof(double));
+    search->extra = (int64_t*)memob_calloc(n * d, sizeof(int64_t));
+    search->limits = (int64_t*)memob_calloc(n * d, sizeof(int64_t));
+    search->rest_s = (double*)memob_calloc(n * d, sizeof(double));
+    search->rest = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    search->path = (int32_t*)memob_calloc(n, sizeof(int32_t));
     if (!label || !search->node_s || !search->edge_s || !search->extra || !search->limits ||
         !search->rest_s || !search->rest || !search->path)
         return 0;
@@ -8736,7 +8736,7 @@ MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double 
     memoi_degrees_sum(problem, indices, &search.step_s, &plan->memory_bytes);
     status = memoi_degrees_search_create(&search)
                  ? memoi_degrees_improve(&search, &plan->lower_bound_s, error)
-                 : memoi_no_memory(error, "the plan of degrees");
+                 : memob_no_memory(error, "the plan of degrees");
     memoi_degrees_search_clear(&search);
     memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
     plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
@@ -8755,17 +8755,17 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "a time limit of %g s; 0 to 1000000 would work", time_limit_s);
     if (status) return status;
-    made = (memo_degrees_plan*)memoi_calloc(1, sizeof *made);
-    if (made) made->degrees = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    made = (memo_degrees_plan*)memob_calloc(1, sizeof *made);
+    if (made) made->degrees = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!made || !made->degrees) {
         MEMO_FREE(made);
-        return memoi_no_memory(error, "the plan of degrees");
+        return memob_no_memory(error, "the plan of degrees");
     }
     made->n_blocks = problem->n_blocks;
-    indices = (int32_t*)memoi_calloc(problem->n_blocks, sizeof(int32_t));
+    indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     status = indices ? memoi_degrees_run(problem, time_limit_s > 0 ? time_limit_s : 10, made,
                                          indices, error)
-                     : memoi_no_memory(error, "the plan of degrees");
+                     : memob_no_memory(error, "the plan of degrees");
     MEMO_FREE(indices);
     if (status) {
         memo_degrees_plan_destroy(made);
@@ -8811,7 +8811,7 @@ struct memo_session {
     memo_swap_desc swap_desc;
     int64_t* rows;
     memo_swap_sizes sizes;
-    memoi_swap_layout layout;
+    memob_swap_layout layout;
     memo_trace* trace;
     memo_plan* plan;
     memo_swap_plan* swap_plan; /* NULL: rows were given, or nothing had to be planned */
@@ -8896,7 +8896,7 @@ int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->erro
 int64_t memo_session_rows(const memo_session* s) { return s->n_rows; }
 
 void* memo_session_address(const memo_session* s, int32_t layer, int32_t tensor) {
-    const memoi_swap_place* place;
+    const memob_swap_place* place;
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = &s->layout.places[(int64_t)layer * s->desc.n_tensors + tensor];
@@ -9063,7 +9063,7 @@ memo_status memo_session_run(memo_session* s, int64_t n_rows, memo_error* error)
 MEMOI void memoi_session_clear_stage(memo_session* s) {
     memo_plan_destroy(s->plan);
     memo_trace_destroy(s->trace);
-    memoi_swap_layout_free(&s->layout);
+    memob_swap_layout_free(&s->layout);
     s->plan = NULL;
     s->trace = NULL;
 }
@@ -9075,7 +9075,7 @@ MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
         memo_arena_mark(s->arena, "activations between forward and backward", error);
     if (!status)
         status =
-            memo_arena_alloc(s->arena, memoi_max(s->sizes.device_bytes, 1), 0, &address, error);
+            memo_arena_alloc(s->arena, memob_max(s->sizes.device_bytes, 1), 0, &address, error);
     s->base = (char*)address;
     memset(&s->error, 0, sizeof s->error);
     if (!status && s->desc.setup) s->desc.setup(s->desc.user, s);
@@ -9091,7 +9091,7 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
 
     memoi_session_clear_stage(s);
     s->swap_desc.rows = s->rows;
-    status = memoi_swap_plan(&s->swap_desc, &s->layout, error);
+    status = memob_swap_plan(&s->swap_desc, &s->layout, error);
     if (status) return status;
     s->sizes = s->layout.sizes;
 
@@ -9125,7 +9125,7 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     int64_t* rows = s->rows;
     for (layer = 0; layer < s->desc.n_layers; layer++) {
         for (t = 0; t < s->desc.n_tensors; t++) {
-            memo_tensor_rule rule = memoi_tensor_rule_of(s->tensors, t);
+            memo_tensor_rule rule = memob_tensor_rule_of(s->tensors, t);
             if (rule == MEMO_TENSOR_KEPT)
                 *rows++ = MEMO_ROWS_KEPT;
             else
@@ -9139,8 +9139,8 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
 MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t needed_bytes,
                                       int64_t there_bytes) {
     char needed[32], there[32];
-    memoi_bytes_name(needed, (double)needed_bytes);
-    memoi_bytes_name(there, (double)there_bytes);
+    memob_bytes_name(needed, (double)needed_bytes);
+    memob_bytes_name(there, (double)there_bytes);
     if (strcmp(needed, there))
         snprintf(buffer, n_buffer, "needs %s of %s", needed, there);
     else
@@ -9180,8 +9180,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
             "other buffers); raise device_bytes to %lld, or lower n_rows",
             memoi_session_needs(needs, sizeof needs, peak_bytes[k] + s->desc.other_device_bytes,
                                 s->device_bytes + s->desc.other_device_bytes),
-            memoi_bytes_name(activations, (double)(peak_bytes[k] - others_bytes)),
-            memoi_bytes_name(others, (double)(others_bytes + s->desc.other_device_bytes)),
+            memob_bytes_name(activations, (double)(peak_bytes[k] - others_bytes)),
+            memob_bytes_name(others, (double)(others_bytes + s->desc.other_device_bytes)),
             (long long)(peak_bytes[k] + s->desc.other_device_bytes));
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE,
@@ -9216,7 +9216,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
     desc.is_alpha_only = s->desc.is_alpha_only;
     desc.host_bytes = s->host_bytes;
     if (s->desc.spill_directory && s->host_bytes)
-        desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOI_BYTES_MAX;
+        desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
     if (s->device_bytes)
         desc.device_bytes = s->device_bytes - (s->plan->peak_bytes - s->sizes.device_bytes);
     for (round = 0; round < MEMOI_SESSION_ROUNDS && !status; round++) {
@@ -9283,10 +9283,10 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     desc.n_rows = s->desc.n_rows;
     if (s->host_bytes) desc.spill_directory = s->desc.spill_directory;
     desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    if (s->device_bytes) largest_bytes = memoi_min(largest_bytes, s->device_bytes / 4);
-    if (s->host_bytes) largest_bytes = memoi_min(largest_bytes, s->host_bytes / 4);
+    if (s->device_bytes) largest_bytes = memob_min(largest_bytes, s->device_bytes / 4);
+    if (s->host_bytes) largest_bytes = memob_min(largest_bytes, s->host_bytes / 4);
     do {
-        desc.largest_copy_bytes = memoi_max(largest_bytes, MEMOI_SESSION_LEAST_COPY);
+        desc.largest_copy_bytes = memob_max(largest_bytes, MEMOI_SESSION_LEAST_COPY);
         status = memo_profile_measure(&desc, &s->profile, error);
         largest_bytes /= 4;
     } while (
@@ -9362,7 +9362,7 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
         s->profile.tensors[k].recompute_s_per_row =
             memoi_session_recomputes(s, k)
                 ? memoi_session_median(figures_s[3 + k], n) / (double)s->desc.n_rows
-            : memoi_tensor_rule_of(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
+            : memob_tensor_rule_of(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
                                                                        : -1;
     return MEMO_STATUS_OK;
 }
@@ -9387,11 +9387,11 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     if (status) return status;
 
     /* Marks are events, or times if the calling thread computes. */
-    layers_s = (double*)memoi_calloc(s->desc.n_layers, sizeof(double));
-    s->marks_s = (double*)memoi_calloc(n_marks, sizeof(double));
-    s->events = (memo_event*)memoi_calloc(n_marks, sizeof(memo_event));
+    layers_s = (double*)memob_calloc(s->desc.n_layers, sizeof(double));
+    s->marks_s = (double*)memob_calloc(n_marks, sizeof(double));
+    s->events = (memo_event*)memob_calloc(n_marks, sizeof(memo_event));
     if (!layers_s || !s->marks_s || !s->events)
-        status = memoi_no_memory(error, "the times of a profile");
+        status = memob_no_memory(error, "the times of a profile");
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
 
@@ -9424,7 +9424,7 @@ MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) 
     for (t = 0; t < s->desc.n_tensors; t++) {
         memcpy(profile->tensors[t].name, s->names[t], sizeof s->names[t]);
         profile->tensors[t].recompute_s_per_row =
-            memoi_tensor_rule_of(s->tensors, t) <= MEMO_TENSOR_WHOLE
+            memob_tensor_rule_of(s->tensors, t) <= MEMO_TENSOR_WHOLE
                 ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
                 : -1;
     }
@@ -9447,23 +9447,23 @@ memo_status memo_session_write(const memo_session* s, const char* path, memo_err
         for (t = 0; t < s->desc.n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
         memo_text_put(&text, "\n");
     }
-    memoi_frame_finish(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
+    memob_frame_finish(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
     return memo_text_write(&text, path, error);
 }
 
 /* A number of the file that must be the session's. */
-MEMOI memo_status memoi_session_expect(memoi_reader* reader, const char* what, int64_t expected,
+MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, int64_t expected,
                                        memo_error* error) {
     int64_t value = 0;
-    memo_status status = memoi_expect_number(reader, what, &value, error);
+    memo_status status = memob_expect_number(reader, what, &value, error);
     if (!status && value != expected)
-        status = memoi_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+        status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "the plan has %lld as %s, the session %lld", (long long)value,
                                   what, (long long)expected);
     return status;
 }
 
-MEMOI memo_status memoi_session_parse_line(memo_session* s, memoi_reader* reader, const char* word,
+MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader, const char* word,
                                            int64_t length, int64_t line, memo_error* error) {
     static const char* const kinds[] = {"shape", "host_layers", "tensor", "layer"};
     const int64_t n_tensors = s->desc.n_tensors;
@@ -9471,54 +9471,54 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memoi_reader* reader
     memo_status status = MEMO_STATUS_OK;
     int64_t value = 0, t;
     char shown[40];
-    if (!memoi_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
-        return memoi_line_error(reader, error, MEMO_STATUS_FORMAT,
+    if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a session has shape, host_layers, tensors, layers",
-                                memoi_shown(shown, word, length));
+                                memob_shown(shown, word, length));
     if (kind == 0) {
         status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
         if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
         if (!status) status = memoi_session_expect(reader, "n_rows", s->desc.n_rows, error);
         if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
     } else if (kind == 1) {
-        status = memoi_expect_number(reader, "number of host layers", &value, error);
+        status = memob_expect_number(reader, "number of host layers", &value, error);
         if (!status && (value < 0 || value > s->desc.n_layers))
             status =
-                memoi_line_error(reader, error, MEMO_STATUS_FORMAT, "no such number of layers");
+                memob_line_error(reader, error, MEMO_STATUS_FORMAT, "no such number of layers");
         s->swap_desc.n_host_layers = (int32_t)value;
     } else if (kind == 2) {
         t = line - 2;
-        if (!memoi_next_word(reader, &word, &length) || !memoi_word_is(word, length, s->names[t]))
-            return memoi_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+        if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, s->names[t]))
+            return memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "tensor %lld of the session is `%s`", (long long)t,
                                     s->names[t]);
         status = memoi_session_expect(reader, "row_bytes", s->tensors[t].row_bytes, error);
     } else {
         int64_t* rows = s->rows + (line - 2 - n_tensors) * n_tensors;
         for (t = 0; t < n_tensors && !status; t++)
-            status = memoi_expect_number(reader, "number of rows", &rows[t], error);
+            status = memob_expect_number(reader, "number of rows", &rows[t], error);
     }
-    return status ? status : memoi_expect_line_end(reader, error);
+    return status ? status : memob_expect_line_end(reader, error);
 }
 
 MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
-    memoi_reader reader, last_line;
+    memob_reader reader, last_line;
     const char* word;
     char* text = NULL;
     int64_t n_bytes = 0, length, count = 0, n_lines = 0;
-    memo_status status = memoi_read_file(s->desc.plan_path, &text, &n_bytes, error);
+    memo_status status = memob_read_file(s->desc.plan_path, &text, &n_bytes, error);
     if (status) return status;
-    memoi_reader_init(&reader, s->desc.plan_path, text, n_bytes);
-    if (!memoi_next_content(&reader, &word, &length) || !memoi_word_is(word, length, "memo"))
-        status = memoi_line_error(&reader, error, MEMO_STATUS_FORMAT,
+    memob_reader_init(&reader, s->desc.plan_path, text, n_bytes);
+    if (!memob_next_content(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
+        status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                   "a session begins with `memo session 1`");
-    if (!status) status = memoi_frame_open(&reader, "session", error);
-    if (!status) status = memoi_frame_close(&reader, text, &count, &last_line, error);
-    while (!status && memoi_next_content(&reader, &word, &length))
+    if (!status) status = memob_frame_open(&reader, "session", error);
+    if (!status) status = memob_frame_close(&reader, text, &count, &last_line, error);
+    while (!status && memob_next_content(&reader, &word, &length))
         status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
     if (!status &&
         (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
-        status = memoi_line_error(&last_line, error, MEMO_STATUS_FORMAT,
+        status = memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                   "wrong count: %lld stated, %lld lines above", (long long)count,
                                   (long long)n_lines);
     MEMO_FREE(text);
@@ -9538,25 +9538,25 @@ void memo_session_put_report(const memo_session* s, memo_text* text) {
         memo_text_put(text, "keep      every tensor stays on the device\n");
 
     /* Where it all goes. */
-    memo_text_put(text, "plan      device %s", memoi_bytes_name(bytes, (double)info.device_bytes));
+    memo_text_put(text, "plan      device %s", memob_bytes_name(bytes, (double)info.device_bytes));
     if (s->device_bytes)
         memo_text_put(
             text, " of %s",
-            memoi_bytes_name(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
+            memob_bytes_name(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
     memo_text_put(text, " (%lld buffer%s, %s", (long long)s->plan->n_buffers,
                   s->plan->n_buffers == 1 ? "" : "s",
                   s->plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
     if (s->plan->proof != MEMO_PROOF_OPTIMAL)
-        memo_text_put(text, "%s", memoi_bytes_name(bytes, (double)s->plan->lower_bound_bytes));
-    memo_text_put(text, "), host %s", memoi_bytes_name(bytes, (double)info.host_bytes));
+        memo_text_put(text, "%s", memob_bytes_name(bytes, (double)s->plan->lower_bound_bytes));
+    memo_text_put(text, "), host %s", memob_bytes_name(bytes, (double)info.host_bytes));
     if (s->host_bytes)
         memo_text_put(text, " of %s",
-                      memoi_bytes_name(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
+                      memob_bytes_name(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
     memo_text_put(text, ", %s moved each way",
-                  memoi_bytes_name(bytes, (double)s->sizes.swapped_bytes));
+                  memob_bytes_name(bytes, (double)s->sizes.swapped_bytes));
     if (s->sizes.n_spilled_layers)
         memo_text_put(text, ", %d layers through a file of %s", (int)s->sizes.n_spilled_layers,
-                      memoi_bytes_name(bytes, (double)s->sizes.spill_bytes));
+                      memob_bytes_name(bytes, (double)s->sizes.spill_bytes));
     memo_text_put(text, "\n");
 }
 
@@ -9653,8 +9653,8 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     if (!status && !desc->device_bytes)
         status = memo_memory_info(s->device, &s->device_bytes, &total_bytes, error);
     if (!status && !desc->device_bytes)
-        s->device_bytes = total_bytes == MEMOI_BYTES_MAX ? 0 /* a device without a limit */
-                                                         : memoi_max(s->device_bytes, 1);
+        s->device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
+                                                         : memob_max(s->device_bytes, 1);
 
     *swap = memo_swap_desc_default();
     swap->device = s->device;
@@ -9668,7 +9668,7 @@ MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_de
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     swap->is_timed = desc->is_timed;
-    return status ? status : memoi_swap_check_desc(swap, error);
+    return status ? status : memob_swap_check_desc(swap, error);
 }
 
 /* Do rows that somebody else chose fit? */
@@ -9760,13 +9760,13 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** re
     memo_status status = memoi_session_check_desc(desc, error);
     *result = NULL;
     if (status) return status;
-    s = (memo_session*)memoi_calloc(1, sizeof *s);
-    if (!s) return memoi_no_memory(error, "a session");
+    s = (memo_session*)memob_calloc(1, sizeof *s);
+    if (!s) return memob_no_memory(error, "a session");
     status = memoi_session_take_desc(s, desc, error);
     if (!status) {
         s->rows =
-            (int64_t*)memoi_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof *s->rows);
-        if (!s->rows) status = memoi_no_memory(error, "the rows of a session");
+            (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof *s->rows);
+        if (!s->rows) status = memob_no_memory(error, "the rows of a session");
     }
 
     if (!status && (desc->rows || desc->plan_path))

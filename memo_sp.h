@@ -1151,7 +1151,7 @@ MEMOI memo_status memoi_comm_check_buffer(const memo_comm* comm, const char* wha
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s.type on '%s': not a memo_type (%d); 0 to %d are valid", what,
                               comm->name, (int)type, (int)MEMO_TYPE_U8);
-    most = MEMOI_BYTES_MAX / element_bytes / (2 * n_parts);
+    most = MEMOB_BYTES_MAX / element_bytes / (2 * n_parts);
     if (count < 0 || count > most)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s.count on '%s': out of range (%lld); 0 to %lld elements are valid",
@@ -1530,7 +1530,7 @@ MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ..
         world->failure.status = MEMO_STATUS_COMM;
         __atomic_store_n(&world->is_failed, 1, __ATOMIC_SEQ_CST);
     }
-    while (!memoi_threads_has_failed(world)) memoi_host_pause();
+    while (!memoi_threads_has_failed(world)) memob_host_pause();
 }
 
 /* Returns 0, with the flag clear, if the world has failed. */
@@ -1552,7 +1552,7 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
     for (r = 0; r < group->n_ranks; r++)
         for (lane = 0; lane < MEMOI_N_LANES; lane++)
             while (__atomic_load_n(&group->seats[r].is_busy[lane], __ATOMIC_SEQ_CST))
-                memoi_host_sleep_until(memoi_host_now_ns() + 50000);
+                memob_host_sleep_until(memob_host_now_ns() + 50000);
 }
 
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
@@ -1584,21 +1584,21 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 
 /* Sleeps while *word is value, at most MEMOI_THREADS_NAP_NS. */
 MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
-#if MEMOI_HAS_FUTEX
-    struct timespec limit = memoi_host_timespec(MEMOI_THREADS_NAP_NS);
+#if MEMOB_HAS_FUTEX
+    struct timespec limit = memob_host_timespec(MEMOI_THREADS_NAP_NS);
     if ((value & 1) ||
         __atomic_compare_exchange_n(word, &value, value | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         syscall(SYS_futex, word, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
 #else
     (void)word;
     (void)value;
-    memoi_host_sleep_until(memoi_host_now_ns() + 100000);
+    memob_host_sleep_until(memob_host_now_ns() + 100000);
 #endif
 }
 
 MEMOI void memoi_threads_ring(memoi_threads_seat* seat) {
     uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELAXED);
-#if MEMOI_HAS_FUTEX
+#if MEMOB_HAS_FUTEX
     if (before & 1)
         syscall(SYS_futex, &seat->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
 #else
@@ -1616,12 +1616,12 @@ typedef struct memoi_threads_patience {
  * value.  Returns 1 when it is time to check the ranks that this one waits for. */
 MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
     int64_t now_ns;
-    if (patience->n_tries++ < MEMOI_HOST_SPINS) {
-        memoi_host_pause();
+    if (patience->n_tries++ < MEMOB_HOST_SPINS) {
+        memob_host_pause();
         return 0;
     }
     memoi_threads_nap(word, value);
-    now_ns = memoi_host_now_ns();
+    now_ns = memob_host_now_ns();
     if (!patience->since_ns) patience->since_ns = patience->looked_ns = now_ns;
     if (now_ns - patience->looked_ns < MEMOI_THREADS_NAP_NS / 2) return 0;
     patience->looked_ns = now_ns;
@@ -1649,13 +1649,13 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
     for (r = 0; r < group->n_ranks; r++) {
         memoi_threads_seat* seat = &group->seats[r];
         int is_lost;
-        if (memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
+        if (memob_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
             continue;
 
         /* Check the arrival again: the rank may have arrived, and left, before it was lost. */
         is_lost = memoi_threads_is_lost(me, lane, r, reason);
         if ((!is_lost && !is_late) ||
-            memoi_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
+            memob_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
             continue;
 
         if (is_lost)
@@ -1681,13 +1681,13 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
     __atomic_store_n(&me->seat->arrived[lane], target, __ATOMIC_RELEASE);
     if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
-        memoi_counter_set(&meeting->passed, target);
+        memob_counter_set(&meeting->passed, target);
         return 1;
     }
     memset(&patience, 0, sizeof patience);
-    while (!memoi_counter_reached(&meeting->passed, target)) {
+    while (!memob_counter_reached(&meeting->passed, target)) {
         uint32_t value = __atomic_load_n(&meeting->passed, __ATOMIC_RELAXED);
-        if (memoi_host_is_past(value, target)) continue;
+        if (memob_host_is_past(value, target)) continue;
         if (memoi_threads_rest(&patience, &meeting->passed, value)) {
             if (memoi_threads_has_failed(group->world)) return 0;
             memoi_threads_look_for_missing(me, lane, what, memoi_threads_is_late(me, &patience));
@@ -1731,10 +1731,10 @@ MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank)
 /* Returns 0 if the world fails meanwhile. */
 MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
     int64_t now_ns;
-    while ((now_ns = memoi_host_now_ns()) < due_ns) {
+    while ((now_ns = memob_host_now_ns()) < due_ns) {
         int64_t until_ns = now_ns + MEMOI_THREADS_NAP_NS;
         if (memoi_threads_has_failed(world)) return 0;
-        memoi_host_sleep_until(until_ns < due_ns ? until_ns : due_ns);
+        memob_host_sleep_until(until_ns < due_ns ? until_ns : due_ns);
     }
     return 1;
 }
@@ -1902,7 +1902,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
     memoi_threads_world* world = me->group->world;
-    int64_t start_ns = memoi_threads_has_links(world) ? memoi_host_now_ns() : 0;
+    int64_t start_ns = memoi_threads_has_links(world) ? memob_host_now_ns() : 0;
     memoi_threads_patience patience;
     uint32_t position;
     int n_left = 1;
@@ -1928,7 +1928,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         }
         if (memoi_threads_has_failed(world)) return memoi_threads_give_up(me, error);
     }
-    memoi_counter_set(&me->head, run->end);
+    memob_counter_set(&me->head, run->end);
     return MEMO_STATUS_OK;
 }
 
@@ -2078,7 +2078,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
         return 0;
 
-    if (has_links) start_ns = memoi_host_now_ns();
+    if (has_links) start_ns = memob_host_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
@@ -2189,13 +2189,13 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "group on '%s': more than %d sends and receives; use several groups",
                               me->table.name, MEMOI_THREADS_MESSAGES);
-    while (!status && !memoi_counter_reached(&me->head, me->seen_head + 2)) {
+    while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
         status =
-            memoi_host_check_started(memoi_host_of(me->device, NULL), "send or receive", error);
+            memob_host_check_started(memob_host_of(me->device, NULL), "send or receive", error);
         if (!status) status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
-        if (!status && !memoi_host_is_past(value, me->seen_head + 2))
+        if (!status && !memob_host_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
     }
     if (!status) me->seen_head = __atomic_load_n(&me->head, __ATOMIC_ACQUIRE) & ~1u;
@@ -2328,13 +2328,13 @@ MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
 
 /* Returns NULL if there is no memory. */
 MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, int32_t rank) {
-    memoi_threads_rank* me = (memoi_threads_rank*)memoi_calloc(1, sizeof *me);
+    memoi_threads_rank* me = (memoi_threads_rank*)memob_calloc(1, sizeof *me);
     if (!me) return NULL;
     /* Not zeroed, so that unused messages never touch their pages. */
     me->messages = (memoi_message*)MEMO_MALLOC(MEMOI_THREADS_MESSAGES * sizeof(memoi_message));
-    me->last_send = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
-    me->last_receive = (memoi_message**)memoi_calloc(group->n_ranks, sizeof(memoi_message*));
-    me->sources = (const void**)memoi_calloc(group->n_ranks, sizeof(void*));
+    me->last_send = (memoi_message**)memob_calloc(group->n_ranks, sizeof(memoi_message*));
+    me->last_receive = (memoi_message**)memob_calloc(group->n_ranks, sizeof(memoi_message*));
+    me->sources = (const void**)memob_calloc(group->n_ranks, sizeof(void*));
     if (!me->messages || !me->last_send || !me->last_receive || !me->sources) {
         memoi_threads_rank_free(me);
         return NULL;
@@ -2367,7 +2367,7 @@ MEMOI int memoi_threads_create_ranks(memoi_threads_group* group, memo_comm** com
 MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
                                                       const int32_t* world_ranks, int32_t n_ranks,
                                                       memo_comm** comms) {
-    memoi_threads_group* group = (memoi_threads_group*)memoi_calloc(1, sizeof *group);
+    memoi_threads_group* group = (memoi_threads_group*)memob_calloc(1, sizeof *group);
     int32_t r;
     int is_made;
     if (!group) return NULL;
@@ -2375,8 +2375,8 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
     group->n_ranks = group->n_seats_taken = n_ranks;
     group->n_nodes = 1;
     snprintf(group->name, sizeof group->name, "%.63s", name);
-    group->seats = (memoi_threads_seat*)memoi_calloc(n_ranks, sizeof(memoi_threads_seat));
-    group->ways = (memoi_way*)memoi_calloc((int64_t)n_ranks * n_ranks, sizeof(memoi_way));
+    group->seats = (memoi_threads_seat*)memob_calloc(n_ranks, sizeof(memoi_threads_seat));
+    group->ways = (memoi_way*)memob_calloc((int64_t)n_ranks * n_ranks, sizeof(memoi_way));
     is_made = group->seats && group->ways;
     for (r = 0; is_made && r < n_ranks; r++) {
         group->seats[r].world_rank = world_ranks[r];
@@ -2402,9 +2402,9 @@ MEMOI int memoi_threads_is_before(const memoi_threads_seat* seats, int32_t a, in
 MEMOI void memoi_threads_make_part(memoi_threads_rank* me, const char* name) {
     memoi_threads_group* group = me->group;
     memoi_threads_seat* seats = group->seats;
-    int32_t* members = (int32_t*)memoi_calloc(group->n_ranks, sizeof(int32_t));
-    int32_t* world_ranks = (int32_t*)memoi_calloc(group->n_ranks, sizeof(int32_t));
-    memo_comm** comms = (memo_comm**)memoi_calloc(group->n_ranks, sizeof(memo_comm*));
+    int32_t* members = (int32_t*)memob_calloc(group->n_ranks, sizeof(int32_t));
+    int32_t* world_ranks = (int32_t*)memob_calloc(group->n_ranks, sizeof(int32_t));
+    memo_comm** comms = (memo_comm**)memob_calloc(group->n_ranks, sizeof(memo_comm*));
     int32_t r, k, n = 0;
     char full_name[64];
     snprintf(full_name, sizeof full_name, "threads %.50s", name ? name : "part");
@@ -2456,7 +2456,7 @@ MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t ke
 
     if (color >= 0 && !me->seat->part)
         return memoi_threads_has_failed(group->world) ? memoi_threads_give_up(me, error)
-                                                      : memoi_no_memory(error, "a communicator");
+                                                      : memob_no_memory(error, "a communicator");
     *part = me->seat->part;
     return MEMO_STATUS_OK;
 }
@@ -2480,7 +2480,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
                               "comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
-        if (!memoi_host_of(desc->devices[r], &reason))
+        if (!memob_host_of(desc->devices[r], &reason))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
@@ -2492,7 +2492,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
 
     /* Simulated links. */
     for (k = 0; k < 2; k++) {
-        if (!memoi_host_is_rate(rates[k]))
+        if (!memob_host_is_rate(rates[k]))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
                 "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
@@ -2520,14 +2520,14 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     memo_status status = memoi_threads_check_desc(desc, error);
     if (status) return status;
     for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
-    world = (memoi_threads_world*)memoi_calloc(1, sizeof *world);
-    if (!world) return memoi_no_memory(error, "a world");
+    world = (memoi_threads_world*)memob_calloc(1, sizeof *world);
+    if (!world) return memob_no_memory(error, "a world");
 
     world->desc = *desc;
     world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
-    world->devices = (memo_device**)memoi_calloc(desc->n_ranks, sizeof(memo_device*));
-    world->ports = (memoi_threads_port*)memoi_calloc(desc->n_ranks, sizeof(memoi_threads_port));
-    ranks = (int32_t*)memoi_calloc(desc->n_ranks, sizeof(int32_t));
+    world->devices = (memo_device**)memob_calloc(desc->n_ranks, sizeof(memo_device*));
+    world->ports = (memoi_threads_port*)memob_calloc(desc->n_ranks, sizeof(memoi_threads_port));
+    ranks = (int32_t*)memob_calloc(desc->n_ranks, sizeof(int32_t));
     is_made = world->devices && world->ports && ranks;
     for (r = 0; is_made && r < desc->n_ranks; r++) {
         world->devices[r] = desc->devices[r];
@@ -2539,7 +2539,7 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
     MEMO_FREE(ranks);
     if (is_made) return MEMO_STATUS_OK;
     memoi_threads_world_destroy(world);
-    return memoi_no_memory(error, "the communicators of a world");
+    return memob_no_memory(error, "the communicators of a world");
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
@@ -2756,10 +2756,10 @@ MEMOI memo_status memoi_nccl_serve_all(int listener, int port, int32_t size, dou
 /* Rank 0: returns when every other rank has confirmed that it has the id. */
 MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
                                    memo_error* error) {
-    char* has_come = (char*)memoi_calloc(size, 1);
+    char* has_come = (char*)memob_calloc(size, 1);
     int listener = has_come ? memoi_nccl_listen(port) : -1;
     memo_status status;
-    if (!has_come) return memoi_no_memory(error, "the meeting of ranks");
+    if (!has_come) return memob_no_memory(error, "the meeting of ranks");
     if (listener < 0) {
         status = memo_error_set(error, MEMO_STATUS_IO,
                                 "MASTER_PORT: cannot listen on ports %d to %d: %s; choose another",
@@ -2833,7 +2833,7 @@ MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, 
     char* temporary = (char*)MEMO_MALLOC(n_bytes);
     FILE* file;
     int is_written;
-    if (!temporary) return memoi_no_memory(error, "a file name");
+    if (!temporary) return memob_no_memory(error, "a file name");
     snprintf(temporary, n_bytes, "%s.new", path);
     file = fopen(temporary, "wb");
     is_written =
@@ -2882,7 +2882,7 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
                               "%s: not set in the environment; start with torchrun, set RANK, "
                               "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or fill the desc",
                               name);
-    if (memoi_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
+    if (memob_word_number(text, (int64_t)strlen(text), number)) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                           "%s: not a number in the environment ('%.100s')", name, text);
 }
@@ -3189,9 +3189,9 @@ MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
 /* Everything except NCCL's communicator. */
 MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
                                   memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)memoi_calloc(1, sizeof *me);
+    memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
     *result = NULL;
-    if (!me) return memoi_no_memory(error, "a communicator");
+    if (!me) return memob_no_memory(error, "a communicator");
     if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
         cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
         (void)cudaFree(me->barrier_word);
@@ -3475,11 +3475,11 @@ MEMOI memoi_mesh_group memoi_mesh_group_at(memo_mesh* mesh, int index) {
 
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
                              memo_error* error) {
-    memo_mesh* mesh = (memo_mesh*)memoi_calloc(1, sizeof *mesh);
+    memo_mesh* mesh = (memo_mesh*)memob_calloc(1, sizeof *mesh);
     memo_status status;
     int i;
     *result = NULL;
-    if (!mesh) return memoi_no_memory(error, "a mesh");
+    if (!mesh) return memob_no_memory(error, "a mesh");
     status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
     mesh->world = world;
     for (i = 0; i < MEMOI_MESH_GROUPS && !status; i++) {
@@ -3557,10 +3557,10 @@ MEMOI memo_status memoi_layout_check(const memo_layout_desc* desc, memo_error* e
                               "layout_desc.%s: negative (%d); 0 means 1",
                               desc->ring < 0 ? "ring" : "ulysses",
                               (int)(desc->ring < 0 ? desc->ring : desc->ulysses));
-    if (desc->n_tokens < 1 || desc->n_tokens > MEMOI_BYTES_MAX / 2)
+    if (desc->n_tokens < 1 || desc->n_tokens > MEMOB_BYTES_MAX / 2)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "layout_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
-                              (long long)desc->n_tokens, (long long)(MEMOI_BYTES_MAX / 2));
+                              (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
     if (desc->kind != MEMO_LAYOUT_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "layout_desc.document_begins: not used by the layout %s; use "
@@ -3987,7 +3987,7 @@ MEMOI memo_status memoi_sp_fill(const memoi_sp_queue* queue, void* address, int6
     if (queue->device)
         return memo_fill(queue->device, queue->streams[MEMOI_SP_COMPUTE], address, 0, n_bytes,
                          error);
-    written = memoi_range_at(address, n_bytes);
+    written = memob_range_at(address, n_bytes);
     op.name = "fill";
     op.link_bytes = n_bytes;
     op.writes = &written;
@@ -4006,14 +4006,14 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
         return memo_copy_rows(queue->device, queue->streams[MEMOI_SP_COMPUTE], MEMO_COPY_ON_DEVICE,
                               to, to_stride_bytes, from, from_stride_bytes, row_bytes, n_rows,
                               error);
-    ranges = (memo_range*)memoi_calloc(2 * n_rows, sizeof(memo_range));
-    if (!ranges) return memoi_no_memory(error, "the rows of a copy in a schedule");
-    op.name = memoi_copy_name(MEMO_COPY_ON_DEVICE);
+    ranges = (memo_range*)memob_calloc(2 * n_rows, sizeof(memo_range));
+    if (!ranges) return memob_no_memory(error, "the rows of a copy in a schedule");
+    op.name = memob_copy_name(MEMO_COPY_ON_DEVICE);
     op.link_bytes = row_bytes * n_rows;
     op.reads = ranges;
-    op.n_reads = memoi_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
+    op.n_reads = memob_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
     op.writes = ranges + n_rows;
-    op.n_writes = memoi_row_ranges(ranges + n_rows, to, to_stride_bytes, row_bytes, n_rows);
+    op.n_writes = memob_row_ranges(ranges + n_rows, to, to_stride_bytes, row_bytes, n_rows);
     status = memoi_sp_announce(queue, MEMOI_SP_COMPUTE, &op, error);
     MEMO_FREE(ranges);
     return status;
@@ -4031,7 +4031,7 @@ MEMOI memo_status memoi_schedule_stream(memo_schedule* schedule, const char* nam
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
-    while (memoi_sp_has_annotate(device) && device->annotate == memoi_rec_annotate)
+    while (memoi_sp_has_annotate(device) && device->annotate == memob_rec_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -4068,10 +4068,10 @@ MEMOI memo_status memoi_sp_merge(const memoi_sp_queue* queue, memo_merge_desc* m
     if (queue->device) status = memo_merge_desc_resolve(merge, error);
     if (status) return status;
     n_rows = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    reads[0] = memoi_range_at(merge->out, n_rows * merge->n_columns * 4);
-    reads[1] = memoi_range_at(merge->lse, n_rows * 4);
-    reads[2] = memoi_range_at(merge->part_out, n_rows * merge->n_columns * 4);
-    reads[3] = memoi_range_at(merge->part_lse, n_rows * 4);
+    reads[0] = memob_range_at(merge->out, n_rows * merge->n_columns * 4);
+    reads[1] = memob_range_at(merge->lse, n_rows * 4);
+    reads[2] = memob_range_at(merge->part_out, n_rows * merge->n_columns * 4);
+    reads[3] = memob_range_at(merge->part_lse, n_rows * 4);
     op.name = "merge";
     op.reads = reads;
     op.n_reads = 4;
@@ -4098,8 +4098,8 @@ MEMOI memo_status memoi_sp_add(const memoi_sp_queue* queue, float* to, int64_t t
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
 
-    reads[0] = memoi_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
-    reads[1] = memoi_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
+    reads[0] = memob_range_at(to, ((n_rows - 1) * to_stride + n) * 4);
+    reads[1] = memob_range_at(from, ((n_rows - 1) * from_stride + n) * 4);
     op.name = "add";
     op.reads = reads;
     op.n_reads = 2;
@@ -4124,9 +4124,9 @@ MEMOI memo_status memoi_sp_row_sums(const memoi_sp_queue* queue, float* to, cons
     sums.a_type = sums.b_type = type;
     sums.n_rows = n_rows;
     sums.n_columns = n;
-    ranges[0] = memoi_range_at(a, n_rows * n * memo_type_bytes(type));
-    ranges[1] = memoi_range_at(b, n_rows * n * memo_type_bytes(type));
-    ranges[2] = memoi_range_at(to, n_rows * 4);
+    ranges[0] = memob_range_at(a, n_rows * n * memo_type_bytes(type));
+    ranges[1] = memob_range_at(b, n_rows * n * memo_type_bytes(type));
+    ranges[2] = memob_range_at(to, n_rows * 4);
     op.name = "row sums";
     op.reads = ranges;
     op.n_reads = 2;
@@ -4149,8 +4149,8 @@ MEMOI memo_status memoi_sp_cast(const memoi_sp_queue* queue, void* to, const flo
     cast.from = from;
     cast.to_type = type;
     cast.n = n;
-    ranges[0] = memoi_range_at(from, n * 4);
-    ranges[1] = memoi_range_at(to, n * memo_type_bytes(type));
+    ranges[0] = memob_range_at(from, n * 4);
+    ranges[1] = memob_range_at(to, n * memo_type_bytes(type));
     op.name = "cast";
     op.reads = ranges;
     op.n_reads = 1;
@@ -4754,9 +4754,9 @@ MEMOI memo_status memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exc
     int64_t staged;
     int32_t step, b;
     memo_status status = memoi_ulysses_pack(u, x, from, to, &staged, error);
-    reads[0] = memoi_range_at(from, m.n_rows * m.row_bytes);
-    reads[1] = memoi_range_at(u->staging, staged);
-    write = memoi_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
+    reads[1] = memob_range_at(u->staging, staged);
+    write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     if (!status)
         status = memoi_ulysses_announce(u, x->name, reads, 2, &write, 1,
                                         memoi_to_heads_bytes(u->shape, x), error);
@@ -4787,8 +4787,8 @@ MEMOI memo_status memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exch
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
     memo_stream stream = u->queue->streams[MEMOI_SP_COMPUTE];
     char* packed = u->staging;
-    memo_range read = memoi_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    memo_range write = memoi_range_at(
+    memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    memo_range write = memob_range_at(
         u->staging, (memoi_heads_needed(u->shape, x->is_kv) - m.own_heads) * m.unit * m.n_rows);
     int32_t step, b;
     memo_status status = memoi_ulysses_announce(u, x->name, &read, 1, &write, 1,
@@ -5020,8 +5020,8 @@ MEMOI memo_status memoi_ring_exchange(memoi_ring* ring, int32_t s, memo_error* e
     memoi_ring_messages(ring, s, &list);
     for (i = 0; i < list.n; i++) {
         int64_t n_bytes = n * memo_type_bytes(list.types[i]);
-        reads[i] = memoi_range_at(list.from[i], n_bytes);
-        writes[i] = memoi_range_at(list.to[i], n_bytes);
+        reads[i] = memob_range_at(list.from[i], n_bytes);
+        writes[i] = memob_range_at(list.to[i], n_bytes);
         op.link_bytes += n_bytes;
     }
     op.name = "ring exchange";
@@ -5164,20 +5164,20 @@ MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block*
 MEMOI memo_range memoi_ring_q_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
     int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    return memoi_range_at(first,
+    return memob_range_at(first,
                           ((block->n_batch - 1) * block->q_batch_stride + n * block->q_row_stride) *
                               element_bytes);
 }
 MEMOI memo_range memoi_ring_k_range(const memo_attention_block* block, const void* first,
                                     int64_t element_bytes) {
     int64_t n = memoi_runs_rows(block->k_runs, block->n_k_runs);
-    return memoi_range_at(first,
+    return memob_range_at(first,
                           ((block->n_batch - 1) * block->k_batch_stride + n * block->k_row_stride) *
                               element_bytes);
 }
 MEMOI memo_range memoi_ring_lse_range(const memo_attention_block* block, const void* first) {
     int64_t n = memoi_runs_rows(block->q_runs, block->n_q_runs);
-    return memoi_range_at(
+    return memob_range_at(
         first, ((block->n_batch - 1) * block->lse_batch_stride + n * block->lse_row_stride) * 4);
 }
 
@@ -5471,7 +5471,7 @@ MEMOI memo_status memoi_sp_shape_check(const memo_sp_attention_desc* desc, memo_
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)layout->ring_tokens * layout->ring * n_batch * desc->n_q_heads * desc->head_size *
             layout->ulysses >
-        (double)(MEMOI_BYTES_MAX / 1024))
+        (double)(MEMOB_BYTES_MAX / 1024))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc: too large (%lld tokens, %d query heads of %d, "
                               "batch %d); tokens x heads x head size x batch x ulysses may be 2^52",
@@ -5556,7 +5556,7 @@ typedef struct memoi_hybrid_carver {
 
 MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
     char* address = carver->base ? carver->base + carver->n_bytes : NULL;
-    carver->n_bytes = memoi_align_up(carver->n_bytes + n_bytes, 512);
+    carver->n_bytes = memob_align_up(carver->n_bytes + n_bytes, 512);
     return address;
 }
 
@@ -5707,11 +5707,11 @@ MEMOI memo_status memoi_sp_device_check(const memo_sp_attention_desc* desc, memo
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
                               missing, (int)desc->layout.ring, (int)desc->layout.ulysses);
-    if ((uintptr_t)desc->device_memory % MEMOI_DEVICE_ALIGNMENT)
+    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sp_attention_desc.device_memory: not aligned (%p); align it to %d "
                               "bytes",
-                              desc->device_memory, MEMOI_DEVICE_ALIGNMENT);
+                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
     return MEMO_STATUS_OK;
 }
 
@@ -5754,15 +5754,15 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     *result = NULL;
     status = memoi_sp_shape_check(desc, error);
     if (status) return status;
-    a = (memo_sp_attention*)memoi_calloc(1, sizeof *a);
-    if (!a) return memoi_no_memory(error, "an attention over ranks");
+    a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
+    if (!a) return memob_no_memory(error, "an attention over ranks");
     a->max_documents = desc->max_documents > desc->layout.n_documents ? desc->max_documents
                                                                       : desc->layout.n_documents;
-    a->runs = (memo_run*)memoi_calloc(memoi_sp_max_runs(&desc->layout, a->max_documents),
+    a->runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->layout, a->max_documents),
                                       sizeof(memo_run));
-    a->first_run = (int64_t*)memoi_calloc((int64_t)desc->layout.ring + 1, sizeof(int64_t));
+    a->first_run = (int64_t*)memob_calloc((int64_t)desc->layout.ring + 1, sizeof(int64_t));
     status = a->runs && a->first_run ? memoi_sp_attention_open(a, desc, error)
-                                     : memoi_no_memory(error, "an attention over ranks");
+                                     : memob_no_memory(error, "an attention over ranks");
     if (status) {
         memo_sp_attention_destroy(a);
         return status;
@@ -6170,15 +6170,15 @@ memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
     memset(&none, 0, sizeof none);
     if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
     rank_desc.ring = rank_desc.ulysses = NULL;
-    all.shapes = (memoi_sp_shape*)memoi_calloc(rd, sizeof(memoi_sp_shape));
-    all.walks = (memoi_sp_walk*)memoi_calloc(rd, sizeof(memoi_sp_walk));
-    all.rings = (memoi_ring*)memoi_calloc(rd, sizeof(memoi_ring));
-    all.runs = (memo_run*)memoi_calloc(memoi_sp_max_runs(&desc->layout, desc->layout.n_documents),
+    all.shapes = (memoi_sp_shape*)memob_calloc(rd, sizeof(memoi_sp_shape));
+    all.walks = (memoi_sp_walk*)memob_calloc(rd, sizeof(memoi_sp_walk));
+    all.rings = (memoi_ring*)memob_calloc(rd, sizeof(memoi_ring));
+    all.runs = (memo_run*)memob_calloc(memoi_sp_max_runs(&desc->layout, desc->layout.n_documents),
                                        sizeof(memo_run));
-    all.first_run = (int64_t*)memoi_calloc((int64_t)rd + 1, sizeof(int64_t));
-    all.more_streams = (int32_t*)memoi_calloc(rd, sizeof(int32_t));
+    all.first_run = (int64_t*)memob_calloc((int64_t)rd + 1, sizeof(int64_t));
+    all.more_streams = (int32_t*)memob_calloc(rd, sizeof(int32_t));
     if (!all.shapes || !all.walks || !all.rings || !all.runs || !all.first_run || !all.more_streams)
-        status = memoi_no_memory(error, "the schedule of a ring");
+        status = memob_no_memory(error, "the schedule of a ring");
 
     for (r = 0; r < rd && !status; r++)
         status = memoi_sp_all_ranks_add(&all, &rank_desc, r, mask, is_backward,
@@ -6548,8 +6548,8 @@ MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, i
     void* steps = b->steps;
     int64_t n = b->schedule->n_ops;
     if (b->status) return;
-    if (!memoi_reserve(&steps, &b->steps_capacity, n, sizeof *b->steps)) {
-        b->status = memoi_no_memory(b->error, "the steps of a schedule");
+    if (!memob_reserve(&steps, &b->steps_capacity, n, sizeof *b->steps)) {
+        b->status = memob_no_memory(b->error, "the steps of a schedule");
         return;
     }
     b->steps = (memoi_blocks_step*)steps;
@@ -6772,8 +6772,8 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     if (b.status) return b.status;
 
     /* The backward of attention with a split sequence touches the most. */
-    b.ranges = (memo_range*)memoi_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
-    if (!b.ranges) return memoi_no_memory(error, "a schedule");
+    b.ranges = (memo_range*)memob_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
+    if (!b.ranges) return memob_no_memory(error, "a schedule");
     b.status = memoi_schedule_stream(schedule, "compute", &b.compute, error);
     if (!b.status) b.status = memoi_schedule_stream(schedule, "comm", &b.comm, error);
     for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
@@ -6912,7 +6912,7 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
                               "comm_measure.kind: not supported (%d); all-reduce, all-gather and "
                               "reduce-scatter are",
                               (int)kind);
-    if (!bytes || largest < 1 || largest > MEMOI_BYTES_MAX / bytes / comm->size)
+    if (!bytes || largest < 1 || largest > MEMOB_BYTES_MAX / bytes / comm->size)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "comm_measure.counts: out of range (%d counts up to %lld, type %s); "
                               "counts of at least 1 whose bytes fit 2^62 are valid",
@@ -7016,9 +7016,9 @@ memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
                               "blocks_overhead: negative or not a number (%g, %g); use times of at "
                               "least 0",
                               overhead->operation_s, overhead->collective_s);
-    times = (memo_block_times*)memoi_calloc((int64_t)desc->n_blocks * max_parts,
+    times = (memo_block_times*)memob_calloc((int64_t)desc->n_blocks * max_parts,
                                             sizeof(memo_block_times));
-    if (!times) return memoi_no_memory(error, "times");
+    if (!times) return memob_no_memory(error, "times");
 
     /* The tolerance lets fewer parts win a tie in spite of rounding. */
     tried.times = times;
@@ -7130,10 +7130,10 @@ MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* err
     int32_t n_parts = blocks->desc.schedule.n_parts, m = blocks->desc.schedule.blocks_per_layer, s,
             j;
     memo_block_buffers* copy =
-        (memo_block_buffers*)memoi_calloc(n_parts, sizeof(memo_block_buffers));
+        (memo_block_buffers*)memob_calloc(n_parts, sizeof(memo_block_buffers));
     blocks->desc.buffers = blocks->buffers = copy;
-    blocks->inputs = (void**)memoi_calloc((int64_t)n_parts * m, sizeof(void*));
-    if (!copy || !blocks->inputs) return memoi_no_memory(error, "overlapped blocks");
+    blocks->inputs = (void**)memob_calloc((int64_t)n_parts * m, sizeof(void*));
+    if (!copy || !blocks->inputs) return memob_no_memory(error, "overlapped blocks");
     for (s = 0; s < n_parts; s++) {
         copy[s] = given[s];
         copy[s].inputs = blocks->inputs + (int64_t)s * m;
@@ -7149,9 +7149,9 @@ MEMOI memo_status memoi_blocks_build_passes(memo_blocks* blocks, memo_error* err
     int32_t k;
     for (k = 0; k < 2 && !status; k++) {
         memoi_blocks_pass* pass = &blocks->passes[k];
-        pass->layer_begins = (int64_t*)memoi_calloc(blocks->n_layers + 1, sizeof(int64_t));
+        pass->layer_begins = (int64_t*)memob_calloc(blocks->n_layers + 1, sizeof(int64_t));
         status = pass->layer_begins ? memo_schedule_create(&pass->schedule, error)
-                                    : memoi_no_memory(error, "overlapped blocks");
+                                    : memob_no_memory(error, "overlapped blocks");
         if (!status)
             status = memoi_blocks_build(&blocks->desc.schedule, k, pass->schedule, &pass->steps,
                                         pass->layer_begins, error);
@@ -7169,8 +7169,8 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     if (!status) status = memoi_blocks_build_passes(blocks, error);
     if (status) return status;
     n_events = blocks->passes[0].schedule->n_events;
-    blocks->events = (memo_event*)memoi_calloc(n_events, sizeof(memo_event));
-    if (!blocks->events) return memoi_no_memory(error, "overlapped blocks");
+    blocks->events = (memo_event*)memob_calloc(n_events, sizeof(memo_event));
+    if (!blocks->events) return memob_no_memory(error, "overlapped blocks");
     for (k = 0; k < n_events && !status; k++) {
         status = memo_event_create(d, &blocks->events[k], error);
         blocks->n_events += !status;
@@ -7189,8 +7189,8 @@ memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** block
     memo_status status = memoi_blocks_check_desc(&checked, error);
     *blocks = NULL;
     if (status) return status;
-    made = (memo_blocks*)memoi_calloc(1, sizeof *made);
-    if (!made) return memoi_no_memory(error, "overlapped blocks");
+    made = (memo_blocks*)memob_calloc(1, sizeof *made);
+    if (!made) return memob_no_memory(error, "overlapped blocks");
     made->desc = checked;
     made->desc.schedule.weights_apart = checked.functions.weights != NULL;
     made->n_layers = checked.schedule.n_blocks / checked.schedule.blocks_per_layer;

@@ -122,7 +122,7 @@ static void stack_offsets(memo_plan* plan) {
     int64_t i;
     for (i = 0; i < plan->n_buffers; i++) {
         plan->buffers[i].offset_bytes = plan->peak_bytes;
-        plan->peak_bytes += memoi_align_up(plan->buffers[i].size_bytes, plan->alignment_bytes);
+        plan->peak_bytes += memob_align_up(plan->buffers[i].size_bytes, plan->alignment_bytes);
     }
     plan->proof = MEMO_PROOF_FEASIBLE;
 }

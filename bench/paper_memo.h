@@ -654,7 +654,7 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
                  memo_trace_apply_layers(recorded, swap_models[0].n_layers, &t, NULL) ||
                  memo_trace_create(&made, NULL);
     for (i = 0; !is_bad && i < t->n_requests; i++)
-        if (memoi_request_mark(t, i).phase == MEMO_PHASE_BACKWARD) end = i;
+        if (memob_request_mark(t, i).phase == MEMO_PHASE_BACKWARD) end = i;
     /* What lives at the end of the backward pass, or comes after it: gradients, the optimizer's. */
     for (i = end; !is_bad && i < t->n_requests; i++) {
         int64_t origin = memoi_origin(t, i);
@@ -663,7 +663,7 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
     }
     for (i = 0; !is_bad && i < t->n_requests; i++) {
         const memo_request* r = &t->requests[i];
-        memo_mark mark = memoi_request_mark(t, i);
+        memo_mark mark = memob_request_mark(t, i);
         int64_t origin = memoi_origin(t, i);
         if (origin >= 0 && t->requests[origin].memory_class == MEMO_CLASS_PERSISTENT) continue;
         if (r->kind == MEMO_REQUEST_MALLOC) {

@@ -782,7 +782,7 @@ static int64_t pairwise_peak(const memo_plan* plan, const memo_trace* trace) {
                     moved = 1;
                 }
             offsets[order[k]] = at;
-            peak = memoi_max(peak, at + bytes);
+            peak = memob_max(peak, at + bytes);
         }
         best = peak < best ? peak : best;
     }

@@ -86,7 +86,7 @@ typedef struct caching {
     int64_t now; /* requests replayed so far */
     /* clock[s][u]: what stream u was given before this moment comes before all that s is given now */
     int64_t clock[MEMOI_STREAMS][MEMOI_STREAMS];
-    memoi_map events; /* event -> row of snapshots, (MEMOI_STREAMS) each */
+    memob_map events; /* event -> row of snapshots, (MEMOI_STREAMS) each */
     int64_t* snapshots;
     int64_t n_events, events_capacity;
 } caching;
@@ -94,7 +94,7 @@ typedef struct caching {
 /* Room for one more element of 8 * n bytes. */
 static int caching_room(int64_t** array, int64_t* capacity, int64_t count, int64_t n) {
     void* grown = *array;
-    int fits = memoi_reserve(&grown, capacity, count + 1, 8 * (size_t)n);
+    int fits = memob_reserve(&grown, capacity, count + 1, 8 * (size_t)n);
     *array = (int64_t*)grown;
     return fits;
 }
@@ -108,7 +108,7 @@ static int64_t caching_new_block(caching* c) {
         c->first_unused = c->blocks[at].next;
     } else {
         void* grown = c->blocks;
-        int fits = memoi_reserve(&grown, &c->blocks_capacity, c->n_blocks + 1, sizeof *c->blocks);
+        int fits = memob_reserve(&grown, &c->blocks_capacity, c->n_blocks + 1, sizeof *c->blocks);
         c->blocks = (caching_block*)grown;
         if (!fits) return -1;
         at = c->n_blocks++;
@@ -236,8 +236,8 @@ static int caching_take(caching* c, const caching_block* key, int64_t* at) {
     }
     if (!key->is_small)
         segment = key->size < 10 * CACHING_MIB ? 20 * CACHING_MIB
-                                               : memoi_align_up(key->size, 2 * CACHING_MIB);
-    if (segment > (c->desc.capacity_bytes ? c->desc.capacity_bytes : MEMOI_BYTES_MAX) - c->reserved)
+                                               : memob_align_up(key->size, 2 * CACHING_MIB);
+    if (segment > (c->desc.capacity_bytes ? c->desc.capacity_bytes : MEMOB_BYTES_MAX) - c->reserved)
         return 1;
     *at = caching_new_block(c);
     if (*at < 0) return 0;
@@ -247,7 +247,7 @@ static int caching_take(caching* c, const caching_block* key, int64_t* at) {
     c->blocks[*at].is_small = key->is_small;
     c->next_address += (uint64_t)segment;
     c->reserved += segment;
-    c->stats.reserved_bytes = memoi_max(c->stats.reserved_bytes, c->reserved);
+    c->stats.reserved_bytes = memob_max(c->stats.reserved_bytes, c->reserved);
     c->stats.n_segments++;
     return 1;
 }
@@ -257,7 +257,7 @@ static int caching_malloc(caching* c, int64_t bytes, int32_t stream, int64_t* at
     caching_block key;
     int64_t rest, tail;
     memset(&key, 0, sizeof key);
-    key.size = memoi_align_up(bytes, 512);
+    key.size = memob_align_up(bytes, 512);
     key.stream = stream;
     key.is_small = key.size <= CACHING_MIB;
     if (!caching_return_pending(c, 0) || !caching_take(c, &key, at)) return 0;
@@ -283,7 +283,7 @@ static int caching_malloc(caching* c, int64_t bytes, int32_t stream, int64_t* at
     }
     c->blocks[*at].state = CACHING_LIVE;
     c->allocated += c->blocks[*at].size;
-    c->stats.allocated_bytes = memoi_max(c->stats.allocated_bytes, c->allocated);
+    c->stats.allocated_bytes = memob_max(c->stats.allocated_bytes, c->allocated);
     return 1;
 }
 
@@ -298,11 +298,11 @@ static int caching_free(caching* c, int64_t at) {
 }
 
 static int caching_record(caching* c, int64_t event, int32_t stream) {
-    int64_t row = memoi_map_get(&c->events, event);
+    int64_t row = memob_map_get(&c->events, event);
     if (row < 0) {
         row = c->n_events;
         if (!caching_room(&c->snapshots, &c->events_capacity, row, MEMOI_STREAMS) ||
-            !memoi_map_put(&c->events, event, row))
+            !memob_map_put(&c->events, event, row))
             return 0;
         c->n_events++;
     }
@@ -312,10 +312,10 @@ static int caching_record(caching* c, int64_t event, int32_t stream) {
 }
 
 static void caching_wait(caching* c, int64_t event, int32_t stream) {
-    const int64_t* snapshot = c->snapshots + memoi_map_get(&c->events, event) * MEMOI_STREAMS;
+    const int64_t* snapshot = c->snapshots + memob_map_get(&c->events, event) * MEMOI_STREAMS;
     int u;
     for (u = 0; u < MEMOI_STREAMS; u++)
-        c->clock[stream][u] = memoi_max(c->clock[stream][u], snapshot[u]);
+        c->clock[stream][u] = memob_max(c->clock[stream][u], snapshot[u]);
 }
 
 /* Request i; where[i] is the block that the malloc i has got, or -1. */
@@ -350,7 +350,7 @@ static void caching_body(const memo_trace* trace, int64_t* begin, int64_t* end) 
     *begin = 0;
     *end = trace->n_requests;
     for (i = 0; i < trace->n_requests; i++) {
-        memo_mark mark = memoi_request_mark(trace, i);
+        memo_mark mark = memob_request_mark(trace, i);
         if (mark.phase != MEMO_PHASE_ITERATION) continue;
         if (!mark.is_end && *begin == 0) *begin = i;
         if (mark.is_end) *end = i + 1;
@@ -363,8 +363,8 @@ static void caching_body(const memo_trace* trace, int64_t* begin, int64_t* end) 
 static memo_status caching_replay(const memo_trace* trace, const caching_desc* desc,
                                   caching_stats* stats, memo_error* error) {
     int64_t i, begin, end, iteration, n, before = 0;
-    int64_t* where = (int64_t*)memoi_calloc(trace->n_requests, 8);
-    caching* c = (caching*)memoi_calloc(1, sizeof(caching));
+    int64_t* where = (int64_t*)memob_calloc(trace->n_requests, 8);
+    caching* c = (caching*)memob_calloc(1, sizeof(caching));
     int fits = where && c;
     memset(stats, 0, sizeof *stats);
     caching_body(trace, &begin, &end);
@@ -394,10 +394,10 @@ static memo_status caching_replay(const memo_trace* trace, const caching_desc* d
         MEMO_FREE(c->idle);
         MEMO_FREE(c->pending);
         MEMO_FREE(c->snapshots);
-        memoi_map_free(&c->events);
+        memob_map_free(&c->events);
         MEMO_FREE(c);
     }
-    return fits ? MEMO_STATUS_OK : memoi_no_memory(error, "the model of the caching allocator");
+    return fits ? MEMO_STATUS_OK : memob_no_memory(error, "the model of the caching allocator");
 }
 
 #endif

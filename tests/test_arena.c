@@ -107,15 +107,15 @@ static void first_fit(memo_plan* plan) {
         buffer->offset_bytes = 0;
         for (k = 0; k < i && buffer->size_bytes > 0; k++) {
             const memo_buffer* other = &plan->buffers[k];
-            int64_t top = other->offset_bytes + memoi_plan_bytes(plan, k);
+            int64_t top = other->offset_bytes + memob_plan_bytes(plan, k);
             if (other->size_bytes == 0 || !conflict(plan, k, i) || top <= buffer->offset_bytes ||
-                buffer->offset_bytes + memoi_plan_bytes(plan, i) <= other->offset_bytes)
+                buffer->offset_bytes + memob_plan_bytes(plan, i) <= other->offset_bytes)
                 continue;
-            buffer->offset_bytes = memoi_align_up(top, alignment);
+            buffer->offset_bytes = memob_align_up(top, alignment);
             k = -1; /* again from the start */
         }
         plan->peak_bytes =
-            memoi_max(plan->peak_bytes, buffer->offset_bytes + memoi_plan_bytes(plan, i));
+            memob_max(plan->peak_bytes, buffer->offset_bytes + memob_plan_bytes(plan, i));
     }
     plan->proof = MEMO_PROOF_FEASIBLE;
 }
@@ -308,7 +308,7 @@ static void dry_addresses_never_meet(void) {
     CHECK_OK(memo_arena_begin(arena, &error));
     for (i = 0; i < 3; i++) {
         void* address;
-        memo_status status = memo_arena_alloc(arena, MEMOI_BYTES_MAX, 0, &address, &error);
+        memo_status status = memo_arena_alloc(arena, MEMOB_BYTES_MAX, 0, &address, &error);
         CHECK(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     }
     memo_arena_destroy(arena);

@@ -152,7 +152,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     effort.log = &silent;
     best.peak = INT64_MAX;
     best.is_optimal = 0;
-    best.offsets = (int64_t*)memoi_calloc(problem.n_items, sizeof(int64_t));
+    best.offsets = (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t));
     CHECK_OK(
         memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, &effort, &best, &error));
     if (best.peak < INT64_MAX) {

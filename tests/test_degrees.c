@@ -660,7 +660,7 @@ static void degree_files(void) {
     CHECK_OK(memo_degrees_read(path, &read, &n, &error));
     CHECK(n == 4 && !memcmp(read, degrees, sizeof degrees));
     memo_degrees_free(read);
-    CHECK_OK(memoi_read_file(path, &text, &n_bytes, &error));
+    CHECK_OK(memob_read_file(path, &text, &n_bytes, &error));
     text[strlen("memo degrees 1\nblock 0 ")] = '4'; /* was 2: the checksum tells */
     CHECK(memo_degrees_parse(text, n_bytes, "d", &read, &n, &error) == MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "checksum") != NULL);

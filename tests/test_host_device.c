@@ -654,16 +654,16 @@ static void running_out_of_bookkeeping_memory(void) {
 /* Positions and generations pass 2^32 where a stream lives long. */
 static void counters_wrap(void) {
     uint32_t counter = 0xfffffffcu;
-    CHECK(memoi_counter_reached(&counter, 0xfffffffcu));
-    CHECK(memoi_counter_reached(&counter, 0xfffffff0u));
-    CHECK(!memoi_counter_reached(&counter, 0xfffffffeu));
-    CHECK(!memoi_counter_reached(&counter, 2));
-    memoi_counter_set(&counter, 2);
-    CHECK(memoi_counter_reached(&counter, 0xfffffffeu));
-    CHECK(memoi_counter_reached(&counter, 2));
+    CHECK(memob_counter_reached(&counter, 0xfffffffcu));
+    CHECK(memob_counter_reached(&counter, 0xfffffff0u));
+    CHECK(!memob_counter_reached(&counter, 0xfffffffeu));
+    CHECK(!memob_counter_reached(&counter, 2));
+    memob_counter_set(&counter, 2);
+    CHECK(memob_counter_reached(&counter, 0xfffffffeu));
+    CHECK(memob_counter_reached(&counter, 2));
     counter |= 1; /* somebody sleeps: the same count */
-    CHECK(memoi_counter_reached(&counter, 2));
-    CHECK(!memoi_counter_reached(&counter, 4));
+    CHECK(memob_counter_reached(&counter, 2));
+    CHECK(!memob_counter_reached(&counter, 4));
 }
 
 static void arguments_are_checked(void) {

@@ -157,7 +157,7 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
     if (item->fixed >= 0) return item->fixed;
     for (k = 0; k < problem->n_items; k++)
         if (k != i && offsets[k] >= 0 && memoi_items_conflict(problem, i, k))
-            least = memoi_max(least, offsets[k] + problem->items[k].size);
+            least = memob_max(least, offsets[k] + problem->items[k].size);
     least = rounded(least, item->alignment);
     for (k = 0; k < problem->n_items; k++) { /* fixed ones still to come */
         const memoi_item* other = &problem->items[k];

@@ -27,7 +27,7 @@ static const char* temporary_path(void) {
 static char* file_text(const char* path) {
     char* text = NULL;
     int64_t n = 0;
-    CHECK_OK(memoi_read_file(path, &text, &n, &error));
+    CHECK_OK(memob_read_file(path, &text, &n, &error));
     return text;
 }
 
@@ -444,7 +444,7 @@ static void bad_problems_are_named(void) {
             break;
         case 10:
             buffer->is_fixed = 1;
-            buffer->offset_bytes = MEMOI_BYTES_MAX;
+            buffer->offset_bytes = MEMOB_BYTES_MAX;
             buffer->size_bytes = 1;
             break;
         case 11: plan->gaps[1].begin = 2; break;

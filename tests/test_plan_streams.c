@@ -375,7 +375,7 @@ static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int
         }
         offsets[chosen] = at;
         best =
-            least_peak(plan, clash, order, n_placed + 1, offsets, memoi_max(peak, at + size), best);
+            least_peak(plan, clash, order, n_placed + 1, offsets, memob_max(peak, at + size), best);
         order[n_placed] = order[i];
         order[i] = chosen;
     }

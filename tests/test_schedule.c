@@ -863,7 +863,7 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
         CHECK_OK(memo_schedule_write_svg(schedule, times, title, path, &error));
     else
         CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
-    CHECK_OK(memoi_read_file(path, &data, &n_bytes, &error));
+    CHECK_OK(memob_read_file(path, &data, &n_bytes, &error));
     unlink(path);
     return data;
 }

@@ -434,7 +434,7 @@ static void a_plan_is_written_and_read(void) {
         memo_check_destroy(check);
         memo_schedule_destroy(schedule);
         CHECK_OK(memo_plan_write_svg(a.plan, a.trace, "a step", scratch_file(), &error));
-        CHECK_OK(memoi_read_file(scratch_file(), &text, &n_bytes, &error));
+        CHECK_OK(memob_read_file(scratch_file(), &text, &n_bytes, &error));
         CHECK(n_bytes > 0 && strstr(text, "<svg") && strstr(text, "backward"));
         MEMO_FREE(text);
         CHECK_OK(memo_session_write(s, scratch_file(), &error));
@@ -462,7 +462,7 @@ static void a_plan_is_written_and_read(void) {
         other.tensors[1].row_bytes--;
 
         /* Any altered byte, any length. */
-        CHECK_OK(memoi_read_file(scratch_file(), &text, &n_bytes, &error));
+        CHECK_OK(memob_read_file(scratch_file(), &text, &n_bytes, &error));
         for (i = 0; i < n_bytes; i += 7) {
             FILE* file = fopen(scratch_file(), "wb");
             char kept = text[i];

@@ -191,8 +191,8 @@ static void a_folder_in_memory_will_do(void) {
 /* Through the page cache, and by a file that had a name: the ways for lesser file systems. */
 static void plain_files_will_do(void) {
     static char memory[8192], expected[8192];
-    memoi_spill_file file;
-    memoi_spill_op op;
+    memob_spill_file file;
+    memob_spill_op op;
     int k, n_files = n_open_files();
     memset(&file, 0, sizeof file);
     file.fd = memoi_spill_open_named(folder);
@@ -200,13 +200,13 @@ static void plain_files_will_do(void) {
     CHECK(memoi_spill_reserve(file.fd, 3 * 8192) == 0);
     for (k = 0; k < 6; k++) {
         int number = k % 3;
-        memoi_spill_op_init(&op, &file, k < 3, memory, number * 8192, 8192);
+        memob_spill_op_init(&op, &file, k < 3, memory, number * 8192, 8192);
         memset(expected, 'a' + number, sizeof expected);
         memset(memory, op.is_write ? 'a' + number : 0, sizeof memory);
         CHECK_OK(memoi_spill_run(&op, &error));
         CHECK(memcmp(memory, expected, sizeof memory) == 0);
     }
-    memoi_spill_destroy(&file);
+    memob_spill_destroy(&file);
     CHECK(n_open_files() == n_files);
 }
 

@@ -454,7 +454,7 @@ static void calls_out_of_order_are_refused(void) {
 static int touches_swapped(const chain* c, int32_t layer, int32_t before) {
     int32_t t;
     for (t = 0; t < c->desc.n_tensors; t++) {
-        const memoi_swap_place* place = memoi_swap_place_of(c->swap, before, t);
+        const memob_swap_place* place = memoi_swap_place_of(c->swap, before, t);
         memo_range there = chain_range(c, before, t, place->moved_begin, place->moved_end);
         memo_range here = chain_range(c, layer, t, 0, c->desc.n_rows);
         if (there.begin < there.end && there.begin < here.end && here.begin < there.end) return 1;

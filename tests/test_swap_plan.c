@@ -1256,7 +1256,7 @@ static void profiles_come_back_from_their_file(void) {
               is_near(p.file.write_with_copies_s, q.file.write_with_copies_s) &&
               is_near(p.file.read_with_copies_s, q.file.read_with_copies_s));
         /* Cut anywhere, or with any one byte changed: refused, with a line. */
-        CHECK_OK(memoi_read_file(path, &text, &n_bytes, &error));
+        CHECK_OK(memob_read_file(path, &text, &n_bytes, &error));
         damaged = (char*)malloc((size_t)n_bytes + 1);
         for (i = 0; i < 40 && damaged; i++) {
             k = memo_test_int(0, n_bytes - 2);
@@ -1280,7 +1280,7 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
     memo_status status;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "%s", lines);
-    memoi_frame_finish(&text, count);
+    memob_frame_finish(&text, count);
     status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
     memo_text_free(&text);
     return status;

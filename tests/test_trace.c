@@ -39,7 +39,7 @@ static memo_trace* parsed(const char* text) {
 static char* file_text(const char* path) {
     char* text = NULL;
     int64_t n = 0;
-    CHECK_OK(memoi_read_file(path, &text, &n, &error));
+    CHECK_OK(memob_read_file(path, &text, &n, &error));
     return text;
 }
 
@@ -231,7 +231,7 @@ static memo_trace* random_trace(int64_t n) {
         if ((what < 4 || !n_live) && n_live < 64) {
             live[n_live++] = next;
             CHECK_OK(memo_trace_malloc(trace, next,
-                                       memo_test_int(0, 3) ? memo_test_int(0, 99) : MEMOI_BYTES_MAX,
+                                       memo_test_int(0, 3) ? memo_test_int(0, 99) : MEMOB_BYTES_MAX,
                                        (memo_class)memo_test_int(0, 2), stream, &error));
             next += memo_test_int(1, 3);
         } else if (what < 6 && n_live) {
@@ -633,7 +633,7 @@ static void unsuitable_layers_are_refused(void) {
     {
         int64_t k, n_begun = 0;
         for (k = 0; k < trace->n_requests; k++) {
-            memo_mark m = memoi_request_mark(trace, k);
+            memo_mark m = memob_request_mark(trace, k);
             n_begun += m.phase == MEMO_PHASE_FORWARD && !m.is_end;
             if (n_begun == 3 && trace->requests[k].kind == MEMO_REQUEST_MALLOC) break;
         }
