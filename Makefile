@@ -92,27 +92,41 @@ test-programs: $(TEST_PROGRAMS) ## build tests/ alone
 bench-programs: $(BENCHES) ## build bench/ alone
 
 # Programs that plan or compute much are worth -O3, the short examples are not.
+# Static functions that a program does not call cost no compile time.
 OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% comm_mpi,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_EXAMPLE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 build/examples/train_gpt: examples/train_gpt.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 # The same over MPI, a rank a process.
 build/examples/train_gpt_mpi: examples/train_gpt.c build/config.mk Makefile
-	$(call build,-O3 -DTRAIN_MPI $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
+	$(call build,-O3 -DMEMO_STATIC -DTRAIN_MPI $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile
-	$(call build,-O3 $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
+# The implementation is compiled once for all tests of a variant.  A test that reaches inside defines
+# MEMO_IMPLEMENTATION and MEMO_STATIC itself; then nothing is taken from the archive.
+TEST_LIB   := $(BUILD)/tests/lib.a
+TEST_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE
+$(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ $(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+$(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(TEST_PROGRAMS): $(TEST_LIB)
 $(BUILD)/tests/%: tests/%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
 $(BUILD)/tests/test_gpt%: tests/test_gpt%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
-# Central differences want more digits than a float has.
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+# Central differences need more digits than a float has.
 $(BUILD)/tests/test_gpt_gradients: tests/test_gpt_gradients.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
 
--include $(wildcard $(BUILD)/tests/*.d build/examples/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
+-include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
 
 # ---- run ----
 

@@ -8992,7 +8992,7 @@ MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range)
 
 MEMOI memo_status memoi_parse_stream(memoi_schedule_reader* r) {
     int64_t key;
-    int32_t stream;
+    int32_t stream = 0;
     memo_status status = memoi_expect_token(r, "a stream has a name");
     if (!status && memoi_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
         status = memoi_bad_word(r, "declared twice");

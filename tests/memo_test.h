@@ -99,6 +99,23 @@ static inline const char* memo_test_path(char* path, const char* name) {
     return path;
 }
 
+/* The bytes of a file and a 0 behind them; free it.  NULL if it cannot be read. */
+static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
+    FILE* file = fopen(path, "rb");
+    long size = -1;
+    char* text = NULL;
+    if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
+    if (size >= 0) text = (char*)malloc((size_t)size + 1);
+    if (text) {
+        rewind(file);
+        size = (long)fread(text, 1, (size_t)size, file);
+        text[size] = 0;
+        if (n_bytes) *n_bytes = size;
+    }
+    if (file) fclose(file);
+    return text;
+}
+
 static inline void memo_test_begin(int argc, char** argv) {
     int i;
     memo_test.seed = 20240607;

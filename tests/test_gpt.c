@@ -1,10 +1,7 @@
 /* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
  */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_test.h"
