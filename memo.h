@@ -774,7 +774,7 @@ typedef enum memo_op_kind {
                        what is enqueued later, on whatever stream, comes after */
 } memo_op_kind;
 
-/* What memo_schedule_run takes.  A collective occupies several streams at once.  An operation takes
+/* What memo_schedule_add_op takes.  A collective occupies several streams at once.  An operation takes
  * duration_s first (latency, computation) and then the time of its bytes on the link. */
 typedef struct memo_op_desc {
     const char* name; /* copied; NULL: "run" */
@@ -844,16 +844,17 @@ MEMO_API memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a
 MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
 MEMO_API memo_op_desc memo_op_desc_default(void);
-MEMO_API memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* op,
-                                       memo_error* error);
-MEMO_API memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
+MEMO_API memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
                                           memo_error* error);
-MEMO_API memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                        memo_error* error);
-MEMO_API memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
+                                              int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                            memo_error* error);
+MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
+                                            memo_error* error);
 /* The host waits for the latest record of event. */
-MEMO_API memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event,
-                                              memo_error* error);
+MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                                  memo_error* error);
 /* The name of an operation, or of a record, wait or sync; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
@@ -7199,8 +7200,8 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
-                              memo_error* error) {
+memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
+                                 memo_error* error) {
     memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
     const char* name = desc->name ? desc->name : "run";
     memo_op* op;
@@ -7251,28 +7252,29 @@ MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kin
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
-                                 memo_error* error) {
+memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
+                                     memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error) ||
         memoi_schedule_has_stream(schedule, stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_RECORD, event, stream, error);
 }
 
-memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                               memo_error* error) {
+memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                   memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error) ||
         memoi_schedule_has_stream(schedule, stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_WAIT, event, stream, error);
 }
 
-memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
+memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
     if (memoi_schedule_has_stream(schedule, stream, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, -1, stream, error);
 }
 
-memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event, memo_error* error) {
+memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                         memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, event, -1, error);
 }
@@ -9075,7 +9077,7 @@ MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
     desc.n_reads = r->reads.n;
     desc.writes = (const memo_range*)r->writes.data;
     desc.n_writes = r->writes.n;
-    status = memo_schedule_run(r->schedule, &desc, &reason);
+    status = memo_schedule_add_op(r->schedule, &desc, &reason);
     if (!status) return status;
     return memob_line_error(&r->reader, r->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
@@ -9446,7 +9448,7 @@ MEMOI memo_status memoi_recorder_end(memo_recorder* r, memoi_passing* passing, m
         status = memoi_recorder_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
     if (!status) {
         desc->stream = passing->stream;
-        status = memo_schedule_run(r->schedule, desc, error);
+        status = memo_schedule_add_op(r->schedule, desc, error);
     }
     return memoi_recorder_attach(r, &passing->timing, status);
 }
@@ -9526,7 +9528,7 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     if (status || r->is_paused) return status;
     status = memoi_recorder_stream(r, stream, &index, error);
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memo_schedule_sync(r->schedule, index, error);
+    if (!status) status = memo_schedule_add_sync(r->schedule, index, error);
     return status;
 }
 
@@ -9561,7 +9563,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     known->is_outside = r->is_paused;
     if (r->is_paused) return MEMO_STATUS_OK;
     known->is_recorded = 1;
-    return memo_schedule_record(r->schedule, known->index, index, error);
+    return memo_schedule_add_record(r->schedule, known->index, index, error);
 }
 
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
@@ -9581,7 +9583,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     }
     if (!status && passing.timing.begin)
         status = memoi_recorder_stamp(r, stream, &passing.timing.end, error);
-    if (!status) status = memo_schedule_wait(r->schedule, known->index, passing.stream, error);
+    if (!status) status = memo_schedule_add_wait(r->schedule, known->index, passing.stream, error);
     return memoi_recorder_attach(r, &passing.timing, status);
 }
 
@@ -9591,7 +9593,7 @@ MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_e
     memo_status status = memoi_recorder_event(r, event, &known, error);
     if (!status && known->is_outside) return MEMO_STATUS_OK;
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memo_schedule_sync_event(r->schedule, known->index, error);
+    if (!status) status = memo_schedule_add_event_sync(r->schedule, known->index, error);
     return status;
 }
 
@@ -9723,7 +9725,7 @@ MEMOI memo_status memob_rec_annotate(void* context, memo_stream stream,
     desc.stream = passing.stream;
     desc.n_more_streams = 0;
     desc.link = 0;
-    status = memo_schedule_run(r->schedule, &desc, error);
+    status = memo_schedule_add_op(r->schedule, &desc, error);
     if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
     return memoi_recorder_attach(r, &passing.timing, status);
 }
@@ -9859,7 +9861,7 @@ void memo_recorder_resume(memo_recorder* recorder) {
     r->is_paused = 0;
     for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
         status = memoi_recorder_reserve_timing(r, &r->failure);
-        if (!status) status = memo_schedule_sync(r->schedule, stream, &r->failure);
+        if (!status) status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
     }
 }
 
@@ -11101,16 +11103,17 @@ MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const cha
     op.reads = op.writes = g->ranges;
     op.n_reads = reads ? g->n_ranges : 0;
     op.n_writes = reads ? 0 : g->n_ranges;
-    return memo_schedule_run(g->schedule, &op, error);
+    return memo_schedule_add_op(g->schedule, &op, error);
 }
 
 MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event,
                                            memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (g->desc->is_timed) status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
-    if (!status) status = memo_schedule_wait(g->schedule, event, g->compute, error);
+    if (g->desc->is_timed)
+        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
+    if (!status) status = memo_schedule_add_wait(g->schedule, event, g->compute, error);
     if (!status && g->desc->is_timed)
-        status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
+        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
     return status;
 }
 
@@ -11120,7 +11123,7 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     const memob_swap_turn* turn = g->layout.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
-    memo_status status = memo_schedule_wait(g->schedule, event, g->file, error);
+    memo_status status = memo_schedule_add_wait(g->schedule, event, g->file, error);
     while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
     on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
     on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
@@ -11134,9 +11137,9 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     op.reads = is_read ? &in_file : &on_host;
     op.writes = is_read ? &on_host : &in_file;
     op.n_reads = op.n_writes = 1;
-    if (!status) status = memo_schedule_run(g->schedule, &op, error);
+    if (!status) status = memo_schedule_add_op(g->schedule, &op, error);
     if (!status)
-        status = memo_schedule_record(
+        status = memo_schedule_add_record(
             g->schedule, g->first_passed + ordinal % g->layout.n_host_layers, g->file, error);
     return status;
 }
@@ -11150,11 +11153,11 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
     int32_t n_places = g->layout.n_host_layers;
     int is_spilled = turn->ordinal < g->layout.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places;
-    memo_status status = memo_schedule_record(g->schedule, computed, g->compute, error);
-    if (!status) status = memo_schedule_wait(g->schedule, computed, stream, error);
+    memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
+    if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
     if (!status && (is_to_host ? is_later : is_spilled))
-        status = memo_schedule_wait(g->schedule, g->first_passed + turn->ordinal % n_places, stream,
-                                    error);
+        status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
+                                        stream, error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
         const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
         memo_op_desc op = memo_op_desc_default();
@@ -11172,9 +11175,9 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.reads = is_to_host ? g->ranges : &on_host;
         op.writes = is_to_host ? &on_host : g->ranges;
         op.n_reads = op.n_writes = 1;
-        status = memo_schedule_run(g->schedule, &op, error);
+        status = memo_schedule_add_op(g->schedule, &op, error);
     }
-    if (!status) status = memo_schedule_record(g->schedule, done, stream, error);
+    if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
     if (!status && is_to_host && is_spilled)
         status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
     if (!status && !is_to_host && is_later)

@@ -3959,7 +3959,7 @@ MEMOI memo_status memoi_sp_announce(const memoi_sp_queue* queue, int stream, mem
                    : MEMO_STATUS_OK;
     op->stream = queue->stream_indices[stream];
     if (!queue->has_ranges) op->n_reads = op->n_writes = 0;
-    return memo_schedule_run(queue->schedule, op, error);
+    return memo_schedule_add_op(queue->schedule, op, error);
 }
 
 MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int stream,
@@ -3967,16 +3967,16 @@ MEMOI memo_status memoi_sp_record(const memoi_sp_queue* queue, int event, int st
     if (queue->device)
         return memo_event_record(queue->device, queue->events[event], queue->streams[stream],
                                  error);
-    return memo_schedule_record(queue->schedule, queue->event_indices[event],
-                                queue->stream_indices[stream], error);
+    return memo_schedule_add_record(queue->schedule, queue->event_indices[event],
+                                    queue->stream_indices[stream], error);
 }
 
 MEMOI memo_status memoi_sp_wait(const memoi_sp_queue* queue, int event, int stream,
                                 memo_error* error) {
     if (queue->device)
         return memo_event_wait(queue->device, queue->events[event], queue->streams[stream], error);
-    return memo_schedule_wait(queue->schedule, queue->event_indices[event],
-                              queue->stream_indices[stream], error);
+    return memo_schedule_add_wait(queue->schedule, queue->event_indices[event],
+                                  queue->stream_indices[stream], error);
 }
 
 MEMOI memo_status memoi_sp_fill(const memoi_sp_queue* queue, void* address, int64_t n_bytes,
@@ -6581,7 +6581,7 @@ MEMOI void memoi_blocks_run_op(memoi_blocks_builder* b, memoi_blocks_kind kind, 
     op.n_reads = b->n_reads;
     op.writes = b->ranges + b->n_reads;
     op.n_writes = b->n_writes;
-    b->status = memo_schedule_run(b->schedule, &op, b->error);
+    b->status = memo_schedule_add_op(b->schedule, &op, b->error);
     memoi_blocks_added(b, kind, block, part);
 }
 
@@ -6591,13 +6591,13 @@ MEMOI int32_t memoi_blocks_event(const memoi_blocks_builder* b, int event, int32
 MEMOI void memoi_blocks_record(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
     if (b->status) return;
     b->status =
-        memo_schedule_record(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
+        memo_schedule_add_record(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
     memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
 }
 MEMOI void memoi_blocks_await(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
     if (b->status) return;
     b->status =
-        memo_schedule_wait(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
+        memo_schedule_add_wait(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
     memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
 }
 

@@ -360,7 +360,7 @@ static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_sch
     op.reads = &read;
     op.writes = &written;
     op.n_reads = op.n_writes = 1;
-    return memo_schedule_run(schedule, &op, error);
+    return memo_schedule_add_op(schedule, &op, error);
 }
 
 typedef struct step_buffers {
@@ -426,10 +426,10 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     int32_t stream, k;
     CHECK_OK(memo_schedule_create(&promised, &error));
     CHECK_OK(memo_schedule_add_stream(promised, "compute", &stream, &error));
-    CHECK_OK(memo_schedule_sync(promised, stream, &error)); /* a recorder resumes with these */
+    CHECK_OK(memo_schedule_add_sync(promised, stream, &error)); /* a recorder resumes with these */
     if (c->ring > 1) {
         CHECK_OK(memo_schedule_add_stream(promised, "ring", &stream, &error));
-        CHECK_OK(memo_schedule_sync(promised, stream, &error));
+        CHECK_OK(memo_schedule_add_sync(promised, stream, &error));
     }
     for (k = 0; k < 2 * n_repeats; k++)
         CHECK_OK(
