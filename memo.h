@@ -708,7 +708,7 @@ MEMO_API memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t s
                                      memo_error* error);
 MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
-MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
+MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
 
 /* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
@@ -752,7 +752,7 @@ MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream st
 /* Enqueue an operation that takes duration_s and no processor. */
 MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
-MEMO_API memo_host_device_stats memo_host_device_get_stats(const memo_device* device);
+MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
 
 #endif
 
@@ -1042,19 +1042,19 @@ MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_r
                                           memo_error* error);
 MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
 /* The device to use instead, until destroy. */
-MEMO_API memo_device* memo_recorder_device(memo_recorder* recorder);
+MEMO_API memo_device* memo_recorder_get_device(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
                                                const char* name, memo_error* error);
 /* Recording can pause, so that only the steps of interest are kept.  It starts running.  Pause and
  * resume where all streams are synchronised: what was enqueued in between is forgotten, and resume
  * puts a SYNC of every stream in the schedule.  What fails here is returned by
- * memo_recorder_schedule. */
+ * memo_recorder_get_schedule. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
 /* Reads the times (all streams synchronised before) and lends the schedule until destroy.  Errors:
  * the device's, where it cannot tell them. */
-MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
-                                            memo_error* error);
+MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                                memo_error* error);
 
 /* ---- 9 swap engine: two rounding buffers --------------------------------------------------------
  *
@@ -1072,7 +1072,7 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *     memo_swap_create(&desc, &swap, &error);
  *
  *     memo_swap_forward_begin(swap, layer, &error);
- *     ... enqueue kernels on memo_swap_address(swap, layer, tensor) ...
+ *     ... enqueue kernels on memo_swap_get_address(swap, layer, tensor) ...
  *     memo_swap_forward_end(swap, layer, &error);
  *
  * Addresses.  A tensor has one region on the device, whose rows lie in this order:
@@ -1214,21 +1214,21 @@ typedef struct memo_swap memo_swap;
 
 MEMO_API memo_swap_desc memo_swap_desc_default(void);
 /* Writes the table of rows (n_layers, n_tensors) that desc->alpha means: a table to start from. */
-MEMO_API memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows,
-                                         memo_error* error);
+MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
-MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                         memo_error* error);
+MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                              memo_error* error);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
  * are n_rows if there are none.  Rows that no later layer writes over are not recomputed: the last
  * layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                                  int32_t tensor, int64_t* begin, int64_t* end,
-                                                  memo_error* error);
+MEMO_API memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                                       int32_t tensor, int64_t* begin, int64_t* end,
+                                                       memo_error* error);
 /* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 if all layers fit.
  * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
-MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
-                                        memo_error* error);
+MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+                                             memo_error* error);
 /* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be
  * written and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
@@ -1255,11 +1255,11 @@ MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Where the rows of a tensor of a layer lie, side by side; NULL if it is absent.  Fixed for the
  * engine's life.  Layer and tensor are asserted. */
-MEMO_API void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* As memo_swap_get_recompute_rows, for the rows of this micro-batch. */
-MEMO_API void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
-                                       int64_t* begin, int64_t* end);
-MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
+MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
+/* As memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
+MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
+                                           int64_t* begin, int64_t* end);
+MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronise first to read stall times. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
@@ -5956,7 +5956,9 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
-memo_arena_stats memo_arena_get_stats(const memo_arena* arena) { return arena->stats; }
+void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
+    *stats = arena->stats;
+}
 
 /* ---- 6 host device ------------------------------------------------------------------------------
  * Knows: threads, clocks, the table of chapter 4.  Knows nothing of traces, plans or swapping.
@@ -6943,19 +6945,18 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
                            error);
 }
 
-memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
+void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {
     const memoi_host* host = memob_host_of(device, NULL);
-    memo_host_device_stats stats;
-    memset(&stats, 0, sizeof stats);
-    if (!host) return stats;
-    stats.device_bytes = host->device_memory.used_bytes;
-    stats.device_peak_bytes = host->device_memory.peak_bytes;
-    stats.host_bytes = host->host_memory.used_bytes;
-    stats.host_peak_bytes = host->host_memory.peak_bytes;
-    stats.to_host_bytes = __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
-    stats.to_device_bytes =
+    memset(stats, 0, sizeof *stats);
+    if (!host) return;
+    stats->device_bytes = host->device_memory.used_bytes;
+    stats->device_peak_bytes = host->device_memory.peak_bytes;
+    stats->host_bytes = host->host_memory.used_bytes;
+    stats->host_peak_bytes = host->host_memory.peak_bytes;
+    stats->to_host_bytes =
+        __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
+    stats->to_device_bytes =
         __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_DEVICE], __ATOMIC_RELAXED);
-    return stats;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
@@ -8347,7 +8348,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     if (!n_measured)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "no operation was measured: set memo_recorder_desc.is_timed, and get "
-                              "the schedule from memo_recorder_schedule");
+                              "the schedule from memo_recorder_get_schedule");
     status = memoi_graph_build(schedule, &graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &result, error);
@@ -9833,7 +9834,7 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     MEMO_FREE(r);
 }
 
-memo_device* memo_recorder_device(memo_recorder* recorder) { return &recorder->device; }
+memo_device* memo_recorder_get_device(memo_recorder* recorder) { return &recorder->device; }
 
 memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
                                       memo_error* error) {
@@ -9881,8 +9882,8 @@ MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_err
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
-                                   memo_error* error) {
+memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                       memo_error* error) {
     memo_recorder* r = recorder;
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
@@ -10112,7 +10113,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     return memoi_swap_check_tensors(desc, error);
 }
 
-memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
     int32_t layer, t;
@@ -10229,15 +10230,17 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
                           (long long)desc->n_rows);
 }
 
-memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
-                                         int64_t* begin, int64_t* end, memo_error* error) {
+memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                              int32_t tensor, int64_t* begin, int64_t* end,
+                                              memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     if (!status &&
         (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_get_recompute_rows: layer %d or tensor %d is not one of "
-                                "%d and %d",
-                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is not one of "
+                           "%d and %d",
+                           (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
     if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
     if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
     return status;
@@ -10427,7 +10430,7 @@ MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_byte
     return status;
 }
 
-memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
     memob_swap_layout layout;
     char needed[32], there[32];
     memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &layout, error);
@@ -10440,8 +10443,8 @@ memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_er
     return status;
 }
 
-memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                memo_error* error) {
+memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                     memo_error* error) {
     memob_swap_layout layout;
     memo_status status = memob_swap_plan(desc, &layout, error);
     if (!status) *sizes = layout.sizes;
@@ -10455,20 +10458,22 @@ MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t
     return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
-void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
+void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes ? swap->device_memory + place->offset : NULL;
 }
 
-void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
-                              int64_t* end) {
+void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
+                                  int64_t* begin, int64_t* end) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     *begin = memob_min(place->recompute_begin, swap->n_rows);
     *end = memob_min(place->recompute_end, swap->n_rows);
     if (*begin == *end) *begin = *end = swap->n_rows;
 }
 
-memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.sizes; }
+void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
+    *sizes = swap->layout.sizes;
+}
 
 /* --- the file --- */
 

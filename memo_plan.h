@@ -813,10 +813,10 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-MEMO_API int64_t memo_session_rows(const memo_session* session); /* of this micro-batch */
+MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of this micro-batch */
 
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
-MEMO_API void* memo_session_address(const memo_session* session, int32_t layer, int32_t tensor);
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* A buffer until memo_session_free, at its planned address; NULL behind an error.  Another stream
  * than the first: memo_arena_alloc of memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
@@ -5501,7 +5501,7 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_plan_desc: swap and recompute_s_per_row must be set; times, rates and "
             "capacities must be finite and not negative");
-    status = memo_swap_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
+    status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
     if (status) return status;
     s->desc = desc;
     s->device_bytes = desc->device_bytes;
@@ -8893,9 +8893,9 @@ MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last)
 /* --- a micro-batch --- */
 
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
-int64_t memo_session_rows(const memo_session* s) { return s->n_rows; }
+int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
-void* memo_session_address(const memo_session* s, int32_t layer, int32_t tensor) {
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
@@ -9009,7 +9009,8 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = s->n_rows;
         if (!memoi_session_recomputes(s, t)) continue;
-        if (layer != s->measured_layer) memo_swap_recompute_rows(s->swap, layer, t, &begin, &end);
+        if (layer != s->measured_layer)
+            memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t);
         s->desc.recompute(s->desc.user, s, layer, t, begin, end);
@@ -9233,7 +9234,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         if (swap.rows)
             memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
         else
-            status = memo_swap_fill_rows(&swap, s->rows, error);
+            status = memo_swap_desc_fill_rows(&swap, s->rows, error);
         if (!status) status = memoi_session_stage(s, error);
         if (status) return status;
         *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
@@ -9694,7 +9695,7 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
         status = memoi_session_read(s, error);
     s->swap_desc.rows = s->rows;
     if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
-        status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
+        status = memo_swap_desc_fit_host(&s->swap_desc, s->host_bytes, error);
     if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
     if (!status) status = memoi_session_stage(s, error);
     return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);

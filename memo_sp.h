@@ -714,8 +714,9 @@ typedef struct memo_sp_attention memo_sp_attention;
 
 MEMO_API memo_sp_attention_desc memo_sp_attention_desc_default(void);
 /* Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
-                                                 memo_sp_attention_sizes* sizes, memo_error* error);
+MEMO_API memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+                                                      memo_sp_attention_sizes* sizes,
+                                                      memo_error* error);
 /* Each rank calls it independently.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY, and errors of
  * the device. */
 MEMO_API memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc,
@@ -5684,8 +5685,8 @@ MEMOI void memoi_sp_sizes(const memoi_sp_shape* shape, memo_sp_attention_sizes* 
     if (shape->layout.ring > 1) sizes->ring_backward_bytes += 2 * n_kv * 4 * shape->layout.ring;
 }
 
-memo_status memo_sp_attention_get_sizes(const memo_sp_attention_desc* desc,
-                                        memo_sp_attention_sizes* sizes, memo_error* error) {
+memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
+                                             memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_sp_shape shape;
     memo_status status = memoi_sp_shape_make(desc, NULL, NULL, &shape, error);
     memset(sizes, 0, sizeof *sizes);

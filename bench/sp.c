@@ -158,7 +158,7 @@ static void* rank_main(void* argument) {
     desc.attention.backward = sleeping_backward;
     r->sleepers[args->rank].device = device;
     desc.attention.user = &r->sleepers[args->rank];
-    if (memo_sp_attention_get_sizes(&desc, &sizes, &error) ||
+    if (memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) ||
         memo_sp_attention_create(&desc, &attention, &error) ||
         memo_device_alloc(device, 8 * share_bytes + sizes.lse_bytes + sizes.saved_bytes, &memory,
                           &error) ||
@@ -353,7 +353,7 @@ static void report_memory(void) {
         desc.head_size = 128;
         desc.type = MEMO_TYPE_BF16;
         if (memo_layout_make(&layout_desc, &desc.layout, &error) ||
-            memo_sp_attention_get_sizes(&desc, &sizes, &error))
+            memo_sp_attention_desc_get_sizes(&desc, &sizes, &error))
             fail(&error);
         printf("%s ring %d %.0f MiB", ring > 1 ? "," : "", (int)ring,
                (double)sizes.device_bytes / (1 << 20));

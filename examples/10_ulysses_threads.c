@@ -41,7 +41,7 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.head_size = HEAD_SIZE;
     desc.attention = memo_host_attention_functions(&state);
     desc.sends_again = 1; /* there is no backward to keep q, k and v by heads for */
-    if (memo_sp_attention_get_sizes(&desc, &sizes, error)) return error->status;
+    if (memo_sp_attention_desc_get_sizes(&desc, &sizes, error)) return error->status;
     for (int i = 0; i < 5; i++) {
         int64_t row = i == 0 || i == 3 ? Q_ROW : KV_ROW;
         int64_t n_bytes = i == 4 ? sizes.lse_bytes : desc.layout.local_tokens * row * 4;

@@ -401,7 +401,7 @@ GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* s
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
     swap = gpt_swap_desc(desc, tensors);
-    return memo_swap_get_sizes(&swap, sizes, error);
+    return memo_swap_desc_get_sizes(&swap, sizes, error);
 }
 
 GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
@@ -417,7 +417,7 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
     desc.rows = rows;
     swap = gpt_swap_desc(&desc, tensors);
     swap.alpha = alpha;
-    status = memo_swap_fill_rows(&swap, rows, error);
+    status = memo_swap_desc_fill_rows(&swap, rows, error);
     for (i = 0; i < (int64_t)config->n_layers * GPT_N_TENSORS && !status; i++) {
         const int is_lost = tensors[i % GPT_N_TENSORS].rule == MEMO_TENSOR_SWAPPED;
         if (policy == GPT_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;

@@ -870,8 +870,8 @@ static void gpt_describe_tensors(gpt_model* model, const gpt_desc* desc) {
     for (layer = 0; layer < n_layers; layer++)
         for (t = 0; t < GPT_N_TENSORS && !model->status; t++) {
             gpt_rows* rows = &model->needs[layer][t];
-            model->status = memo_swap_get_recompute_rows(&swap, layer, t, &rows->begin, &rows->end,
-                                                         &model->error);
+            model->status = memo_swap_desc_get_recompute_rows(&swap, layer, t, &rows->begin,
+                                                              &rows->end, &model->error);
         }
 }
 

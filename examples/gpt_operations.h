@@ -522,7 +522,7 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     int64_t most = 0;
     if (share->layout.ring * share->layout.ulysses == 1) return 0;
     for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
-        if (!memo_sp_attention_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
+        if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
             most = sizes.device_bytes;
     return most;
 }

@@ -434,7 +434,7 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
     for (k = 0; k < 2 * n_repeats; k++)
         CHECK_OK(
             attention_step(NULL, NULL, promised, attention, tensors, mask, buffers, k % 2, &error));
-    CHECK_OK(memo_recorder_schedule(recorder, &recorded, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     CHECK_CASE(!memo_schedule_compare(promised, recorded, &error), "%s: %s", case_text(c),
                error.message);
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
@@ -518,7 +518,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.attention.user = &watched;
     result->ring_rank = mesh->ring->rank;
     result->ulysses_rank = mesh->ulysses->rank;
-    status = memo_sp_attention_get_sizes(&desc, &result->sizes, error);
+    status = memo_sp_attention_desc_get_sizes(&desc, &result->sizes, error);
     if (!status && all->is_alone) {
         scratch = (char*)CASE_CALLOC((size_t)result->sizes.device_bytes + 512, 1);
         desc.device_memory = (void*)(((uintptr_t)scratch + 511) / 512 * 512);
@@ -680,7 +680,7 @@ static void* rank_main(void* argument) {
         recorder_desc.device = device;
         status = memo_recorder_create(&recorder_desc, &recorder, &error);
         if (recorder) {
-            device = memo_recorder_device(recorder);
+            device = memo_recorder_get_device(recorder);
             memo_recorder_pause(recorder);
         }
     }

@@ -934,7 +934,7 @@ static void the_paper_s_table_2(void) {
         desc.n_q_heads = desc.n_kv_heads = 32;
         desc.head_size = 128;
         desc.type = MEMO_TYPE_BF16;
-        CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
+        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
         /* All ranks; the paper takes (n - 1) / n for 1. */
         sent = (double)(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes) * 8 * 8 / 7;
         ratio = sent / (12.0 * 4096 * 4096 * 2);
@@ -1013,7 +1013,7 @@ static void memory_does_not_grow_with_the_ring(void) {
         desc.n_kv_heads = 2;
         desc.head_size = 64;
         desc.type = MEMO_TYPE_BF16;
-        CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
+        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
         n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
@@ -1051,7 +1051,7 @@ static void degree_1_costs_nothing(void) {
             desc.n_q_heads = desc.n_kv_heads = 8;
             desc.head_size = 64;
             desc.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-            CHECK_OK(memo_sp_attention_get_sizes(&desc, &sizes, &error));
+            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
             CHECK(sizes.saved_bytes == 0);
             CHECK(sizes.ring_forward_bytes + sizes.ring_backward_bytes == 0);
             CHECK(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes == 0);
@@ -1394,7 +1394,7 @@ static void sizes_that_overflow_are_refused(void) {
         desc.n_batch = (int32_t)1 << memo_test_int(0, 4);
         desc.n_q_heads = desc.n_kv_heads = (int32_t)1 << memo_test_int(0, 4);
         desc.head_size = (int32_t)1 << memo_test_int(0, 4);
-        status = memo_sp_attention_get_sizes(&desc, &sizes, &error);
+        status = memo_sp_attention_desc_get_sizes(&desc, &sizes, &error);
         n_refused += status != MEMO_STATUS_OK;
         CHECK(!status || status == MEMO_STATUS_INVALID_ARGUMENT);
         if (status) continue;
@@ -1427,22 +1427,22 @@ static void what_cannot_be_meant_is_refused(void) {
     CHECK_OK(memo_layout_make(&layout_desc, &good.layout, &error));
     good.n_q_heads = good.n_kv_heads = 2;
     good.head_size = 4;
-    CHECK_OK(memo_sp_attention_get_sizes(&good, &sizes, &error));
+    CHECK_OK(memo_sp_attention_desc_get_sizes(&good, &sizes, &error));
     desc = good;
     desc.n_kv_heads = 3;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.type = MEMO_TYPE_I32;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     memset(&desc.layout, 0, sizeof desc.layout);
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.ring_rank = 1;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc = good;
     desc.max_documents = -1;
-    CHECK(memo_sp_attention_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_sp_attention_create(&good, &attention, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     state.device = device;

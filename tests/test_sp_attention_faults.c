@@ -6,6 +6,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
+#include "stats.h"
 #include <time.h>
 
 #define N_TOKENS 16
@@ -213,7 +214,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
         desc.attention.backward = faulty_backward;
         desc.attention.user = f;
     }
-    if (!status) status = memo_sp_attention_get_sizes(&desc, &sizes, e);
+    if (!status) status = memo_sp_attention_desc_get_sizes(&desc, &sizes, e);
     if (status) return status;
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
@@ -293,7 +294,7 @@ static void run_ranks(rank_run* ranks) {
     }
     for (r = 0; r < 2; r++) pthread_join(threads[r], NULL);
     for (r = 0; r < 2; r++) {
-        CHECK(memo_host_device_get_stats(devices[r]).device_bytes == 0);
+        CHECK(host_device_stats(devices[r]).device_bytes == 0);
         memo_host_device_destroy(devices[r]);
     }
     pthread_barrier_destroy(&finished);
