@@ -9936,12 +9936,12 @@ typedef struct memob_swap_turn {
     int64_t file_begin; /* in the file, if it is spilled */
 } memob_swap_turn;
 
-typedef struct memob_swap_layout {
+typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     memob_swap_place* places; /* (n_layers, n_tensors) */
     memob_swap_turn* turns;   /* (n_layers) */
     int32_t n_host_layers;    /* places for layers in host memory */
-} memob_swap_layout;
+} memob_swap_placement;
 
 typedef struct memob_spill_file {
     int fd; /* -1: none */
@@ -9969,7 +9969,7 @@ struct memo_swap {
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     int32_t n_tensors, n_layers;
     int64_t n_rows;      /* of this micro-batch */
     int64_t n_rows_most; /* of any */
@@ -10247,8 +10247,8 @@ memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_
 }
 
 /* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
-MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    int64_t* total = &layout->sizes.device_bytes;
+MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    int64_t* total = &placement->sizes.device_bytes;
     int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
     for (t = 0; t < n_tensors; t++) {
@@ -10260,7 +10260,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* l
             return 0;
 
         for (layer = 0; layer < desc->n_layers; layer++) {
-            memob_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            memob_swap_place* place = &placement->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
             place->row_bytes = desc->tensors[t].row_bytes;
             memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
@@ -10272,27 +10272,27 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* l
             place->offset = memoi_swap_offset(desc, &region, layer, t);
             place->moved_begin = layer & 1 ? n - swapped : 0;
             place->moved_end = place->moved_begin + swapped;
-            if (swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
+            if (swapped && place->row_bytes) placement->turns[layer].uses_buffer = 1;
         }
     }
     return 1;
 }
 
 /* Who follows whom in a rounding buffer.  The last layer there is not moved. */
-MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    memo_swap_sizes* sizes = &layout->sizes;
+MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
     int32_t last[2] = {-1, -1}, layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         turn->previous = -1;
         if (!turn->uses_buffer) continue;
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
     }
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
-            memob_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             int64_t n_moved;
             if (!turn->uses_buffer || last[layer & 1] == layer)
                 place->moved_end = place->moved_begin;
@@ -10314,10 +10314,10 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* l
  * to leave must be the first to come back.  It is where layers take turns in the buffers without a
  * break; a table may break it. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
-                                         const memob_swap_layout* layout, memo_error* error) {
+                                         const memob_swap_placement* placement, memo_error* error) {
     int32_t layer, later = -1;
-    for (layer = desc->n_layers - 1; layer >= 0 && layout->sizes.n_spilled_layers; layer--) {
-        int32_t previous = layout->turns[layer].previous;
+    for (layer = desc->n_layers - 1; layer >= 0 && placement->sizes.n_spilled_layers; layer--) {
+        int32_t previous = placement->turns[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
             return memo_error_set(
@@ -10325,7 +10325,7 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
                 "memo_swap_desc.rows: layers %d and %d would come back in the "
                 "order in which they left; with n_host_layers below the %d layers "
                 "that are moved, even and odd layers that are must alternate",
-                (int)later, (int)previous, (int)layout->sizes.n_swapped_layers);
+                (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
         later = previous;
     }
     return MEMO_STATUS_OK;
@@ -10333,16 +10333,16 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
 
 /* Where the moved layers lie in host memory and in the file: one behind the other, or in places
  * that each has room for any of them. */
-MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    memo_swap_sizes* sizes = &layout->sizes;
+MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
     sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
-    layout->n_host_layers = n_places;
+    placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         if (turn->moved_bytes == 0) continue;
         if (n_places < n_moved) {
             turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -10358,104 +10358,105 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_lay
     if (n_places == n_moved) return 1;
     if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
-        if (layout->turns[layer].moved_bytes)
-            layout->turns[layer].host_begin = layout->turns[layer].ordinal % n_places * place_bytes;
+        if (placement->turns[layer].moved_bytes)
+            placement->turns[layer].host_begin =
+                placement->turns[layer].ordinal % n_places * place_bytes;
     return 1;
 }
 
-MEMOI void memob_swap_layout_free(memob_swap_layout* layout) {
-    MEMO_FREE(layout->places);
-    MEMO_FREE(layout->turns);
-    memset(layout, 0, sizeof *layout);
+MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
+    MEMO_FREE(placement->places);
+    MEMO_FREE(placement->turns);
+    memset(placement, 0, sizeof *placement);
 }
 
-/* Every offset and size that follows from desc; memob_swap_layout_free gives it back. */
-MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_layout* layout,
+/* Every offset and size that follows from desc; memob_swap_placement_free gives it back. */
+MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_placement* placement,
                                   memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
-    memset(layout, 0, sizeof *layout);
+    memset(placement, 0, sizeof *placement);
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors && !status; t++)
             status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
-    layout->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
-                                                     sizeof(memob_swap_place));
-    layout->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
-    if (!layout->places || !layout->turns) {
-        memob_swap_layout_free(layout);
+    placement->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
+                                                        sizeof(memob_swap_place));
+    placement->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
+    if (!placement->places || !placement->turns) {
+        memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
 
     for (t = 0; t < desc->n_tensors; t++)
-        layout->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+        placement->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
     if (!desc->rows)
-        layout->sizes.alpha =
+        placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    if (!memoi_swap_place_rows(desc, layout) || !memoi_swap_take_turns(desc, layout) ||
-        !memoi_swap_take_host_memory(desc, layout))
+    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
+        !memoi_swap_take_host_memory(desc, placement))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "memo_swap_desc: %lld rows of these tensors, in %d layers, pass "
                                 "2^62 bytes",
                                 (long long)desc->n_rows, (int)desc->n_layers);
-    if (!status) status = memoi_swap_check_order(desc, layout, error);
-    if (status) memob_swap_layout_free(layout);
+    if (!status) status = memoi_swap_check_order(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
     return status;
 }
 
 /* With as many places as host_bytes have room for, but at least one; 0: no limit. */
 MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                         memob_swap_layout* layout, memo_error* error) {
+                                         memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     int64_t place_bytes = 1, n_places;
     int32_t layer, n_moved;
     desc->n_host_layers = 0;
-    status = memob_swap_plan(desc, layout, error);
-    n_moved = layout->sizes.n_swapped_layers;
-    if (status || host_bytes == 0 || layout->sizes.host_bytes <= host_bytes || n_moved < 2)
+    status = memob_swap_plan(desc, placement, error);
+    n_moved = placement->sizes.n_swapped_layers;
+    if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t bytes = memob_align_up(layout->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        int64_t bytes = memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
         if (place_bytes < bytes) place_bytes = bytes;
     }
     n_places = host_bytes / place_bytes;
     if (n_places >= n_moved) n_places = n_moved - 1; /* all, but for sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
-    (void)memoi_swap_take_host_memory(desc, layout); /* no more bytes than before */
-    status = memoi_swap_check_order(desc, layout, error);
-    if (status) memob_swap_layout_free(layout);
+    (void)memoi_swap_take_host_memory(desc, placement); /* no more bytes than before */
+    status = memoi_swap_check_order(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
     return status;
 }
 
 memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     char needed[32], there[32];
-    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &layout, error);
-    if (!status && host_bytes && layout.sizes.host_bytes > host_bytes)
+    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &placement, error);
+    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                 "host memory: a place for one layer takes %s of the %s there",
-                                memob_bytes_name(needed, (double)layout.sizes.host_bytes),
+                                memob_bytes_name(needed, (double)placement.sizes.host_bytes),
                                 memob_bytes_name(there, (double)host_bytes));
-    memob_swap_layout_free(&layout);
+    memob_swap_placement_free(&placement);
     return status;
 }
 
 memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                      memo_error* error) {
-    memob_swap_layout layout;
-    memo_status status = memob_swap_plan(desc, &layout, error);
-    if (!status) *sizes = layout.sizes;
-    memob_swap_layout_free(&layout);
+    memob_swap_placement placement;
+    memo_status status = memob_swap_plan(desc, &placement, error);
+    if (!status) *sizes = placement.sizes;
+    memob_swap_placement_free(&placement);
     return status;
 }
 
 MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
                                                   int32_t tensor) {
     MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
-    return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
+    return &swap->placement.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
@@ -10472,7 +10473,7 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
 }
 
 void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
-    *sizes = swap->layout.sizes;
+    *sizes = swap->placement.sizes;
 }
 
 /* --- the file --- */
@@ -10676,7 +10677,7 @@ void memo_swap_destroy(memo_swap* swap) {
         memo_stream_destroy(device, swap->file_stream, NULL);
     }
     memob_spill_destroy(&swap->file);
-    for (i = 0; i < swap->layout.n_host_layers && swap->passed; i++)
+    for (i = 0; i < swap->placement.n_host_layers && swap->passed; i++)
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
         if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
@@ -10690,7 +10691,7 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap->passed);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
-    memob_swap_layout_free(&swap->layout);
+    memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
@@ -10698,8 +10699,8 @@ void memo_swap_destroy(memo_swap* swap) {
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
     for (layer = 0; layer < swap->n_layers; layer++) {
-        const memob_swap_turn* turn = &swap->layout.turns[layer];
-        if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
+        const memob_swap_turn* turn = &swap->placement.turns[layer];
+        if (!turn->moved_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
             memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
@@ -10713,11 +10714,11 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
 MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
                                            memo_error* error) {
     const memo_device* device = &swap->device;
-    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
     memo_status status;
     int32_t i;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->passed = (memo_event*)memob_calloc(swap->layout.n_host_layers, sizeof(memo_event));
+    swap->passed = (memo_event*)memob_calloc(swap->placement.n_host_layers, sizeof(memo_event));
     swap->spill_ops =
         (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
     if (!swap->passed || !swap->spill_ops)
@@ -10727,7 +10728,7 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     if (status) return status;
     memoi_swap_describe_spill(swap);
     status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
-    for (i = 0; i < swap->layout.n_host_layers && !status; i++)
+    for (i = 0; i < swap->placement.n_host_layers && !status; i++)
         status = memo_event_create(device, &swap->passed[i], error);
     return status;
 }
@@ -10742,7 +10743,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Memory. */
     if (!address) {
-        status = memo_device_alloc(device, swap->layout.sizes.device_bytes, &address, error);
+        status = memo_device_alloc(device, swap->placement.sizes.device_bytes, &address, error);
         if (status) return status;
         swap->owns_device_memory = 1;
     }
@@ -10751,15 +10752,15 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
                               "device_memory is not at a multiple of %d bytes",
                               MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
-    if (swap->layout.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.n_swapped_layers > 0) {
         address = NULL;
-        status = memo_host_alloc(device, swap->layout.sizes.host_bytes, &address, error);
+        status = memo_host_alloc(device, swap->placement.sizes.host_bytes, &address, error);
         if (status) return status;
         swap->host_memory = (char*)address;
     }
 
     /* Streams and events. */
-    if (swap->layout.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.n_swapped_layers > 0) {
         swap->to_host = desc->to_host_stream;
         swap->to_device = desc->to_device_stream;
         if (!swap->to_host) {
@@ -10784,7 +10785,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (sizes->n_spilled_layers && !desc->spill_directory)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc: with n_host_layers %d, %d of the %d layers that are "
@@ -10815,7 +10816,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
-    status = memob_swap_plan(desc, &swap->layout, error);
+    status = memob_swap_plan(desc, &swap->placement, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
@@ -10836,7 +10837,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
 /* --- a step --- */
 
 MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
-    return &swap->layout.turns[layer];
+    return &swap->placement.turns[layer];
 }
 
 /* The layer that is number k of this pass. */
@@ -10896,7 +10897,7 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
                                    memo_error* error) {
     const memo_device* device = &swap->device;
     memob_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
-    memo_event passed = swap->passed[ordinal % swap->layout.n_host_layers];
+    memo_event passed = swap->passed[ordinal % swap->placement.n_host_layers];
     memo_status status = memo_event_wait(device, event, swap->file_stream, error);
     if (!status) status = memob_spill_launch(device, swap->file_stream, op, error);
     if (!status) status = memo_event_record(device, passed, swap->file_stream, error);
@@ -10911,8 +10912,8 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-    int32_t n_places = swap->layout.n_host_layers, t;
-    int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
+    int32_t n_places = swap->placement.n_host_layers, t;
+    int is_spilled = turn->ordinal < swap->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
     memo_event computed = swap->computed[layer & 1];
     memo_status status = MEMO_STATUS_OK;
@@ -11070,7 +11071,7 @@ memo_swap_times memo_swap_times_default(void) {
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     memo_schedule* schedule;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
@@ -11095,8 +11096,8 @@ MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
     int32_t t;
     g->n_ranges = 0;
     for (t = 0; t < g->desc->n_tensors; t++)
-        memoi_swap_generate_range(g, &g->layout.places[(int64_t)layer * g->desc->n_tensors + t], 0,
-                                  g->desc->n_rows);
+        memoi_swap_generate_range(g, &g->placement.places[(int64_t)layer * g->desc->n_tensors + t],
+                                  0, g->desc->n_rows);
 }
 
 MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const char* name,
@@ -11125,7 +11126,7 @@ MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t even
 /* The file's operation of the moved layer `ordinal`, after what ends with event. */
 MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
                                             int32_t event, memo_error* error) {
-    const memob_swap_turn* turn = g->layout.turns;
+    const memob_swap_turn* turn = g->placement.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
     memo_status status = memo_schedule_add_wait(g->schedule, event, g->file, error);
@@ -11145,18 +11146,18 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     if (!status) status = memo_schedule_add_op(g->schedule, &op, error);
     if (!status)
         status = memo_schedule_add_record(
-            g->schedule, g->first_passed + ordinal % g->layout.n_host_layers, g->file, error);
+            g->schedule, g->first_passed + ordinal % g->placement.n_host_layers, g->file, error);
     return status;
 }
 
 MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
                                            memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
     int32_t buffer = layer & 1, computed = g->computed[buffer];
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
-    int32_t n_places = g->layout.n_host_layers;
-    int is_spilled = turn->ordinal < g->layout.sizes.n_spilled_layers;
+    int32_t n_places = g->placement.n_host_layers;
+    int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places;
     memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
     if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
@@ -11164,7 +11165,8 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
                                         stream, error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place =
+            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
         memo_op_desc op = memo_op_desc_default();
         memo_range on_host;
         g->n_ranges = 0;
@@ -11192,7 +11194,7 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
 
 MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
                                               memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     memo_status status = MEMO_STATUS_OK;
     if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
     memoi_swap_generate_all(g, layer);
@@ -11205,13 +11207,14 @@ MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t l
 
 MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
                                                memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     const double* per_row = g->times->recompute_s_per_row;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place =
+            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
         int64_t n = place->recompute_end - place->recompute_begin;
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
@@ -11243,7 +11246,8 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     }
     if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
     g->first_passed = g->mark + 1;
-    for (i = 0; i < g->layout.n_host_layers && g->layout.sizes.n_spilled_layers && !status; i++) {
+    for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
+         i++) {
         int32_t passed;
         if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
         if (!status) status = memo_schedule_add_event(schedule, &passed, error);
@@ -11290,7 +11294,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memob_swap_plan(desc, &g.layout, error);
+    status = memob_swap_plan(desc, &g.placement, error);
     if (!status) status = memo_schedule_create(&g.schedule, error);
     if (!status) {
         g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
@@ -11298,7 +11302,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
                           : memob_no_memory(error, "the schedule of a step");
     }
     MEMO_FREE(g.ranges);
-    memob_swap_layout_free(&g.layout);
+    memob_swap_placement_free(&g.placement);
     if (status)
         memo_schedule_destroy(g.schedule);
     else

@@ -412,10 +412,10 @@ static void print_ranks(const train_options* o) {
 }
 
 /* "0-12, 39-50": the positions of a rank's tokens, without padding. */
-static const char* token_ranges(const memo_layout* layout, int32_t sequence_rank, char* text,
+static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank, char* text,
                                 size_t n_text) {
     memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    int32_t n = memo_sharding_runs(layout, sequence_rank, runs), k;
     size_t used = 0;
     *text = 0;
     for (k = 0; k < n; k++) {

@@ -184,7 +184,7 @@ typedef struct rank_run {
 /* Everything that a trainer does from creation to synchronisation. */
 static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* comm, faults* f,
                              memo_stream stream, memo_error* e) {
-    memo_layout_desc layout_desc = memo_layout_desc_default();
+    memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t;
     memo_sp_attention_sizes sizes;
@@ -196,10 +196,10 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     float* lse = NULL;
     state.device = r->device;
     state.n_scores = 0;
-    layout_desc.ring = r->ring;
-    layout_desc.ulysses = 2 / r->ring;
-    layout_desc.n_tokens = N_TOKENS;
-    status = memo_layout_make(&layout_desc, &desc.layout, e);
+    sharding_desc.ring = r->ring;
+    sharding_desc.ulysses = 2 / r->ring;
+    sharding_desc.n_tokens = N_TOKENS;
+    status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
     desc.device = table;
     desc.stream = stream;
     *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
