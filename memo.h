@@ -708,7 +708,7 @@ MEMO_API memo_status memo_arena_wait(memo_arena* arena, int64_t event, int32_t s
                                      memo_error* error);
 MEMO_API memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* error);
 
-MEMO_API memo_arena_stats memo_arena_get_stats(const memo_arena* arena);
+MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats);
 
 /* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
@@ -752,7 +752,7 @@ MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream st
 /* Enqueue an operation that takes duration_s and no processor. */
 MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
-MEMO_API memo_host_device_stats memo_host_device_get_stats(const memo_device* device);
+MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
 
 #endif
 
@@ -774,7 +774,7 @@ typedef enum memo_op_kind {
                        what is enqueued later, on whatever stream, comes after */
 } memo_op_kind;
 
-/* What memo_schedule_run takes.  A collective occupies several streams at once.  An operation takes
+/* What memo_schedule_add_op takes.  A collective occupies several streams at once.  An operation takes
  * duration_s first (latency, computation) and then the time of its bytes on the link. */
 typedef struct memo_op_desc {
     const char* name; /* copied; NULL: "run" */
@@ -844,16 +844,17 @@ MEMO_API memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a
 MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
                                              memo_error* error);
 MEMO_API memo_op_desc memo_op_desc_default(void);
-MEMO_API memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* op,
-                                       memo_error* error);
-MEMO_API memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
+MEMO_API memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* op,
                                           memo_error* error);
-MEMO_API memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                                        memo_error* error);
-MEMO_API memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event,
+                                              int32_t stream, memo_error* error);
+MEMO_API memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                            memo_error* error);
+MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream,
+                                            memo_error* error);
 /* The host waits for the latest record of event. */
-MEMO_API memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event,
-                                              memo_error* error);
+MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                                  memo_error* error);
 /* The name of an operation, or of a record, wait or sync; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
@@ -1041,19 +1042,19 @@ MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_r
                                           memo_error* error);
 MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
 /* The device to use instead, until destroy. */
-MEMO_API memo_device* memo_recorder_device(memo_recorder* recorder);
+MEMO_API memo_device* memo_recorder_get_device(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
                                                const char* name, memo_error* error);
 /* Recording can pause, so that only the steps of interest are kept.  It starts running.  Pause and
  * resume where all streams are synchronised: what was enqueued in between is forgotten, and resume
  * puts a SYNC of every stream in the schedule.  What fails here is returned by
- * memo_recorder_schedule. */
+ * memo_recorder_get_schedule. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
 /* Reads the times (all streams synchronised before) and lends the schedule until destroy.  Errors:
  * the device's, where it cannot tell them. */
-MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
-                                            memo_error* error);
+MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                                memo_error* error);
 
 /* ---- 9 swap engine: two rounding buffers --------------------------------------------------------
  *
@@ -1071,7 +1072,7 @@ MEMO_API memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedu
  *     memo_swap_create(&desc, &swap, &error);
  *
  *     memo_swap_forward_begin(swap, layer, &error);
- *     ... enqueue kernels on memo_swap_address(swap, layer, tensor) ...
+ *     ... enqueue kernels on memo_swap_get_address(swap, layer, tensor) ...
  *     memo_swap_forward_end(swap, layer, &error);
  *
  * Addresses.  A tensor has one region on the device, whose rows lie in this order:
@@ -1213,21 +1214,21 @@ typedef struct memo_swap memo_swap;
 
 MEMO_API memo_swap_desc memo_swap_desc_default(void);
 /* Writes the table of rows (n_layers, n_tensors) that desc->alpha means: a table to start from. */
-MEMO_API memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows,
-                                         memo_error* error);
+MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
+                                              memo_error* error);
 /* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
-MEMO_API memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                         memo_error* error);
+MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                              memo_error* error);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
  * are n_rows if there are none.  Rows that no later layer writes over are not recomputed: the last
  * layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
-MEMO_API memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
-                                                  int32_t tensor, int64_t* begin, int64_t* end,
-                                                  memo_error* error);
+MEMO_API memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                                       int32_t tensor, int64_t* begin, int64_t* end,
+                                                       memo_error* error);
 /* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 if all layers fit.
  * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
-MEMO_API memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes,
-                                        memo_error* error);
+MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
+                                             memo_error* error);
 /* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be
  * written and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
@@ -1254,11 +1255,11 @@ MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Where the rows of a tensor of a layer lie, side by side; NULL if it is absent.  Fixed for the
  * engine's life.  Layer and tensor are asserted. */
-MEMO_API void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* As memo_swap_get_recompute_rows, for the rows of this micro-batch. */
-MEMO_API void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
-                                       int64_t* begin, int64_t* end);
-MEMO_API memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap);
+MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
+/* As memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
+MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
+                                           int64_t* begin, int64_t* end);
+MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
 /* Synchronise first to read stall times. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
@@ -5955,7 +5956,9 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
     return arena->trace ? memo_trace_mark(arena->trace, text, error) : MEMO_STATUS_OK;
 }
 
-memo_arena_stats memo_arena_get_stats(const memo_arena* arena) { return arena->stats; }
+void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
+    *stats = arena->stats;
+}
 
 /* ---- 6 host device ------------------------------------------------------------------------------
  * Knows: threads, clocks, the table of chapter 4.  Knows nothing of traces, plans or swapping.
@@ -6942,19 +6945,18 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
                            error);
 }
 
-memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
+void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {
     const memoi_host* host = memob_host_of(device, NULL);
-    memo_host_device_stats stats;
-    memset(&stats, 0, sizeof stats);
-    if (!host) return stats;
-    stats.device_bytes = host->device_memory.used_bytes;
-    stats.device_peak_bytes = host->device_memory.peak_bytes;
-    stats.host_bytes = host->host_memory.used_bytes;
-    stats.host_peak_bytes = host->host_memory.peak_bytes;
-    stats.to_host_bytes = __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
-    stats.to_device_bytes =
+    memset(stats, 0, sizeof *stats);
+    if (!host) return;
+    stats->device_bytes = host->device_memory.used_bytes;
+    stats->device_peak_bytes = host->device_memory.peak_bytes;
+    stats->host_bytes = host->host_memory.used_bytes;
+    stats->host_peak_bytes = host->host_memory.peak_bytes;
+    stats->to_host_bytes =
+        __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_HOST], __ATOMIC_RELAXED);
+    stats->to_device_bytes =
         __atomic_load_n(&host->copied_bytes[MEMO_COPY_TO_DEVICE], __ATOMIC_RELAXED);
-    return stats;
 }
 
 #endif /* MEMO_NO_HOST_DEVICE */
@@ -7199,8 +7201,8 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_run(memo_schedule* schedule, const memo_op_desc* desc,
-                              memo_error* error) {
+memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
+                                 memo_error* error) {
     memoi_schedule_rooms* rooms = memoi_rooms_of(schedule);
     const char* name = desc->name ? desc->name : "run";
     memo_op* op;
@@ -7251,28 +7253,29 @@ MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kin
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_schedule_record(memo_schedule* schedule, int32_t event, int32_t stream,
-                                 memo_error* error) {
+memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
+                                     memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error) ||
         memoi_schedule_has_stream(schedule, stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_RECORD, event, stream, error);
 }
 
-memo_status memo_schedule_wait(memo_schedule* schedule, int32_t event, int32_t stream,
-                               memo_error* error) {
+memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
+                                   memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error) ||
         memoi_schedule_has_stream(schedule, stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_WAIT, event, stream, error);
 }
 
-memo_status memo_schedule_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
+memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
     if (memoi_schedule_has_stream(schedule, stream, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, -1, stream, error);
 }
 
-memo_status memo_schedule_sync_event(memo_schedule* schedule, int32_t event, memo_error* error) {
+memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
+                                         memo_error* error) {
     if (memoi_schedule_has_event(schedule, event, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, event, -1, error);
 }
@@ -8345,7 +8348,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     if (!n_measured)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "no operation was measured: set memo_recorder_desc.is_timed, and get "
-                              "the schedule from memo_recorder_schedule");
+                              "the schedule from memo_recorder_get_schedule");
     status = memoi_graph_build(schedule, &graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &result, error);
@@ -9075,7 +9078,7 @@ MEMOI memo_status memoi_parse_run(memoi_schedule_reader* r) {
     desc.n_reads = r->reads.n;
     desc.writes = (const memo_range*)r->writes.data;
     desc.n_writes = r->writes.n;
-    status = memo_schedule_run(r->schedule, &desc, &reason);
+    status = memo_schedule_add_op(r->schedule, &desc, &reason);
     if (!status) return status;
     return memob_line_error(&r->reader, r->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
@@ -9446,7 +9449,7 @@ MEMOI memo_status memoi_recorder_end(memo_recorder* r, memoi_passing* passing, m
         status = memoi_recorder_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
     if (!status) {
         desc->stream = passing->stream;
-        status = memo_schedule_run(r->schedule, desc, error);
+        status = memo_schedule_add_op(r->schedule, desc, error);
     }
     return memoi_recorder_attach(r, &passing->timing, status);
 }
@@ -9526,7 +9529,7 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     if (status || r->is_paused) return status;
     status = memoi_recorder_stream(r, stream, &index, error);
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memo_schedule_sync(r->schedule, index, error);
+    if (!status) status = memo_schedule_add_sync(r->schedule, index, error);
     return status;
 }
 
@@ -9561,7 +9564,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     known->is_outside = r->is_paused;
     if (r->is_paused) return MEMO_STATUS_OK;
     known->is_recorded = 1;
-    return memo_schedule_record(r->schedule, known->index, index, error);
+    return memo_schedule_add_record(r->schedule, known->index, index, error);
 }
 
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
@@ -9581,7 +9584,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     }
     if (!status && passing.timing.begin)
         status = memoi_recorder_stamp(r, stream, &passing.timing.end, error);
-    if (!status) status = memo_schedule_wait(r->schedule, known->index, passing.stream, error);
+    if (!status) status = memo_schedule_add_wait(r->schedule, known->index, passing.stream, error);
     return memoi_recorder_attach(r, &passing.timing, status);
 }
 
@@ -9591,7 +9594,7 @@ MEMOI memo_status memoi_recorder_seen(memo_recorder* r, memo_event event, memo_e
     memo_status status = memoi_recorder_event(r, event, &known, error);
     if (!status && known->is_outside) return MEMO_STATUS_OK;
     if (!status) status = memoi_recorder_reserve_timing(r, error);
-    if (!status) status = memo_schedule_sync_event(r->schedule, known->index, error);
+    if (!status) status = memo_schedule_add_event_sync(r->schedule, known->index, error);
     return status;
 }
 
@@ -9723,7 +9726,7 @@ MEMOI memo_status memob_rec_annotate(void* context, memo_stream stream,
     desc.stream = passing.stream;
     desc.n_more_streams = 0;
     desc.link = 0;
-    status = memo_schedule_run(r->schedule, &desc, error);
+    status = memo_schedule_add_op(r->schedule, &desc, error);
     if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
     return memoi_recorder_attach(r, &passing.timing, status);
 }
@@ -9831,7 +9834,7 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     MEMO_FREE(r);
 }
 
-memo_device* memo_recorder_device(memo_recorder* recorder) { return &recorder->device; }
+memo_device* memo_recorder_get_device(memo_recorder* recorder) { return &recorder->device; }
 
 memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
                                       memo_error* error) {
@@ -9859,7 +9862,7 @@ void memo_recorder_resume(memo_recorder* recorder) {
     r->is_paused = 0;
     for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
         status = memoi_recorder_reserve_timing(r, &r->failure);
-        if (!status) status = memo_schedule_sync(r->schedule, stream, &r->failure);
+        if (!status) status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
     }
 }
 
@@ -9879,8 +9882,8 @@ MEMOI memo_status memoi_recorder_read_time(memo_recorder* r, int64_t i, memo_err
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_recorder_schedule(memo_recorder* recorder, memo_schedule** schedule,
-                                   memo_error* error) {
+memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                       memo_error* error) {
     memo_recorder* r = recorder;
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
@@ -9933,12 +9936,12 @@ typedef struct memob_swap_turn {
     int64_t file_begin; /* in the file, if it is spilled */
 } memob_swap_turn;
 
-typedef struct memob_swap_layout {
+typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
     memob_swap_place* places; /* (n_layers, n_tensors) */
     memob_swap_turn* turns;   /* (n_layers) */
     int32_t n_host_layers;    /* places for layers in host memory */
-} memob_swap_layout;
+} memob_swap_placement;
 
 typedef struct memob_spill_file {
     int fd; /* -1: none */
@@ -9966,7 +9969,7 @@ struct memo_swap {
     memo_event* marks; /* is_timed: before and after each layer's wait, forward then backward */
     int32_t n_marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     int32_t n_tensors, n_layers;
     int64_t n_rows;      /* of this micro-batch */
     int64_t n_rows_most; /* of any */
@@ -10110,7 +10113,7 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
     return memoi_swap_check_tensors(desc, error);
 }
 
-memo_status memo_swap_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
+memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
     memo_swap_desc by_alpha = *desc;
     memo_status status;
     int32_t layer, t;
@@ -10227,23 +10230,25 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
                           (long long)desc->n_rows);
 }
 
-memo_status memo_swap_get_recompute_rows(const memo_swap_desc* desc, int32_t layer, int32_t tensor,
-                                         int64_t* begin, int64_t* end, memo_error* error) {
+memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
+                                              int32_t tensor, int64_t* begin, int64_t* end,
+                                              memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     if (!status &&
         (layer < 0 || layer >= desc->n_layers || tensor < 0 || tensor >= desc->n_tensors))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "memo_swap_get_recompute_rows: layer %d or tensor %d is not one of "
-                                "%d and %d",
-                                (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_swap_desc_get_recompute_rows: layer %d or tensor %d is not one of "
+                           "%d and %d",
+                           (int)layer, (int)tensor, (int)desc->n_layers, (int)desc->n_tensors);
     if (!status) status = memoi_swap_check_cell(desc, layer, tensor, error);
     if (!status) memoi_swap_find_recomputed(desc, layer, tensor, begin, end);
     return status;
 }
 
 /* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
-MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    int64_t* total = &layout->sizes.device_bytes;
+MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    int64_t* total = &placement->sizes.device_bytes;
     int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
     for (t = 0; t < n_tensors; t++) {
@@ -10255,7 +10260,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* l
             return 0;
 
         for (layer = 0; layer < desc->n_layers; layer++) {
-            memob_swap_place* place = &layout->places[(int64_t)layer * n_tensors + t];
+            memob_swap_place* place = &placement->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
             place->row_bytes = desc->tensors[t].row_bytes;
             memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
@@ -10267,27 +10272,27 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_layout* l
             place->offset = memoi_swap_offset(desc, &region, layer, t);
             place->moved_begin = layer & 1 ? n - swapped : 0;
             place->moved_end = place->moved_begin + swapped;
-            if (swapped && place->row_bytes) layout->turns[layer].uses_buffer = 1;
+            if (swapped && place->row_bytes) placement->turns[layer].uses_buffer = 1;
         }
     }
     return 1;
 }
 
 /* Who follows whom in a rounding buffer.  The last layer there is not moved. */
-MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    memo_swap_sizes* sizes = &layout->sizes;
+MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
     int32_t last[2] = {-1, -1}, layer, t;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         turn->previous = -1;
         if (!turn->uses_buffer) continue;
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
     }
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
-            memob_swap_place* place = &layout->places[(int64_t)layer * desc->n_tensors + t];
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             int64_t n_moved;
             if (!turn->uses_buffer || last[layer & 1] == layer)
                 place->moved_end = place->moved_begin;
@@ -10309,10 +10314,10 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_layout* l
  * to leave must be the first to come back.  It is where layers take turns in the buffers without a
  * break; a table may break it. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
-                                         const memob_swap_layout* layout, memo_error* error) {
+                                         const memob_swap_placement* placement, memo_error* error) {
     int32_t layer, later = -1;
-    for (layer = desc->n_layers - 1; layer >= 0 && layout->sizes.n_spilled_layers; layer--) {
-        int32_t previous = layout->turns[layer].previous;
+    for (layer = desc->n_layers - 1; layer >= 0 && placement->sizes.n_spilled_layers; layer--) {
+        int32_t previous = placement->turns[layer].previous;
         if (previous < 0) continue;
         if (later >= 0 && previous > later)
             return memo_error_set(
@@ -10320,7 +10325,7 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
                 "memo_swap_desc.rows: layers %d and %d would come back in the "
                 "order in which they left; with n_host_layers below the %d layers "
                 "that are moved, even and odd layers that are must alternate",
-                (int)later, (int)previous, (int)layout->sizes.n_swapped_layers);
+                (int)later, (int)previous, (int)placement->sizes.n_swapped_layers);
         later = previous;
     }
     return MEMO_STATUS_OK;
@@ -10328,16 +10333,16 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
 
 /* Where the moved layers lie in host memory and in the file: one behind the other, or in places
  * that each has room for any of them. */
-MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_layout* layout) {
-    memo_swap_sizes* sizes = &layout->sizes;
+MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    memo_swap_sizes* sizes = &placement->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
     sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
-    layout->n_host_layers = n_places;
+    placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        memob_swap_turn* turn = &layout->turns[layer];
+        memob_swap_turn* turn = &placement->turns[layer];
         if (turn->moved_bytes == 0) continue;
         if (n_places < n_moved) {
             turn->host_bytes = memob_align_up(turn->host_bytes, MEMOB_SPILL_ALIGNMENT);
@@ -10353,120 +10358,123 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_lay
     if (n_places == n_moved) return 1;
     if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
-        if (layout->turns[layer].moved_bytes)
-            layout->turns[layer].host_begin = layout->turns[layer].ordinal % n_places * place_bytes;
+        if (placement->turns[layer].moved_bytes)
+            placement->turns[layer].host_begin =
+                placement->turns[layer].ordinal % n_places * place_bytes;
     return 1;
 }
 
-MEMOI void memob_swap_layout_free(memob_swap_layout* layout) {
-    MEMO_FREE(layout->places);
-    MEMO_FREE(layout->turns);
-    memset(layout, 0, sizeof *layout);
+MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
+    MEMO_FREE(placement->places);
+    MEMO_FREE(placement->turns);
+    memset(placement, 0, sizeof *placement);
 }
 
-/* Every offset and size that follows from desc; memob_swap_layout_free gives it back. */
-MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_layout* layout,
+/* Every offset and size that follows from desc; memob_swap_placement_free gives it back. */
+MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_placement* placement,
                                   memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
-    memset(layout, 0, sizeof *layout);
+    memset(placement, 0, sizeof *placement);
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors && !status; t++)
             status = memoi_swap_check_cell(desc, layer, t, error);
     if (status) return status;
 
-    layout->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
-                                                     sizeof(memob_swap_place));
-    layout->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
-    if (!layout->places || !layout->turns) {
-        memob_swap_layout_free(layout);
+    placement->places = (memob_swap_place*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors,
+                                                        sizeof(memob_swap_place));
+    placement->turns = (memob_swap_turn*)memob_calloc(desc->n_layers, sizeof(memob_swap_turn));
+    if (!placement->places || !placement->turns) {
+        memob_swap_placement_free(placement);
         return memob_no_memory(error, "the table of skeletal tensors");
     }
 
     for (t = 0; t < desc->n_tensors; t++)
-        layout->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+        placement->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
     if (!desc->rows)
-        layout->sizes.alpha =
+        placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
-    if (!memoi_swap_place_rows(desc, layout) || !memoi_swap_take_turns(desc, layout) ||
-        !memoi_swap_take_host_memory(desc, layout))
+    if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
+        !memoi_swap_take_host_memory(desc, placement))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "memo_swap_desc: %lld rows of these tensors, in %d layers, pass "
                                 "2^62 bytes",
                                 (long long)desc->n_rows, (int)desc->n_layers);
-    if (!status) status = memoi_swap_check_order(desc, layout, error);
-    if (status) memob_swap_layout_free(layout);
+    if (!status) status = memoi_swap_check_order(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
     return status;
 }
 
 /* With as many places as host_bytes have room for, but at least one; 0: no limit. */
 MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                         memob_swap_layout* layout, memo_error* error) {
+                                         memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     int64_t place_bytes = 1, n_places;
     int32_t layer, n_moved;
     desc->n_host_layers = 0;
-    status = memob_swap_plan(desc, layout, error);
-    n_moved = layout->sizes.n_swapped_layers;
-    if (status || host_bytes == 0 || layout->sizes.host_bytes <= host_bytes || n_moved < 2)
+    status = memob_swap_plan(desc, placement, error);
+    n_moved = placement->sizes.n_swapped_layers;
+    if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
     for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t bytes = memob_align_up(layout->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
+        int64_t bytes = memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT);
         if (place_bytes < bytes) place_bytes = bytes;
     }
     n_places = host_bytes / place_bytes;
     if (n_places >= n_moved) n_places = n_moved - 1; /* all, but for sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
-    (void)memoi_swap_take_host_memory(desc, layout); /* no more bytes than before */
-    status = memoi_swap_check_order(desc, layout, error);
-    if (status) memob_swap_layout_free(layout);
+    (void)memoi_swap_take_host_memory(desc, placement); /* no more bytes than before */
+    status = memoi_swap_check_order(desc, placement, error);
+    if (status) memob_swap_placement_free(placement);
     return status;
 }
 
-memo_status memo_swap_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
-    memob_swap_layout layout;
+memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
+    memob_swap_placement placement;
     char needed[32], there[32];
-    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &layout, error);
-    if (!status && host_bytes && layout.sizes.host_bytes > host_bytes)
+    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &placement, error);
+    if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                 "host memory: a place for one layer takes %s of the %s there",
-                                memob_bytes_name(needed, (double)layout.sizes.host_bytes),
+                                memob_bytes_name(needed, (double)placement.sizes.host_bytes),
                                 memob_bytes_name(there, (double)host_bytes));
-    memob_swap_layout_free(&layout);
+    memob_swap_placement_free(&placement);
     return status;
 }
 
-memo_status memo_swap_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
-                                memo_error* error) {
-    memob_swap_layout layout;
-    memo_status status = memob_swap_plan(desc, &layout, error);
-    if (!status) *sizes = layout.sizes;
-    memob_swap_layout_free(&layout);
+memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
+                                     memo_error* error) {
+    memob_swap_placement placement;
+    memo_status status = memob_swap_plan(desc, &placement, error);
+    if (!status) *sizes = placement.sizes;
+    memob_swap_placement_free(&placement);
     return status;
 }
 
 MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
                                                   int32_t tensor) {
     MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
-    return &swap->layout.places[(int64_t)layer * swap->n_tensors + tensor];
+    return &swap->placement.places[(int64_t)layer * swap->n_tensors + tensor];
 }
 
-void* memo_swap_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
+void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     return place->row_bytes ? swap->device_memory + place->offset : NULL;
 }
 
-void memo_swap_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor, int64_t* begin,
-                              int64_t* end) {
+void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
+                                  int64_t* begin, int64_t* end) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
     *begin = memob_min(place->recompute_begin, swap->n_rows);
     *end = memob_min(place->recompute_end, swap->n_rows);
     if (*begin == *end) *begin = *end = swap->n_rows;
 }
 
-memo_swap_sizes memo_swap_sizes_of(const memo_swap* swap) { return swap->layout.sizes; }
+void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
+    *sizes = swap->placement.sizes;
+}
 
 /* --- the file --- */
 
@@ -10669,7 +10677,7 @@ void memo_swap_destroy(memo_swap* swap) {
         memo_stream_destroy(device, swap->file_stream, NULL);
     }
     memob_spill_destroy(&swap->file);
-    for (i = 0; i < swap->layout.n_host_layers && swap->passed; i++)
+    for (i = 0; i < swap->placement.n_host_layers && swap->passed; i++)
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
         if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
@@ -10683,7 +10691,7 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap->passed);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
-    memob_swap_layout_free(&swap->layout);
+    memob_swap_placement_free(&swap->placement);
     MEMO_FREE(swap);
 }
 
@@ -10691,8 +10699,8 @@ void memo_swap_destroy(memo_swap* swap) {
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
     for (layer = 0; layer < swap->n_layers; layer++) {
-        const memob_swap_turn* turn = &swap->layout.turns[layer];
-        if (!turn->moved_bytes || turn->ordinal >= swap->layout.sizes.n_spilled_layers) continue;
+        const memob_swap_turn* turn = &swap->placement.turns[layer];
+        if (!turn->moved_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
             memob_spill_op_init(&swap->spill_ops[2 * turn->ordinal + is_read], &swap->file,
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
@@ -10706,11 +10714,11 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
 MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
                                            memo_error* error) {
     const memo_device* device = &swap->device;
-    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
     memo_status status;
     int32_t i;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->passed = (memo_event*)memob_calloc(swap->layout.n_host_layers, sizeof(memo_event));
+    swap->passed = (memo_event*)memob_calloc(swap->placement.n_host_layers, sizeof(memo_event));
     swap->spill_ops =
         (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
     if (!swap->passed || !swap->spill_ops)
@@ -10720,7 +10728,7 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     if (status) return status;
     memoi_swap_describe_spill(swap);
     status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
-    for (i = 0; i < swap->layout.n_host_layers && !status; i++)
+    for (i = 0; i < swap->placement.n_host_layers && !status; i++)
         status = memo_event_create(device, &swap->passed[i], error);
     return status;
 }
@@ -10735,7 +10743,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
     /* Memory. */
     if (!address) {
-        status = memo_device_alloc(device, swap->layout.sizes.device_bytes, &address, error);
+        status = memo_device_alloc(device, swap->placement.sizes.device_bytes, &address, error);
         if (status) return status;
         swap->owns_device_memory = 1;
     }
@@ -10744,15 +10752,15 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
                               "device_memory is not at a multiple of %d bytes",
                               MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
-    if (swap->layout.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.n_swapped_layers > 0) {
         address = NULL;
-        status = memo_host_alloc(device, swap->layout.sizes.host_bytes, &address, error);
+        status = memo_host_alloc(device, swap->placement.sizes.host_bytes, &address, error);
         if (status) return status;
         swap->host_memory = (char*)address;
     }
 
     /* Streams and events. */
-    if (swap->layout.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.n_swapped_layers > 0) {
         swap->to_host = desc->to_host_stream;
         swap->to_device = desc->to_device_stream;
         if (!swap->to_host) {
@@ -10777,7 +10785,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
 
 MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_desc* desc,
                                          memo_error* error) {
-    const memo_swap_sizes* sizes = &swap->layout.sizes;
+    const memo_swap_sizes* sizes = &swap->placement.sizes;
     if (sizes->n_spilled_layers && !desc->spill_directory)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc: with n_host_layers %d, %d of the %d layers that are "
@@ -10808,7 +10816,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
-    status = memob_swap_plan(desc, &swap->layout, error);
+    status = memob_swap_plan(desc, &swap->placement, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
@@ -10829,7 +10837,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
 /* --- a step --- */
 
 MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t layer) {
-    return &swap->layout.turns[layer];
+    return &swap->placement.turns[layer];
 }
 
 /* The layer that is number k of this pass. */
@@ -10889,7 +10897,7 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
                                    memo_error* error) {
     const memo_device* device = &swap->device;
     memob_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
-    memo_event passed = swap->passed[ordinal % swap->layout.n_host_layers];
+    memo_event passed = swap->passed[ordinal % swap->placement.n_host_layers];
     memo_status status = memo_event_wait(device, event, swap->file_stream, error);
     if (!status) status = memob_spill_launch(device, swap->file_stream, op, error);
     if (!status) status = memo_event_record(device, passed, swap->file_stream, error);
@@ -10904,8 +10912,8 @@ MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind
                                   memo_stream stream, memo_event done, memo_error* error) {
     const memo_device* device = &swap->device;
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-    int32_t n_places = swap->layout.n_host_layers, t;
-    int is_spilled = turn->ordinal < swap->layout.sizes.n_spilled_layers;
+    int32_t n_places = swap->placement.n_host_layers, t;
+    int is_spilled = turn->ordinal < swap->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
     memo_event computed = swap->computed[layer & 1];
     memo_status status = MEMO_STATUS_OK;
@@ -11063,7 +11071,7 @@ memo_swap_times memo_swap_times_default(void) {
 typedef struct memoi_swap_generator {
     const memo_swap_desc* desc;
     const memo_swap_times* times;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     memo_schedule* schedule;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
@@ -11088,8 +11096,8 @@ MEMOI void memoi_swap_generate_all(memoi_swap_generator* g, int32_t layer) {
     int32_t t;
     g->n_ranges = 0;
     for (t = 0; t < g->desc->n_tensors; t++)
-        memoi_swap_generate_range(g, &g->layout.places[(int64_t)layer * g->desc->n_tensors + t], 0,
-                                  g->desc->n_rows);
+        memoi_swap_generate_range(g, &g->placement.places[(int64_t)layer * g->desc->n_tensors + t],
+                                  0, g->desc->n_rows);
 }
 
 MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const char* name,
@@ -11101,26 +11109,27 @@ MEMOI memo_status memoi_swap_generate_compute(memoi_swap_generator* g, const cha
     op.reads = op.writes = g->ranges;
     op.n_reads = reads ? g->n_ranges : 0;
     op.n_writes = reads ? 0 : g->n_ranges;
-    return memo_schedule_run(g->schedule, &op, error);
+    return memo_schedule_add_op(g->schedule, &op, error);
 }
 
 MEMOI memo_status memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event,
                                            memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (g->desc->is_timed) status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
-    if (!status) status = memo_schedule_wait(g->schedule, event, g->compute, error);
+    if (g->desc->is_timed)
+        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
+    if (!status) status = memo_schedule_add_wait(g->schedule, event, g->compute, error);
     if (!status && g->desc->is_timed)
-        status = memo_schedule_record(g->schedule, g->mark, g->compute, error);
+        status = memo_schedule_add_record(g->schedule, g->mark, g->compute, error);
     return status;
 }
 
 /* The file's operation of the moved layer `ordinal`, after what ends with event. */
 MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
                                             int32_t event, memo_error* error) {
-    const memob_swap_turn* turn = g->layout.turns;
+    const memob_swap_turn* turn = g->placement.turns;
     memo_op_desc op = memo_op_desc_default();
     memo_range on_host, in_file;
-    memo_status status = memo_schedule_wait(g->schedule, event, g->file, error);
+    memo_status status = memo_schedule_add_wait(g->schedule, event, g->file, error);
     while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
     on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
     on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
@@ -11134,29 +11143,30 @@ MEMOI memo_status memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ord
     op.reads = is_read ? &in_file : &on_host;
     op.writes = is_read ? &on_host : &in_file;
     op.n_reads = op.n_writes = 1;
-    if (!status) status = memo_schedule_run(g->schedule, &op, error);
+    if (!status) status = memo_schedule_add_op(g->schedule, &op, error);
     if (!status)
-        status = memo_schedule_record(
-            g->schedule, g->first_passed + ordinal % g->layout.n_host_layers, g->file, error);
+        status = memo_schedule_add_record(
+            g->schedule, g->first_passed + ordinal % g->placement.n_host_layers, g->file, error);
     return status;
 }
 
 MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host,
                                            memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     int32_t stream = is_to_host ? g->to_host : g->to_device, t;
     int32_t buffer = layer & 1, computed = g->computed[buffer];
     int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
-    int32_t n_places = g->layout.n_host_layers;
-    int is_spilled = turn->ordinal < g->layout.sizes.n_spilled_layers;
+    int32_t n_places = g->placement.n_host_layers;
+    int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
     int is_later = turn->ordinal >= n_places;
-    memo_status status = memo_schedule_record(g->schedule, computed, g->compute, error);
-    if (!status) status = memo_schedule_wait(g->schedule, computed, stream, error);
+    memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
+    if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
     if (!status && (is_to_host ? is_later : is_spilled))
-        status = memo_schedule_wait(g->schedule, g->first_passed + turn->ordinal % n_places, stream,
-                                    error);
+        status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
+                                        stream, error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place =
+            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
         memo_op_desc op = memo_op_desc_default();
         memo_range on_host;
         g->n_ranges = 0;
@@ -11172,9 +11182,9 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.reads = is_to_host ? g->ranges : &on_host;
         op.writes = is_to_host ? &on_host : g->ranges;
         op.n_reads = op.n_writes = 1;
-        status = memo_schedule_run(g->schedule, &op, error);
+        status = memo_schedule_add_op(g->schedule, &op, error);
     }
-    if (!status) status = memo_schedule_record(g->schedule, done, stream, error);
+    if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
     if (!status && is_to_host && is_spilled)
         status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
     if (!status && !is_to_host && is_later)
@@ -11184,7 +11194,7 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
 
 MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer,
                                               memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     memo_status status = MEMO_STATUS_OK;
     if (turn->previous >= 0) status = memoi_swap_generate_wait(g, g->stored[layer & 1], error);
     memoi_swap_generate_all(g, layer);
@@ -11197,13 +11207,14 @@ MEMOI memo_status memoi_swap_generate_forward(memoi_swap_generator* g, int32_t l
 
 MEMOI memo_status memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer,
                                                memo_error* error) {
-    const memob_swap_turn* turn = &g->layout.turns[layer];
+    const memob_swap_turn* turn = &g->placement.turns[layer];
     const double* per_row = g->times->recompute_s_per_row;
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     if (turn->moved_bytes) status = memoi_swap_generate_wait(g, g->loaded[layer & 1], error);
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
-        const memob_swap_place* place = &g->layout.places[(int64_t)layer * g->desc->n_tensors + t];
+        const memob_swap_place* place =
+            &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
         int64_t n = place->recompute_end - place->recompute_begin;
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
@@ -11235,7 +11246,8 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     }
     if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
     g->first_passed = g->mark + 1;
-    for (i = 0; i < g->layout.n_host_layers && g->layout.sizes.n_spilled_layers && !status; i++) {
+    for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
+         i++) {
         int32_t passed;
         if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
         if (!status) status = memo_schedule_add_event(schedule, &passed, error);
@@ -11282,7 +11294,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memob_swap_plan(desc, &g.layout, error);
+    status = memob_swap_plan(desc, &g.placement, error);
     if (!status) status = memo_schedule_create(&g.schedule, error);
     if (!status) {
         g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
@@ -11290,7 +11302,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
                           : memob_no_memory(error, "the schedule of a step");
     }
     MEMO_FREE(g.ranges);
-    memob_swap_layout_free(&g.layout);
+    memob_swap_placement_free(&g.placement);
     if (status)
         memo_schedule_destroy(g.schedule);
     else

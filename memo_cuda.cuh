@@ -98,7 +98,7 @@ MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
 /* Waits for the GPU and gives back all memory taken through the table.  Streams and events are CUDA's: those not
  * destroyed stay.  device may be NULL. */
 MEMO_API void memo_cuda_device_destroy(memo_device* device);
-MEMO_API memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device);
+MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
 
 static inline cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
@@ -1611,11 +1611,10 @@ void memo_cuda_device_destroy(memo_device* device) {
     MEMO_FREE(cuda);
 }
 
-memo_cuda_device_stats memo_cuda_device_get_stats(const memo_device* device) {
+void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {
     const memoi_cuda* cuda = memoi_cuda_of(device);
-    memo_cuda_device_stats stats;
-    memset(&stats, 0, sizeof stats);
-    return cuda ? cuda->stats : stats;
+    memset(stats, 0, sizeof *stats);
+    if (cuda) *stats = cuda->stats;
 }
 
 #endif /* MEMO_CUDA_IMPLEMENTATION */

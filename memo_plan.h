@@ -813,10 +813,10 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-MEMO_API int64_t memo_session_rows(const memo_session* session); /* of this micro-batch */
+MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of this micro-batch */
 
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
-MEMO_API void* memo_session_address(const memo_session* session, int32_t layer, int32_t tensor);
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* A buffer until memo_session_free, at its planned address; NULL behind an error.  Another stream
  * than the first: memo_arena_alloc of memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
@@ -5501,7 +5501,7 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_plan_desc: swap and recompute_s_per_row must be set; times, rates and "
             "capacities must be finite and not negative");
-    status = memo_swap_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
+    status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
     if (status) return status;
     s->desc = desc;
     s->device_bytes = desc->device_bytes;
@@ -5535,16 +5535,16 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
 /* --- scoring --- */
 
 /* What the file has to do with layer i. */
-MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_layout* layout, int32_t i) {
+MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_placement* placement, int32_t i) {
     const memo_swap_plan_desc* desc = s->desc;
-    const memob_swap_turn* turn = &layout->turns[i];
+    const memob_swap_turn* turn = &placement->turns[i];
     memoi_layer_times* layer = &s->layers[i];
     layer->before = -1;
-    if (!layer->is_moved || !layout->sizes.n_spilled_layers) return;
-    layer->is_spilled = turn->ordinal < layout->sizes.n_spilled_layers;
-    for (i--; i >= 0 && turn->ordinal >= layout->n_host_layers && layer->before < 0; i--)
+    if (!layer->is_moved || !placement->sizes.n_spilled_layers) return;
+    layer->is_spilled = turn->ordinal < placement->sizes.n_spilled_layers;
+    for (i--; i >= 0 && turn->ordinal >= placement->n_host_layers && layer->before < 0; i--)
         if (s->layers[i].is_moved &&
-            layout->turns[i].ordinal == turn->ordinal - layout->n_host_layers)
+            placement->turns[i].ordinal == turn->ordinal - placement->n_host_layers)
             layer->before = i;
     layer->write_s = layer->read_s = desc->file_s;
     if (desc->to_file_bytes_per_s > 0)
@@ -5557,18 +5557,18 @@ MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_layout* layout,
 
 /* Adds one layer's recomputation, transfers and turn; 0 where a tensor that cannot be is
  * recomputed. */
-MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_layout* layout, int32_t i) {
+MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_placement* placement, int32_t i) {
     const memo_swap_plan_desc* desc = s->desc;
     const memo_swap_desc* swap = desc->swap;
     memoi_layer_times* layer = &s->layers[i];
-    double bytes = (double)layout->turns[i].moved_bytes, n_copies = 0;
+    double bytes = (double)placement->turns[i].moved_bytes, n_copies = 0;
     int32_t t, b;
     memset(layer, 0, sizeof *layer);
-    layer->previous = layout->turns[i].previous;
+    layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
     for (b = 0; b < s->n_bundles; b++) s->bundle_rows[b] = 0;
     for (t = 0; t < swap->n_tensors; t++) {
-        const memob_swap_place* place = &layout->places[(int64_t)i * swap->n_tensors + t];
+        const memob_swap_place* place = &placement->places[(int64_t)i * swap->n_tensors + t];
         double n = (double)(place->recompute_end - place->recompute_begin);
         if (place->row_bytes == 0) continue;
         n_copies += place->moved_end > place->moved_begin;
@@ -5587,7 +5587,7 @@ MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_layout* layout, 
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
     layer->store_s *= s->link_factor;
     layer->load_s *= s->link_factor;
-    memoi_score_spill(s, layout, i);
+    memoi_score_spill(s, placement, i);
     return 1;
 }
 
@@ -5599,26 +5599,26 @@ MEMOI double memoi_excess(int64_t capacity_bytes, int64_t n_bytes) {
 MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
                                    memo_error* error) {
     const memo_swap_plan_desc* desc = s->desc;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     int64_t host_bytes = desc->spill_bytes ? s->host_bytes : 0; /* else it fits or does not */
-    memo_status status = memob_swap_plan_to_fit(swap, host_bytes, &layout, error);
+    memo_status status = memob_swap_plan_to_fit(swap, host_bytes, &placement, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
     score->excess_bytes = MEMOI_IMPOSSIBLE;
     /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
     if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
-    score->sizes = layout.sizes;
-    score->excess_bytes = memoi_excess(s->device_bytes, layout.sizes.device_bytes) +
-                          memoi_excess(s->host_bytes, layout.sizes.host_bytes);
-    if (layout.sizes.spill_bytes > desc->spill_bytes)
-        score->excess_bytes += (double)(layout.sizes.spill_bytes - desc->spill_bytes);
-    score->n_host_layers = layout.sizes.n_spilled_layers ? layout.n_host_layers : 0;
+    score->sizes = placement.sizes;
+    score->excess_bytes = memoi_excess(s->device_bytes, placement.sizes.device_bytes) +
+                          memoi_excess(s->host_bytes, placement.sizes.host_bytes);
+    if (placement.sizes.spill_bytes > desc->spill_bytes)
+        score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
+    score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
     for (i = 0; i < swap->n_layers; i++) {
-        if (!memoi_score_layer(s, &layout, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
+        if (!memoi_score_layer(s, &placement, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
         score->recompute_s += s->layers[i].recompute_s;
     }
-    memob_swap_layout_free(&layout);
+    memob_swap_placement_free(&placement);
     score->step_s = memoi_step_path(desc, s->layers).time_s;
     busy_s = swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s +
              score->recompute_s;
@@ -8811,7 +8811,7 @@ struct memo_session {
     memo_swap_desc swap_desc;
     int64_t* rows;
     memo_swap_sizes sizes;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     memo_trace* trace;
     memo_plan* plan;
     memo_swap_plan* swap_plan; /* NULL: rows were given, or nothing had to be planned */
@@ -8893,13 +8893,13 @@ MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last)
 /* --- a micro-batch --- */
 
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
-int64_t memo_session_rows(const memo_session* s) { return s->n_rows; }
+int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
-void* memo_session_address(const memo_session* s, int32_t layer, int32_t tensor) {
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
-    place = &s->layout.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
     return place->row_bytes ? s->base + place->offset : NULL;
 }
 
@@ -9009,7 +9009,8 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = s->n_rows;
         if (!memoi_session_recomputes(s, t)) continue;
-        if (layer != s->measured_layer) memo_swap_recompute_rows(s->swap, layer, t, &begin, &end);
+        if (layer != s->measured_layer)
+            memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t);
         s->desc.recompute(s->desc.user, s, layer, t, begin, end);
@@ -9063,7 +9064,7 @@ memo_status memo_session_run(memo_session* s, int64_t n_rows, memo_error* error)
 MEMOI void memoi_session_clear_stage(memo_session* s) {
     memo_plan_destroy(s->plan);
     memo_trace_destroy(s->trace);
-    memob_swap_layout_free(&s->layout);
+    memob_swap_placement_free(&s->placement);
     s->plan = NULL;
     s->trace = NULL;
 }
@@ -9091,9 +9092,9 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
 
     memoi_session_clear_stage(s);
     s->swap_desc.rows = s->rows;
-    status = memob_swap_plan(&s->swap_desc, &s->layout, error);
+    status = memob_swap_plan(&s->swap_desc, &s->placement, error);
     if (status) return status;
-    s->sizes = s->layout.sizes;
+    s->sizes = s->placement.sizes;
 
     status = memo_trace_create(&s->trace, error);
     dry.trace = s->trace;
@@ -9233,7 +9234,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         if (swap.rows)
             memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
         else
-            status = memo_swap_fill_rows(&swap, s->rows, error);
+            status = memo_swap_desc_fill_rows(&swap, s->rows, error);
         if (!status) status = memoi_session_stage(s, error);
         if (status) return status;
         *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
@@ -9694,7 +9695,7 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
         status = memoi_session_read(s, error);
     s->swap_desc.rows = s->rows;
     if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
-        status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
+        status = memo_swap_desc_fit_host(&s->swap_desc, s->host_bytes, error);
     if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
     if (!status) status = memoi_session_stage(s, error);
     return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);

@@ -4,6 +4,7 @@
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "stats.h"
 
 static memo_error error;
 
@@ -179,8 +180,8 @@ static void the_example_works(void) {
     before = mallocs_done;
     for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
     CHECK(mallocs_done == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
-    CHECK(memo_arena_get_stats(arena).n_requests == 2000);
-    CHECK(memo_arena_get_stats(arena).reserved_bytes == 4 << 20);
+    CHECK(arena_stats(arena).n_requests == 2000);
+    CHECK(arena_stats(arena).reserved_bytes == 4 << 20);
     memo_arena_destroy(arena);
     CHECK(the_device.n_live == 0);
     memo_plan_destroy(plan);
@@ -223,8 +224,8 @@ static void recording_writes_the_requests_down(void) {
               trace->requests[3].memory_class == MEMO_CLASS_TRANSIENT);
         CHECK(strcmp(trace->text + trace->requests[1].id, "iteration begin") == 0);
         CHECK(strcmp(trace->text + trace->requests[10].id, "iteration end") == 0);
-        CHECK(memo_arena_get_stats(arena).n_requests == 7);
-        CHECK(memo_arena_get_stats(arena).reserved_bytes == 1100);
+        CHECK(arena_stats(arena).n_requests == 7);
+        CHECK(arena_stats(arena).reserved_bytes == 1100);
         memo_arena_destroy(arena);
         if (device_too[round]) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
         memo_trace_destroy(trace);
@@ -341,8 +342,8 @@ static void replay_gives_the_planned_addresses(void) {
         CHECK_OK(memo_arena_end(arena, &error));
     }
     CHECK(mallocs_done == before && the_device.n_allocs == 1);
-    CHECK(memo_arena_get_stats(arena).n_requests == 22);
-    CHECK(memo_arena_get_stats(arena).n_fallbacks == 0);
+    CHECK(arena_stats(arena).n_requests == 22);
+    CHECK(arena_stats(arena).n_fallbacks == 0);
     drop(arena, v);
     CHECK(memo_arena_free(arena, v, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_arena_free(arena, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
@@ -512,7 +513,7 @@ static void divergence_is_an_error(void) {
     CHECK(memo_arena_alloc(arena, 0, 0, &b, &error) == MEMO_STATUS_DIVERGED);
     CHECK_CASE(strstr(error.message, "no more requests"), "%s", error.message);
     CHECK_OK(memo_arena_end(arena, &error));
-    CHECK(memo_arena_get_stats(arena).n_requests == 4);
+    CHECK(arena_stats(arena).n_requests == 4);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
 }
@@ -551,15 +552,15 @@ static void divergence_falls_back(void) {
     drop(arena, d);
     CHECK(the_device.n_live == 1);
     CHECK_OK(memo_arena_end(arena, &error));
-    CHECK(memo_arena_get_stats(arena).n_fallbacks == 2 && n_logs == 2);
-    CHECK(memo_arena_get_stats(arena).fallback_bytes == 5040);
-    CHECK(memo_arena_get_stats(arena).n_requests == 5);
+    CHECK(arena_stats(arena).n_fallbacks == 2 && n_logs == 2);
+    CHECK(arena_stats(arena).fallback_bytes == 5040);
+    CHECK(arena_stats(arena).n_requests == 5);
     CHECK_OK(memo_arena_begin(arena, &error));
     x = take(arena, 0); /* fits, though smaller */
     CHECK((char*)x == base + plan->buffers[2].offset_bytes);
     a = take(arena, 4000);
     b = take(arena, 0); /* of no bytes, and not planned so */
-    CHECK(a && b && memo_arena_get_stats(arena).n_fallbacks == 3);
+    CHECK(a && b && arena_stats(arena).n_fallbacks == 3);
     drop(arena, b);
     drop(arena, x);
     memo_arena_destroy(arena); /* also with a fallback still live */
@@ -643,7 +644,7 @@ static batch mutated(const batch* source) {
  * refusals. */
 static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
     void* address[200];
-    int64_t k, n_diverged = 0, before = memo_arena_get_stats(arena).n_fallbacks;
+    int64_t k, n_diverged = 0, before = arena_stats(arena).n_fallbacks;
     int i, j;
     memset(address, 0, sizeof address);
     CHECK_OK(memo_arena_begin(arena, &error));
@@ -668,7 +669,7 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
         if (touches) memset(address[block], (int)(block + 1) & 255, (size_t)size_bytes);
     }
     CHECK_OK(memo_arena_end(arena, &error));
-    return (int)(n_diverged + memo_arena_get_stats(arena).n_fallbacks - before);
+    return (int)(n_diverged + arena_stats(arena).n_fallbacks - before);
 }
 
 static void random_trainers_never_share_a_byte(void) {

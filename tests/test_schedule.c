@@ -42,7 +42,7 @@ static void run_bytes(memo_schedule* schedule, int32_t stream, const char* name,
     desc.n_reads = read_end > read_begin;
     desc.writes = &write;
     desc.n_writes = write_end > write_begin;
-    CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
 }
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
@@ -53,7 +53,7 @@ static void run_time(memo_schedule* schedule, int32_t stream, const char* name, 
     desc.duration_s = duration_s;
     desc.link = link;
     desc.link_bytes = link_bytes;
-    CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
 }
 
 /* --- building --- */
@@ -70,7 +70,7 @@ static void builder_refuses_and_leaves_no_trace(void) {
         desc = good;                                                                               \
         change;                                                                                    \
         error.message[0] = 0;                                                                      \
-        CHECK(memo_schedule_run(schedule, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);         \
+        CHECK(memo_schedule_add_op(schedule, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT);      \
         CHECK(error.message[0] && schedule->n_ops == 0);                                           \
     } while (0)
     REFUSED(desc.stream = 2);
@@ -91,12 +91,12 @@ static void builder_refuses_and_leaves_no_trace(void) {
     REFUSED(desc.n_more_streams = 1);
     REFUSED((desc.more_streams = more, desc.n_more_streams = 2));
     REFUSED((desc.stream = 1, desc.more_streams = more, desc.n_more_streams = 1));
-    CHECK(memo_schedule_record(schedule, 1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_record(schedule, 0, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_wait(schedule, -1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_wait(schedule, 0, -1, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_sync(schedule, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_schedule_sync_event(schedule, 1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_record(schedule, 1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_record(schedule, 0, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_wait(schedule, -1, 0, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_wait(schedule, 0, -1, NULL) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_sync(schedule, 2, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_schedule_add_event_sync(schedule, 1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_add_link(schedule, "l", 0, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_add_link(schedule, "l", -1, &link, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_schedule_add_link(schedule, "l", 1 / zero, &link, &error) ==
@@ -111,9 +111,9 @@ static void builder_refuses_and_leaves_no_trace(void) {
     CHECK_OK(memo_schedule_pair_links(schedule, 1, 2, 5, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "n", 10, &other, &error));
     CHECK(memo_schedule_pair_links(schedule, 1, 3, 5, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(memo_schedule_run(schedule, &good, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     good.name = NULL;
-    CHECK_OK(memo_schedule_run(schedule, &good, &error));
+    CHECK_OK(memo_schedule_add_op(schedule, &good, &error));
     CHECK(strcmp(memo_schedule_op_name(schedule, 0), "work") == 0);
     CHECK(strcmp(memo_schedule_op_name(schedule, 1), "run") == 0);
     memo_schedule_destroy(schedule);
@@ -137,11 +137,11 @@ static void check_finds_the_textbook_cases(void) {
 
     schedule = new_schedule(2, 2);
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error)); /* op 2: needed */
-    CHECK_OK(memo_schedule_wait(schedule, 1, 1, &error)); /* op 3: never recorded */
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error)); /* op 2: needed */
+    CHECK_OK(memo_schedule_add_wait(schedule, 1, 1, &error)); /* op 3: never recorded */
     run_bytes(schedule, 1, "read", 40, 160, 0, 0);
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error)); /* op 5: the same again */
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error)); /* op 5: the same again */
     run_bytes(schedule, 1, "read", 0, 10, 0, 0);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0 && check->n_waits == 3);
@@ -154,10 +154,10 @@ static void check_finds_the_textbook_cases(void) {
     /* Two waits for the same thing: each alone could go, both together could not. */
     schedule = new_schedule(2, 2);
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_record(schedule, 1, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 1, 1, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 1, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 1, 1, &error));
     run_bytes(schedule, 1, "read", 40, 160, 0, 0);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0 && check->n_redundant_waits == 2);
@@ -167,12 +167,12 @@ static void check_finds_the_textbook_cases(void) {
     /* The host stands between. */
     schedule = new_schedule(3, 1);
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
     run_bytes(schedule, 0, "write", 0, 0, 200, 300);
-    CHECK_OK(memo_schedule_sync_event(schedule, 0, &error));
+    CHECK_OK(memo_schedule_add_event_sync(schedule, 0, &error));
     run_bytes(schedule, 1, "read", 0, 100, 0, 0);
     run_bytes(schedule, 1, "read", 200, 300, 0, 0); /* not covered by the event */
-    CHECK_OK(memo_schedule_sync(schedule, 0, &error));
+    CHECK_OK(memo_schedule_add_sync(schedule, 0, &error));
     run_bytes(schedule, 2, "read", 200, 300, 0, 0);
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 5);
@@ -235,15 +235,15 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
             desc.link_bytes = memo_test_int(0, 8);
             desc.alloc_bytes = memo_test_int(0, 10);
             desc.free_bytes = memo_test_int(0, 10);
-            CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+            CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         } else if (kind <= 6) {
-            CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
         } else if (kind <= 9) {
-            CHECK_OK(memo_schedule_wait(schedule, event, stream, &error));
+            CHECK_OK(memo_schedule_add_wait(schedule, event, stream, &error));
         } else if (kind == 10 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_sync(schedule, stream, &error));
+            CHECK_OK(memo_schedule_add_sync(schedule, stream, &error));
         } else if (kind == 11 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_sync_event(schedule, event, &error));
+            CHECK_OK(memo_schedule_add_event_sync(schedule, event, &error));
         }
     }
     return schedule;
@@ -544,11 +544,11 @@ static void waits_show_how_long_they_hold(void) {
     memo_schedule* schedule = new_schedule(2, 1);
     memo_simulation* simulation;
     run_time(schedule, 0, "long", 10, 0, 0);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
     run_time(schedule, 1, "short", 4, 0, 0);
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
     run_time(schedule, 1, "after", 1, 0, 0);
-    CHECK_OK(memo_schedule_sync(schedule, 1, &error));
+    CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
     run_time(schedule, 0, "last", 2, 0, 0);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
@@ -565,11 +565,11 @@ static void waits_show_how_long_they_hold(void) {
 static int32_t timed_op(memo_schedule* schedule, int32_t stream, const char* name,
                         double duration_s, int32_t after, int32_t after_too) {
     int32_t event = -1;
-    if (after >= 0) CHECK_OK(memo_schedule_wait(schedule, after, stream, &error));
-    if (after_too >= 0) CHECK_OK(memo_schedule_wait(schedule, after_too, stream, &error));
+    if (after >= 0) CHECK_OK(memo_schedule_add_wait(schedule, after, stream, &error));
+    if (after_too >= 0) CHECK_OK(memo_schedule_add_wait(schedule, after_too, stream, &error));
     run_time(schedule, stream, name, duration_s, 0, 0);
     CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
-    CHECK_OK(memo_schedule_record(schedule, event, stream, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
     return event;
 }
 
@@ -679,10 +679,10 @@ static void measured_starts_at_zero(void) {
     memo_simulation* times;
     int64_t i;
     run_time(schedule, 0, "long", 10, 0, 0);
-    CHECK_OK(memo_schedule_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, 0, 1, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
     run_time(schedule, 1, "after", 1, 0, 0);
-    CHECK_OK(memo_schedule_sync(schedule, 1, &error));
+    CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
     CHECK(memo_schedule_measured(schedule, &times, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(times == NULL);
     for (i = 0; i < 4; i++) { /* as if the base were 100 s later */
@@ -716,9 +716,9 @@ static memo_schedule* to_compare(int variant) {
               variant == 1   ? 1100
               : variant == 4 ? 101
                              : 100);
-    CHECK_OK(memo_schedule_record(schedule, event, 0, &error));
-    CHECK_OK(memo_schedule_record(schedule, other, 0, &error));
-    CHECK_OK(memo_schedule_wait(schedule, variant == 5 ? other : event, 1, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, event, 0, &error));
+    CHECK_OK(memo_schedule_add_record(schedule, other, 0, &error));
+    CHECK_OK(memo_schedule_add_wait(schedule, variant == 5 ? other : event, 1, &error));
     if (variant == 6) run_bytes(schedule, 1, "more", 0, 0, 0, 0);
     return schedule;
 }
@@ -926,16 +926,16 @@ static memo_status everything(void) {
     desc.link = 1;
     desc.link_bytes = desc.alloc_bytes = 5;
     desc.more_streams = &more;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.n_more_streams = 1;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.n_more_streams = 0;
     desc.stream = 1;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.stream = 0;
-    if (!status) status = memo_schedule_run(schedule, &desc, &error);
-    if (!status) status = memo_schedule_record(schedule, event, 0, &error);
-    if (!status) status = memo_schedule_wait(schedule, event, 1, &error);
+    if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
+    if (!status) status = memo_schedule_add_record(schedule, event, 0, &error);
+    if (!status) status = memo_schedule_add_wait(schedule, event, 1, &error);
     if (!status) status = memo_schedule_check(schedule, &check, &error);
     if (!status) status = memo_schedule_simulate(schedule, &times, &error);
     if (!status) status = memo_schedule_compare(schedule, schedule, &error);
@@ -998,9 +998,9 @@ static void large_schedules_are_handled(void) {
         desc.duration_s = memo_test_real();
         desc.link = link;
         desc.link_bytes = memo_test_int(0, 1000000000);
-        CHECK_OK(memo_schedule_wait(schedule, (i + 7) % 8, i % 4, &error));
-        CHECK_OK(memo_schedule_run(schedule, &desc, &error));
-        CHECK_OK(memo_schedule_record(schedule, i % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_add_wait(schedule, (i + 7) % 8, i % 4, &error));
+        CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
+        CHECK_OK(memo_schedule_add_record(schedule, i % 8, i % 4, &error));
     }
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 0 && check->n_waits == 4000);
@@ -1021,7 +1021,7 @@ static void large_schedules_are_handled(void) {
         desc.stream = i == 2 ? 0 : i % 2;
         desc.writes = rows;
         desc.n_writes = 100000;
-        CHECK_OK(memo_schedule_run(schedule, &desc, &error));
+        CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
     }
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 3);

@@ -18,6 +18,13 @@
 
 #define MIB ((int64_t)1 << 20)
 
+/* The getter as a value, for CHECK. */
+static memo_cuda_device_stats cuda_device_stats(const memo_device* device) {
+    memo_cuda_device_stats stats;
+    memo_cuda_device_get_stats(device, &stats);
+    return stats;
+}
+
 /* --- streams and events --- */
 
 static void creates_streams_of_each_priority(void) {
@@ -209,10 +216,10 @@ static void copies_across_chunks_of_pinned_memory(void) {
     CHECK_OK(memo_stream_create(device, "copies", 0, &stream, &error));
     CHECK_OK(memo_host_alloc(device, size, &pinned, &error));
     CHECK_OK(memo_device_alloc(device, size, &on_device, &error));
-    CHECK(memo_cuda_device_get_stats(device).host_bytes == size);
-    CHECK(memo_cuda_device_get_stats(device).host_chunks == 3);
-    CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
-    printf("# %s\n", memo_cuda_host_kind_name(memo_cuda_device_get_stats(device).host_kind));
+    CHECK(cuda_device_stats(device).host_bytes == size);
+    CHECK(cuda_device_stats(device).host_chunks == 3);
+    CHECK(cuda_device_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
+    printf("# %s\n", memo_cuda_host_kind_name(cuda_device_stats(device).host_kind));
     bytes = (unsigned char*)pinned;
     for (i = 0; i < size; i++) bytes[i] = (unsigned char)(i * 31 >> 8);
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, on_device, pinned, size, &error));
@@ -315,7 +322,7 @@ static void refuses_wrong_descs(void) {
     memo_cuda_device_destroy(NULL);
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     memo_cuda_device_destroy(host); /* not one of its own: nothing happens */
-    CHECK(memo_cuda_device_get_stats(host).device_bytes == 0);
+    CHECK(cuda_device_stats(host).device_bytes == 0);
     memo_host_device_destroy(host);
 }
 
@@ -560,7 +567,7 @@ static void pinning_that_fails_leaves_nothing(void) {
         log_text[0] = 0;
         fake_fail("cudaHostRegister", fail_at, cudaErrorMemoryAllocation);
         CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
-        CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+        CHECK(cuda_device_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
         CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
         CHECK(strstr(log_text, "cudaHostRegister: cudaErrorMemoryAllocation") &&
               strstr(log_text, "asking cudaHostAlloc"));
@@ -614,7 +621,7 @@ static void memory_that_kernels_could_not_reach_is_not_registered(void) {
     fake_set_same_pointers(0);
     NEED_DEVICE(device);
     CHECK_OK(memo_host_alloc(device, 64 * MIB, &address, &error));
-    CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+    CHECK(cuda_device_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
     CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
     memo_cuda_device_destroy(device);
     fake_set_same_pointers(1);
@@ -637,7 +644,7 @@ static void long_pinning_is_told_and_shared(void) {
     CHECK_CASE(strstr(log_text, "pinning 128 MiB: ") && strstr(log_text, " MiB registered after "),
                "%s", log_text);
     CHECK_CASE(touched_by.size() == 4, "%d threads", (int)touched_by.size());
-    CHECK(memo_cuda_device_get_stats(device).host_alloc_s > 1.2);
+    CHECK(cuda_device_stats(device).host_alloc_s > 1.2);
     memo_cuda_device_destroy(device);
 }
 
@@ -653,14 +660,14 @@ static void pages_that_are_missing_are_an_error(void) {
         log_text[0] = 0;
         refuse_pages_at = k;
         CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
-        CHECK(memo_cuda_device_get_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
+        CHECK(cuda_device_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
         CHECK_CASE(strstr(log_text, "the system has no pages for them"), "%s", log_text);
         CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
         CHECK_OK(memo_host_free(device, address, &error));
     }
     for (refuse_pages_at = -1; refuse_pages_at <= 0; refuse_pages_at++) {
         CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
-        CHECK(memo_cuda_device_get_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
+        CHECK(cuda_device_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
     }
     refuse_pages_at = 0;
     memo_cuda_device_destroy(device);
