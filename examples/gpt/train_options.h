@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt_model.h"
+#include "gpt.h"
 
 typedef struct train_options {
     char** text_files; /* n_text_files of argv; 0 of them: the project's own sources */
@@ -100,7 +100,7 @@ static const option option_table[] = {
      "largest of "
      "--degrees, or 1)"},
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
-     "ranks that split each block, attention and MLP in turn, as tmp_plan writes it"},
+     "ranks that split each block, attention and MLP in turn, as degrees_plan writes it"},
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
      "parts of a rank's micro-batch, sums of one behind computation of another (default: 1)"},
     {"--schedule", OPTION_SCHEDULE, OPTION_FIELD(schedule), 0, 0, "NAME",

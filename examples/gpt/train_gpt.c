@@ -1,6 +1,6 @@
 /* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
  *
- *     gcc -std=c99 -O2 -I. -Iexamples examples/train_gpt.c -o train_gpt -lpthread -lm
+ *     gcc -std=c99 -O2 -I. -Iexamples examples/gpt/train_gpt.c -o train_gpt -lpthread -lm
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
@@ -11,8 +11,8 @@
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
- *     gpt_model.h       the model on memo          gpt_ops.h        its maths
- *     gpt_tensor.h      the same, with layers split over ranks and sums behind computation */
+ *     gpt.h             the model on memo; lists the files that implement it
+ *     README.md         all files in reading order, options by task */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
@@ -25,8 +25,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "gpt_generate.h"
 #include "gpt_model.h"
-#include "tool_files.h"
+#include "tools/tool_files.h"
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_ranks.h"
