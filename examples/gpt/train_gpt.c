@@ -884,6 +884,17 @@ static void print_outputs(const job* j) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
+static void print_estimate(const train_options* o) {
+    printf(
+        "profile   estimated: %g TFLOP/s, of which products reach %g and attention %g, %g in the "
+        "backward; ",
+        estimate_tflops(o), ESTIMATE_GEMM, ESTIMATE_ATTENTION_FORWARD, ESTIMATE_ATTENTION_BACKWARD);
+    if (o->link_bandwidth)
+        printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+    else
+        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
+}
+
 /* Plans every policy.  No text is needed, nothing is measured: memory alone limits what is planned. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -896,9 +907,8 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (status) return status;
     print_model(o);
     print_ranks(o);
-    if (j->plan.swap_plan)
-        printf("profile   none in a dry run: operations are counted, and copies cost nothing\n");
-    print_choice(o, &j->plan, 0);
+    if (j->plan.swap_plan) print_estimate(o);
+    print_choice(o, &j->plan, o->link_bandwidth > 0);
     print_plan(o, &j->plan);
     status = print_policies(o, &j->plan, &j->profile, &fits, error);
     return status || fits ? status : refuse(o, &j->plan, error);
