@@ -27,7 +27,7 @@ VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
 HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
-EXAMPLES := $(patsubst examples/%.c,build/examples/%,$(wildcard examples/*.c))
+EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c examples/gpt/*.c))) build/examples/tmp_plan
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
 MPI_TESTS := $(patsubst tests/%.c,build/mpi/tests/%,$(wildcard tests/test_*_mpi.c))
 FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(wildcard tests/fuzz_*.c))
@@ -35,7 +35,7 @@ TESTS    := $(sort $(notdir $(basename $(wildcard tests/test_*.c tests/test_*.sh
 TEST_PROGRAMS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard $(TESTS:%=tests/%.c)))
 # Scripts build things of their own; once is enough.
 TEST_SCRIPTS  := $(if $(VARIANT),,$(wildcard $(TESTS:%=tests/%.sh)))
-FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
+FORMATTED := $(wildcard *.h *.cuh examples/*.[ch] examples/*/*.[ch] examples/*.cu tests/*.[ch] tests/*/*.c tests/cuda/* bench/*.[ch] bench/*.cu)
 
 # What needs no compiler must not ask for one.
 NO_SETUP := help clean format format-check install uninstall setup
@@ -96,10 +96,15 @@ bench-programs: $(BENCHES) ## build bench/ alone
 OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% comm_mpi,$(@F)),-O1,-O3 $(NATIVE))
 build/examples/%: examples/%.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
-build/examples/train_gpt: examples/train_gpt.c build/config.mk Makefile
+build/examples/%: examples/tools/%.c build/config.mk Makefile
+	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
+# The tool's first name.
+build/examples/tmp_plan: build/examples/degrees_plan
+	@ln -sf degrees_plan $@
+build/examples/train_gpt: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 # The same over MPI, a rank a process.
-build/examples/train_gpt_mpi: examples/train_gpt.c build/config.mk Makefile
+build/examples/train_gpt_mpi: examples/gpt/train_gpt.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC -DTRAIN_MPI $(NATIVE) $(LP_SOLVE_CFLAGS) $(BLAS_CFLAGS),$(LP_SOLVE_LIBS) $(BLAS_LIBS))
 build/examples/train_gpt_mpi: override CC := mpicc
 build/bench/%: bench/%.c build/config.mk Makefile

@@ -2,7 +2,7 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
-#include "caching_model.h"
+#include "tools/caching_model.h"
 #include "memo_test.h"
 
 #define MIB ((int64_t)1 << 20)

@@ -179,7 +179,7 @@ static void adamw_matches_its_paper(void) {
 /* ---- the model, plainly ---------------------------------------------------------------------
  *
  * In double, all rows of one sequence at once, with the whole score matrix; nothing in common with
- * gpt_ops.h but the function that draws a dropout mask. */
+ * gpt_math.h but the function that draws a dropout mask. */
 
 static void plain_linear(double* y, const double* x, const double* w, int64_t rows, int64_t outputs,
                          int64_t inputs) {
