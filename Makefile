@@ -150,11 +150,14 @@ JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2
 
 # The programs are built by a make of their own, so that one that does not build counts as a failure and
 # keeps no other from running.  Scripts run the examples.
-test: ## build and run every test; the last line counts them
-	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(VARIANT),,examples)
+test: ## build and run the tests; the last line counts them
+	-@$(MAKE) --no-print-directory -k $(JOBS) VARIANT=$(VARIANT) test-programs $(if $(TEST_SCRIPTS),examples)
 	@MEMO_TEST_WRAPPER="$(WRAPPER_$(VARIANT))" MEMO_TEST_ARGS="$(ARGS)" \
 	TSAN_OPTIONS="history_size=7 $$TSAN_OPTIONS" \
 	sh tests/run.sh $(BUILD)/logs $(TEST_PROGRAMS) $(TEST_SCRIPTS)
+
+test-all: ## the same with every compiler and standard, every CUDA source, and the longest random campaigns
+	@MEMO_TEST_ALL=1 $(MAKE) --no-print-directory test
 
 # $(call need,TOOL,PACKAGE): TOOL is a command
 need = command -v $(1) >/dev/null 2>&1 || { echo "make $@: needs $(1) (apt-get install $(2))" >&2; exit 1; }
@@ -281,5 +284,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r target text; do \
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
-.PHONY: all examples test-programs bench-programs run bench test asan ubsan asan-ubsan tsan valgrind \
+.PHONY: all examples test-programs bench-programs run bench test test-all asan ubsan asan-ubsan tsan valgrind \
 	test-cuda bench-cuda test-mpi fuzz analyze coverage format format-check install uninstall setup clean help

@@ -41,6 +41,12 @@ static inline double memo_test_real(void) {
     return (double)(memo_test_random() >> 11) * (1.0 / 9007199254740992.0);
 }
 
+/* Whether this is `make test-all`: random campaigns may be long. */
+static inline int memo_test_all(void) {
+    const char* all = getenv("MEMO_TEST_ALL");
+    return all && *all;
+}
+
 /* A NaN whatever -ffast-math makes of arithmetic. */
 static inline double memo_test_nan(void) {
     const uint64_t bits = (uint64_t)0x7ff8 << 48;

@@ -8,6 +8,7 @@
 # Environment: MEMO_TEST_WRAPPER  put before each executable (valgrind, ...)
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
+#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too
 # The last line is "N passed, N failed", with ", N skipped" where some were.  Exit status 1 on a failure.
 set -u
 
