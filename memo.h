@@ -1850,9 +1850,43 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
 #define MEMO_IMPLEMENTATION_DONE
 
-/* ---- 1 status, error and what the chapters share ------------------------------------------------
- * Knows: text in and out, growing arrays, one hash map.  Knows nothing of traces, plans or
- * devices. */
+/* ROOMS, each with the words to search for.  A room uses public functions and the rooms above it.
+ *
+ *     >>base                 what memo's own headers share: declarations, with units and errors
+ *     >>memory               errors, arrays, hash map, sorting, clock, numbers
+ *     >>text                 text that is written; files that are replaced whole
+ *     >>svg pieces           rectangles, lines and text of pictures
+ *     >>reader               lines, words, numbers; first and last line of memo's files
+ *     >>trace                requests of a step
+ *     >>trace file           their text
+ *     >>marks                what marks say; classes
+ *     >>trace layers         a trace of n layers from a trace of m
+ *     >>plan                 buffers, gaps and holds in order; the lower bound
+ *     >>plan from trace      lifetimes and holds of a trace's buffers
+ *     >>plan validation      a sweep over time
+ *     >>plan check           a plan against the streams of its trace
+ *     >>plan file            its text
+ *     >>plan picture         address over time
+ *     >>device               a table of functions, checked and copied
+ *     >>arena                blocks of a device, recorded or in use
+ *     >>arena creation       slots of a plan, memory of an arena
+ *     >>arena requests       micro-batches and requests
+ *     >>host device          counters, worker threads, queues, copies
+ *     >>schedule             operations, names and links
+ *     >>schedule order       what each operation comes directly after
+ *     >>schedule check       races and redundant waits
+ *     >>race explanation     a race in words
+ *     >>simulation           start and end of each operation
+ *     >>schedule comparison  promised and recorded
+ *     >>timeline             Chrome trace and SVG
+ *     >>schedule file        its text
+ *     >>recorder             a device that records what it passes on
+ *     >>swap rows            tiles; rows swapped and recomputed
+ *     >>swap places          offsets on the device, on the host and in the file
+ *     >>spill file           an unnamed file and its operations
+ *     >>swap engine          streams, events and waits of a step
+ *     >>swap schedule        the same step as a schedule
+ *     >>row kernels          loops over the inline functions above */
 
 #if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
 #error                                                                                             \
@@ -1871,6 +1905,10 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+#include <time.h>
 #include <unistd.h>
 
 #if defined(MEMO_MALLOC) != defined(MEMO_FREE)
@@ -1887,11 +1925,280 @@ MEMO_API memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* er
 #define MEMO_FILE_BYTES_MAX ((int64_t)1 << 30)
 #endif
 
-/* Internal functions: static, and silent where a build leaves their chapter out. */
+/* ---- >>base -------------------------------------------------------------------------------------
+ * Knows: what memo's own headers share, declared with units and errors.  Defined in the rooms
+ * below, each under its name.
+ *
+ * memo_plan.h, memo_sp.h and the tools use these functions and no memoi_ function of another
+ * header.  Not for trainers: names and arguments may change in any version.
+ *
+ * Unless stated otherwise, a function that returns int returns 1 on success and 0 on failure or
+ * for "no", and a function that returns memo_status sets error if it fails. */
+
+/* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
 
-/* No sum of sizes may pass this, so that sums of two never overflow. */
+/* No sum of sizes exceeds this, so that the sum of two never overflows. */
 #define MEMOB_BYTES_MAX ((int64_t)1 << 62)
+
+/* Bytes.  Every address that device_alloc returns is a multiple of it. */
+#define MEMOB_DEVICE_ALIGNMENT 512
+
+/* Streams of a trace are 0 to MEMOB_STREAMS - 1. */
+#define MEMOB_STREAMS 64
+
+/* --- >>memory --- */
+
+/* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
+MEMOI memo_status memob_no_memory(memo_error* error, const char* what);
+
+/* Zeroed array of count elements, or NULL.  A count of 0 allocates one element, so NULL always
+ * means failure.  The caller frees it with MEMO_FREE. */
+MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
+
+/* Grows *array, whose capacity is counted in elements, to at least `needed` elements by doubling.
+ * New elements are zero.  On failure the array is unchanged. */
+MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes);
+
+/* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
+ * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
+MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
+                        int64_t alignment);
+
+MEMOI int64_t memob_min(int64_t a, int64_t b);
+MEMOI int64_t memob_max(int64_t a, int64_t b);
+/* -1, 0 or 1: a is below, equal to or above b. */
+MEMOI int memob_compare(int64_t a, int64_t b);
+/* The next multiple of alignment, which may be any positive number. */
+MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
+/* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
+MEMOI int memob_is_finite(double value);
+
+/* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
+typedef struct memob_map {
+    int64_t* keys;
+    int64_t* values; /* -1: never used, -2: removed */
+    int64_t capacity, n_filled;
+} memob_map;
+/* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
+MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value);
+/* The value of key, or -1. */
+MEMOI int64_t memob_map_get(const memob_map* map, int64_t key);
+MEMOI void memob_map_free(memob_map* map);
+
+/* A key and the index of its owner. */
+typedef struct memob_keyed {
+    int64_t key, index;
+} memob_keyed;
+/* For qsort: by key, then by index. */
+MEMOI int memob_keyed_compare(const void* left, const void* right);
+/* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
+MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n);
+
+/* The monotonic clock, in nanoseconds and in seconds. */
+MEMOI int64_t memob_now_ns(void);
+MEMOI double memob_now_s(void);
+/* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
+MEMOI void memob_sleep_until(int64_t time_ns);
+/* time_ns, 0 or above, as a timespec. */
+MEMOI struct timespec memob_timespec(int64_t time_ns);
+
+/* --- >>text --- */
+
+/* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */
+MEMOI const char* memob_bytes_text(char* buffer, double size_bytes);
+
+/* --- >>reader --- */
+
+/* Reads a whole file ("-": standard input).  *data ends with a zero byte that *n_bytes does not
+ * count; the caller frees it with MEMO_FREE.  Errors: IO, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
+                                  memo_error* error);
+
+/* Position in a text, which it borrows.  A word is bytes between blanks. */
+typedef struct memob_reader {
+    const char* name; /* of the file, for messages */
+    const char* next; /* start of the next line */
+    const char* end;  /* of the text */
+    const char* line; /* start of the current line */
+    const char* stop; /* its end, without newline and carriage return */
+    const char* word; /* where the next word of the line is looked for */
+    int64_t n_line;   /* its number, from 1 */
+} memob_reader;
+MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
+                             int64_t n_bytes);
+/* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
+ * the text. */
+MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length);
+/* The next word of the current line; 0: there is none. */
+MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length);
+/* Does the word equal `expected`? */
+MEMOI int memob_word_is(const char* word, int64_t length, const char* expected);
+/* The word as a decimal int64; 0: it is not one. */
+MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value);
+/* The word for a message: shortened, other than printable bytes as '?'.  Returns out. */
+MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length);
+/* The next word must be a number, or nothing may follow.  Errors: FORMAT. */
+MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
+                                      memo_error* error);
+MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error);
+/* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
+MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
+                                   memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
+
+/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM".
+ * memob_read_first_line starts after the word `memo` and checks kind and version.
+ * memob_read_last_line checks the checksum of text, the whole file, and sets *count; the reader then
+ * ends before that line, which *last_line keeps for messages.  Errors: FORMAT, VERSION.
+ * memob_put_last_line appends it. */
+MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
+MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
+                                       memob_reader* last_line, memo_error* error);
+MEMOI void memob_put_last_line(memo_text* text, int64_t count);
+
+/* --- >>trace, >>marks, >>plan --- */
+
+/* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
+MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i);
+/* The parsed mark of request i; of no phase if it is not a mark. */
+MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i);
+/* Size of a buffer, rounded up to the plan's alignment. */
+MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer);
+
+/* --- >>recorder --- */
+
+MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes);
+/* Fills at most n_rows ranges, one for each row, or a single one if rows touch.  Returns how
+ * many. */
+MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
+                               int64_t row_bytes, int64_t n_rows);
+/* "to host" and the like. */
+MEMOI const char* memob_copy_kind_name(memo_copy_kind kind);
+/* The recorder's device->annotate; a table with it belongs to a recorder. */
+MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
+                                          const struct memo_op_desc* op, memo_error* error);
+
+/* --- >>host device --- */
+
+#ifndef MEMO_NO_HOST_DEVICE
+/* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
+MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error);
+/* Call it before waiting for work of a host device: nothing runs before its start.  Errors:
+ * INVALID_STATE, "WHAT would wait forever". */
+MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
+                                      memo_error* error);
+/* Is it a rate that copies can be given: 0, or 1 to 1e18 bytes/s? */
+MEMOI int memob_is_copy_rate(double bytes_per_s);
+
+/* A counter is the only way in which two threads meet.  One thread sets it, in steps of two that
+ * wrap; any number wait for it.  Bit 0: somebody sleeps on it.
+ * memob_counter_set releases and wakes sleepers; memob_counter_reached acquires if it returns 1.
+ * memob_counter_is_past compares a value that was loaded before, without any ordering. */
+MEMOI void memob_counter_set(uint32_t* counter, uint32_t value);
+MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target);
+MEMOI int memob_counter_is_past(uint32_t value, uint32_t target);
+/* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
+#define MEMOB_SPINS 64
+MEMOI void memob_spin_pause(void);
+/* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
+#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
+#define MEMOB_HAS_FUTEX 1
+#else
+#define MEMOB_HAS_FUTEX 0
+#endif
+#endif
+
+/* --- >>row kernels --- */
+
+/* memob_merge_place is inline, in the public part: rows of out and part_out for a row counted
+ * through all batches. */
+
+/* --- >>swap rows, >>swap places --- */
+
+MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
+/* The rule of tensor t, or of the tensor whose recomputation produces it. */
+MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
+/* Rows of a tile, at most n_rows. */
+MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc);
+MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc);
+/* Rows that a layer swaps if it swaps n_tiles tiles.  The last tile may be short: even layers swap
+ * it last, odd layers first. */
+MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles);
+/* Errors: INVALID_ARGUMENT. */
+MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error);
+
+/* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
+typedef struct memob_swap_place {
+    int64_t row_bytes;
+    int64_t offset; /* of row 0, in device memory */
+    int64_t moved_begin, moved_end;
+    int64_t recompute_begin, recompute_end;
+    int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
+} memob_swap_place;
+
+/* One layer in its rounding buffer. */
+typedef struct memob_swap_turn {
+    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1 */
+    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
+                            returns the buffer in the backward; -1: none */
+    int64_t moved_bytes; /* 0: not moved */
+    int32_t ordinal;     /* among the moved layers */
+    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
+    int64_t host_begin;
+    int64_t file_begin; /* in the file, if it is spilled */
+} memob_swap_turn;
+
+typedef struct memob_swap_placement {
+    memo_swap_sizes sizes;
+    memob_swap_place* places; /* (n_layers, n_tensors) */
+    memob_swap_turn* turns;   /* (n_layers) */
+    int32_t n_host_layers;    /* places for layers in host memory */
+} memob_swap_placement;
+/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
+                                            memob_swap_placement* placement, memo_error* error);
+/* The same with as many places as host_bytes have room for, which it writes to desc; 0: no limit.
+ * One place remains even if it does not fit: compare sizes.host_bytes. */
+MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                           memob_swap_placement* placement, memo_error* error);
+MEMOI void memob_swap_placement_free(memob_swap_placement* placement);
+
+/* --- >>spill file --- */
+
+/* Bytes.  Sizes and offsets in the file are multiples of it, so that the page cache can be
+ * bypassed. */
+#define MEMOB_SPILL_ALIGNMENT 4096
+
+typedef struct memob_spill_file {
+    int fd; /* -1: none */
+    double bytes_per_s;
+    char directory[160]; /* for messages; may be cut short */
+} memob_spill_file;
+
+/* One layer's rows, to the file or back.  It may be enqueued any number of times. */
+typedef struct memob_spill_op {
+    memo_host_call call;
+    const memob_spill_file* file;
+    char* address;
+    int64_t offset, n_bytes;
+    int32_t is_write;
+} memob_spill_op;
+
+/* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
+ * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
+ * whatever the status.  Errors: IO. */
+MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
+                                     double bytes_per_s, char* memory, memo_error* error);
+MEMOI void memob_spill_destroy(memob_spill_file* file);
+MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
+                               char* address, int64_t offset, int64_t n_bytes);
+/* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
+MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
+                                     memob_spill_op* op, memo_error* error);
+
+/* ---- >>memory -----------------------------------------------------------------------------------
+ * Knows: arrays, a hash map, sorting, the clock, numbers.  Knows nothing of traces, plans or
+ * devices. */
 
 const char* memo_status_name(memo_status status) {
     switch (status) {
@@ -1928,8 +2235,6 @@ MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
-/* Zeroed array of count elements, or NULL; count 0 gives one element, so NULL always means
- * failure. */
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
     if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
@@ -1939,8 +2244,6 @@ MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     return result;
 }
 
-/* Makes room for `needed` elements in *array, doubling; 0 where there is no memory (array
- * untouched). */
 MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t element_bytes) {
     int64_t larger;
     void* moved;
@@ -1954,6 +2257,13 @@ MEMOI int memob_reserve(void** array, int64_t* capacity, int64_t needed, size_t 
     *array = moved;
     *capacity = larger;
     return 1;
+}
+
+MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
+                        int64_t alignment) {
+    int64_t at = *used_bytes;
+    *used_bytes = memob_align_up(at + count * (int64_t)element_bytes, alignment);
+    return block ? block + at : NULL;
 }
 
 MEMOI uint64_t memoi_fnv1a(const char* bytes, int64_t n_bytes) {
@@ -1970,21 +2280,20 @@ MEMOI int memob_is_finite(double value) {
     memcpy(&bits, &value, sizeof bits);
     return (bits >> 52 & 0x7ff) != 0x7ff;
 }
-MEMOI int memob_is_in(double value, double least, double most) {
+MEMOI int memoi_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
 }
+
+MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
+MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
     int64_t remainder = value % alignment;
     return remainder ? value + (alignment - remainder) : value;
 }
 
-/* --- hash map from int64 to int64, open addressing; values are >= 0 --- */
-typedef struct memob_map {
-    int64_t* keys;
-    int64_t* values; /* -1: never used, -2: removed */
-    int64_t capacity, n_filled;
-} memob_map;
+/* --- hash map, open addressing --- */
 
 MEMOI void memob_map_free(memob_map* map) {
     MEMO_FREE(map->keys);
@@ -2002,7 +2311,6 @@ MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
     return map->values[slot] == -1 && removed >= 0 ? removed : slot;
 }
 
-/* The value of key, or -1. */
 MEMOI int64_t memob_map_get(const memob_map* map, int64_t key) {
     int64_t value = map->capacity ? map->values[memoi_map_slot(map, key)] : -1;
     return value < 0 ? -1 : value;
@@ -2015,7 +2323,6 @@ MEMOI void memoi_map_remove(memob_map* map, int64_t key) {
     if (map->values[slot] >= 0) map->values[slot] = -2;
 }
 
-/* 0 where there is no memory; the map is then as it was. */
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot, i;
     if (map->n_filled * 2 >= map->capacity) {
@@ -2049,7 +2356,84 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     return 1;
 }
 
-/* --- text being written --- */
+/* --- sorting by key --- */
+
+MEMOI int memob_keyed_compare(const void* left, const void* right) {
+    const memob_keyed* a = (const memob_keyed*)left;
+    const memob_keyed* b = (const memob_keyed*)right;
+    return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
+}
+
+MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
+    int64_t largest = 0, i, sum = 0;
+    memob_keyed* sorted;
+    int64_t* place;
+    int is_sorted = 1;
+    for (i = 0; i < n; i++) {
+        largest = memob_max(largest, list[i].key);
+        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
+    }
+    if (is_sorted) return;
+    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
+    if (!place) {
+        MEMO_FREE(sorted);
+        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
+        return;
+    }
+    for (i = 0; i < n; i++) place[list[i].key + 1]++;
+    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
+    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
+    memcpy(list, sorted, (size_t)n * sizeof *list);
+    MEMO_FREE(sorted);
+    MEMO_FREE(place);
+}
+
+/* --- clock --- */
+
+MEMOI int64_t memob_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
+}
+
+MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
+
+MEMOI struct timespec memob_timespec(int64_t time_ns) {
+    struct timespec time;
+    time.tv_sec = (time_t)(time_ns / 1000000000);
+    time.tv_nsec = (long)(time_ns % 1000000000);
+    return time;
+}
+
+MEMOI void memob_sleep_until(int64_t time_ns) {
+    struct timespec time;
+#if defined(__APPLE__) /* no clock_nanosleep */
+    int64_t left_ns;
+    while ((left_ns = time_ns - memob_now_ns()) > 0) {
+        time = memob_timespec(left_ns);
+        nanosleep(&time, NULL);
+    }
+#else
+    time = memob_timespec(time_ns);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
+    }
+#endif
+}
+
+/* ---- >>text -------------------------------------------------------------------------------------
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+
+MEMOI const char* memob_bytes_text(char* buffer, double size_bytes) {
+    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+    while (size_bytes >= 1024 && unit < 5) {
+        size_bytes /= 1024;
+        unit++;
+    }
+    snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
+    return buffer;
+}
 
 void memo_text_free(memo_text* text) {
     MEMO_FREE(text->data);
@@ -2108,75 +2492,6 @@ void memo_text_put_json(memo_text* text, const char* s) {
         else if ((unsigned char)*s >= 32)
             memo_text_put(text, "%c", *s);
     }
-}
-
-/* --- pieces of SVG pictures; attributes begin with a blank, or are empty --- */
-
-/* ` name="value"` */
-MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) {
-    memo_text_put(text, " %s=\"", name);
-    memoi_put_number(text, value, 2);
-    memo_text_put(text, "\"");
-}
-
-/* Without its closing mark, so that a title can follow. */
-MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
-                          double height) {
-    memo_text_put(text, "<rect%s", attributes);
-    memoi_put_attribute(text, "x", x);
-    memoi_put_attribute(text, "y", y);
-    memoi_put_attribute(text, "width", width);
-    memoi_put_attribute(text, "height", height);
-}
-
-MEMOI void memoi_put_line(memo_text* text, const char* attributes, double x1, double y1, double x2,
-                          double y2) {
-    memo_text_put(text, "<line%s", attributes);
-    memoi_put_attribute(text, "x1", x1);
-    memoi_put_attribute(text, "y1", y1);
-    memoi_put_attribute(text, "x2", x2);
-    memoi_put_attribute(text, "y2", y2);
-    memo_text_put(text, "/>\n");
-}
-
-/* Opens a text element; the caller writes the text and closes it. */
-MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, double y) {
-    memo_text_put(text, "<text%s", attributes);
-    memoi_put_attribute(text, "x", x);
-    memoi_put_attribute(text, "y", y);
-    memo_text_put(text, ">");
-}
-
-/* 1, 2 or 5 times a power of ten: about n steps in range. */
-MEMOI double memoi_nice_step(double range, double n) {
-    double step = pow(10.0, floor(log10(range / n)));
-    if (step * n * 5 < range) return step * 10;
-    if (step * n * 2 < range) return step * 5;
-    return step * n < range ? step * 2 : step;
-}
-
-/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
- * none. */
-MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
-    double width = 0;
-    int64_t i;
-    for (i = 0; i < n_bytes; i++) {
-        if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
-        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
-    }
-    return width * font_size;
-}
-
-/* "12.3 MiB" into a buffer of at least 32 bytes, which it returns. */
-MEMOI const char* memob_bytes_name(char* buffer, double size_bytes) {
-    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    int unit = 0;
-    while (size_bytes >= 1024 && unit < 5) {
-        size_bytes /= 1024;
-        unit++;
-    }
-    snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
-    return buffer;
 }
 
 #ifdef PATH_MAX
@@ -2351,10 +2666,69 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
                           strcmp(path, "-") ? path : "standard output", strerror(code));
 }
 
-/* --- text being read --- */
+/* ---- >>svg pieces -------------------------------------------------------------------------------
+ * Knows: attributes, rectangles, lines and text of SVG.  Knows nothing of what is drawn.
+ * Attributes begin with a blank, or are empty. */
 
-/* The whole of a file ("-": standard input) in memory, ended by a zero byte that n_bytes leaves
- * out. */
+/* ` name="value"` */
+MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) {
+    memo_text_put(text, " %s=\"", name);
+    memoi_put_number(text, value, 2);
+    memo_text_put(text, "\"");
+}
+
+/* Without its closing mark, so that a title can follow. */
+MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
+                          double height) {
+    memo_text_put(text, "<rect%s", attributes);
+    memoi_put_attribute(text, "x", x);
+    memoi_put_attribute(text, "y", y);
+    memoi_put_attribute(text, "width", width);
+    memoi_put_attribute(text, "height", height);
+}
+
+MEMOI void memoi_put_line(memo_text* text, const char* attributes, double x1, double y1, double x2,
+                          double y2) {
+    memo_text_put(text, "<line%s", attributes);
+    memoi_put_attribute(text, "x1", x1);
+    memoi_put_attribute(text, "y1", y1);
+    memoi_put_attribute(text, "x2", x2);
+    memoi_put_attribute(text, "y2", y2);
+    memo_text_put(text, "/>\n");
+}
+
+/* Opens a text element; the caller writes the text and closes it. */
+MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, double y) {
+    memo_text_put(text, "<text%s", attributes);
+    memoi_put_attribute(text, "x", x);
+    memoi_put_attribute(text, "y", y);
+    memo_text_put(text, ">");
+}
+
+/* 1, 2 or 5 times a power of ten: about n steps in range. */
+MEMOI double memoi_nice_step(double range, double n) {
+    double step = pow(10.0, floor(log10(range / n)));
+    if (step * n * 5 < range) return step * 10;
+    if (step * n * 2 < range) return step * 5;
+    return step * n < range ? step * 2 : step;
+}
+
+/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
+ * none. */
+MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
+    double width = 0;
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) {
+        if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
+        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
+    }
+    return width * font_size;
+}
+
+/* ---- >>reader -----------------------------------------------------------------------------------
+ * Knows: lines, words and numbers of a text, and the first and last line of memo's files.  Knows
+ * nothing of what the lines between them say. */
+
 MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_bytes,
                                   memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -2378,7 +2752,7 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
             char limit[32];
             status = memo_error_set(error, MEMO_STATUS_IO,
                                     "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
-                                    memob_bytes_name(limit, (double)MEMO_FILE_BYTES_MAX));
+                                    memob_bytes_text(limit, (double)MEMO_FILE_BYTES_MAX));
             break;
         }
     }
@@ -2395,17 +2769,6 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     *n_bytes = used;
     return MEMO_STATUS_OK;
 }
-
-/* Lines and words of a text that is not changed.  A word is bytes between blanks. */
-typedef struct memob_reader {
-    const char* name; /* of the file, for messages */
-    const char* next; /* start of the next line */
-    const char* end;  /* of the text */
-    const char* line; /* start of the current line */
-    const char* stop; /* its end, without newline and carriage return */
-    const char* word; /* where the next word of the line is looked for */
-    int64_t n_line;   /* its number, from 1 */
-} memob_reader;
 
 MEMOI void memob_reader_init(memob_reader* reader, const char* name, const char* text,
                              int64_t n_bytes) {
@@ -2428,7 +2791,6 @@ MEMOI int memoi_next_line(memob_reader* reader) {
     return 1;
 }
 
-/* The next word of the line; 0 where there is none. */
 MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length) {
     const char* p = reader->word;
     while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
@@ -2443,7 +2805,6 @@ MEMOI int memob_word_is(const char* word, int64_t length, const char* expected) 
     return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
 }
 
-/* A whole word as a decimal int64; 0 where it is not one or does not fit. */
 MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     int64_t i = 0, result = 0;
     int negative = length > 0 && word[0] == '-';
@@ -2466,9 +2827,6 @@ MEMOI int memoi_next_number(memob_reader* reader, int64_t* value) {
     return memob_next_word(reader, &word, &length) && memob_word_number(word, length, value);
 }
 
-/* An error about the current line: "name:line: message". */
-MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
-                                   memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
@@ -2487,12 +2845,127 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     return status;
 }
 
-/* ---- 2 trace ------------------------------------------------------------------------------------
- * Knows: the requests of a step, their text, what marks say, how layers repeat.  Knows nothing of
- * offsets or devices.  The frame of a file (first line, last line, checksum) is shared with
- * chapter 3. */
+/* --- what a line must hold --- */
 
-#define MEMOI_STREAMS 64
+MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length) {
+    int64_t i;
+    for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
+    if (i < length) {
+        memcpy(out + i - 3, "...", 3);
+    }
+    out[i] = 0;
+    return out;
+}
+
+MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
+                                      memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memob_next_word(reader, &word, &length))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
+    if (!memob_word_number(word, length, value))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "the %s `%s` is not a whole number of 64 bits", what,
+                                memob_word_text(shown, word, length));
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
+    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
+                            memob_word_text(shown, word, length));
+}
+
+MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
+    while (memoi_next_line(reader)) {
+        if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
+    }
+    return 0;
+}
+
+/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
+
+MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
+    const char* word;
+    int64_t length, version = 0;
+    char shown[40];
+    memo_status status;
+    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "this is a memo `%s`, a `memo %s` was expected",
+                                memob_word_text(shown, word, length), kind);
+    status = memob_expect_number(reader, "version", &version, error);
+    if (status) return status;
+    if (version > 1)
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld is newer than this reader (1)", (long long)version);
+    if (version < 1)
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
+                                (long long)version);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
+                                       memob_reader* last_line, memo_error* error) {
+    memob_reader ahead = *reader;
+    const char* word;
+    const char* end_line;
+    int64_t length, i;
+    uint64_t stated = 0, found;
+    memo_status status = memob_expect_line_end(reader, error);
+    int is_end = 0;
+    if (status) return status;
+    while (!is_end && memob_next_entry(&ahead, &word, &length))
+        is_end = memob_word_is(word, length, "end");
+    if (!is_end)
+        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
+    end_line = ahead.line;
+    *last_line = ahead;
+    status = memob_expect_number(&ahead, "count", count, error);
+    if (status) return status;
+    if (!memob_next_word(&ahead, &word, &length) || length != 16)
+        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                "the checksum must have 16 hexadecimal digits");
+    for (i = 0; i < length; i++) {
+        char c = word[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0)
+            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                    "the checksum must have 16 hexadecimal digits");
+        stated = stated << 4 | (uint64_t)digit;
+    }
+    status = memob_expect_line_end(&ahead, error);
+    if (status) return status;
+    found = memoi_fnv1a(text, (int64_t)(end_line - text));
+    if (found != stated)
+        return memob_line_error(
+            &ahead, error, MEMO_STATUS_FORMAT,
+            "wrong checksum: the lines above have %016llx; the file was changed "
+            "or damaged",
+            (unsigned long long)found);
+    while (memoi_next_line(&ahead)) {
+        if (memob_next_word(&ahead, &word, &length))
+            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
+                                    "nothing may follow the `end` line");
+    }
+    reader->end = end_line;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
+    uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
+    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
+}
+
+/* ---- >>trace ------------------------------------------------------------------------------------
+ * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
 
 /* What memo_trace.reserved points to. */
 typedef struct memoi_trace_book {
@@ -2506,8 +2979,7 @@ MEMOI memoi_trace_book* memoi_book(const memo_trace* trace) {
     return (memoi_trace_book*)trace->reserved;
 }
 
-/* Index of the malloc that request i is about (a malloc is about itself), or -1. */
-MEMOI int64_t memoi_origin(const memo_trace* trace, int64_t i) {
+MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
     return memoi_book(trace)->origin[i];
 }
 
@@ -2569,9 +3041,9 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
 }
 
 MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
-    if (stream >= 0 && stream < MEMOI_STREAMS) return MEMO_STATUS_OK;
+    if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "stream %lld is outside [0, %d]",
-                          (long long)stream, MEMOI_STREAMS - 1);
+                          (long long)stream, MEMOB_STREAMS - 1);
 }
 
 /* The malloc of a live id, or an error that says why it is not live. */
@@ -2686,32 +3158,8 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     return MEMO_STATUS_OK;
 }
 
-/* --- words of a line --- */
-
-/* The word, shortened and with odd bytes as '?', for a message; returns out. */
-MEMOI const char* memob_shown(char out[40], const char* word, int64_t length) {
-    int64_t i;
-    for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
-    if (i < length) {
-        memcpy(out + i - 3, "...", 3);
-    }
-    out[i] = 0;
-    return out;
-}
-
-MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
-                                      memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    if (!memob_next_word(reader, &word, &length))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "the %s is missing", what);
-    if (!memob_word_number(word, length, value))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "the %s `%s` is not a whole number of 64 bits", what,
-                                memob_shown(shown, word, length));
-    return MEMO_STATUS_OK;
-}
+/* ---- >>trace file -------------------------------------------------------------------------------
+ * Knows: the text of a trace.  Knows nothing of plans. */
 
 MEMOI memo_status memoi_expect_stream(memob_reader* reader, int32_t* stream, memo_error* error) {
     int64_t number = 0;
@@ -2740,109 +3188,8 @@ MEMOI memo_status memoi_expect_class(memob_reader* reader, memo_class* memory_cl
     }
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                             "the class `%s` is not transient, skeletal or persistent",
-                            memob_shown(shown, word, length));
+                            memob_word_text(shown, word, length));
 }
-
-MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
-    return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "unexpected `%s` at the end",
-                            memob_shown(shown, word, length));
-}
-
-/* The next line that is neither blank nor a comment, and its first word; 0 at the end of the text.
- */
-MEMOI int memob_next_content(memob_reader* reader, const char** word, int64_t* length) {
-    while (memoi_next_line(reader)) {
-        if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
-    }
-    return 0;
-}
-
-/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
-
-/* The reader stands behind the word `memo` of the first line, afterwards behind the version. */
-MEMOI memo_status memob_frame_open(memob_reader* reader, const char* kind, memo_error* error) {
-    const char* word;
-    int64_t length, version = 0;
-    char shown[40];
-    memo_status status;
-    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "this is a memo `%s`, a `memo %s` was expected",
-                                memob_shown(shown, word, length), kind);
-    status = memob_expect_number(reader, "version", &version, error);
-    if (status) return status;
-    if (version > 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld is newer than this reader (1)", (long long)version);
-    if (version < 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
-                                (long long)version);
-    return MEMO_STATUS_OK;
-}
-
-/* The last line before the lines between: a damaged file is called damaged, whatever the damage
- * made of its lines.  Afterwards the reader ends before the last line.  text is the start of the
- * file. */
-MEMOI memo_status memob_frame_close(memob_reader* reader, const char* text, int64_t* count,
-                                    memob_reader* last_line, memo_error* error) {
-    memob_reader ahead = *reader;
-    const char* word;
-    const char* end_line;
-    int64_t length, i;
-    uint64_t stated = 0, found;
-    memo_status status = memob_expect_line_end(reader, error);
-    int is_end = 0;
-    if (status) return status;
-    while (!is_end && memob_next_content(&ahead, &word, &length))
-        is_end = memob_word_is(word, length, "end");
-    if (!is_end)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT, "truncated: no `end` line");
-    end_line = ahead.line;
-    *last_line = ahead;
-    status = memob_expect_number(&ahead, "count", count, error);
-    if (status) return status;
-    if (!memob_next_word(&ahead, &word, &length) || length != 16)
-        return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                "the checksum must have 16 hexadecimal digits");
-    for (i = 0; i < length; i++) {
-        char c = word[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0)
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "the checksum must have 16 hexadecimal digits");
-        stated = stated << 4 | (uint64_t)digit;
-    }
-    status = memob_expect_line_end(&ahead, error);
-    if (status) return status;
-    found = memoi_fnv1a(text, (int64_t)(end_line - text));
-    if (found != stated)
-        return memob_line_error(
-            &ahead, error, MEMO_STATUS_FORMAT,
-            "wrong checksum: the lines above have %016llx; the file was changed "
-            "or damaged",
-            (unsigned long long)found);
-    while (memoi_next_line(&ahead)) {
-        if (memob_next_word(&ahead, &word, &length))
-            return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
-                                    "nothing may follow the `end` line");
-    }
-    reader->end = end_line;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI void memob_frame_finish(memo_text* text, int64_t count) {
-    uint64_t checksum = text->failed ? 0 : memoi_fnv1a(text->data, text->n_bytes);
-    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
-}
-
-/* --- reading and writing --- */
 
 MEMOI memo_status memoi_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
                                      memo_error* error, memo_error* reason) {
@@ -2875,7 +3222,7 @@ MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo
     if (status) return status;
     status = memo_trace_free(trace, id, reason);
     if (status) return status;
-    requested = trace->requests[memoi_origin(trace, trace->n_requests - 1)].size_bytes;
+    requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "free of id %lld says %lld bytes, its malloc said %lld",
@@ -2935,7 +3282,7 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
             version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
                         : "`%s` is none of malloc, free and mark; a file with more than these "
                           "begins with `memo trace 1`",
-            memob_shown(shown, word, length));
+            memob_word_text(shown, word, length));
     }
     if (status && reason.message[0])
         status = memob_line_error(
@@ -2950,18 +3297,18 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
     int64_t length, count = -1;
     memob_reader last_line;
     memo_status status;
-    int version = 0, more = memob_next_content(reader, &word, &length);
+    int version = 0, more = memob_next_entry(reader, &word, &length);
     if (!more)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "empty: a trace begins with `memo trace 1` or a request");
     if (memob_word_is(word, length, "memo")) {
         version = 1;
-        status = memob_frame_open(reader, "trace", error);
-        if (!status) status = memob_frame_close(reader, text, &count, &last_line, error);
+        status = memob_read_first_line(reader, "trace", error);
+        if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
         if (status) return status;
-        more = memob_next_content(reader, &word, &length);
+        more = memob_next_entry(reader, &word, &length);
     }
-    for (; more; more = memob_next_content(reader, &word, &length)) {
+    for (; more; more = memob_next_entry(reader, &word, &length)) {
         status = memoi_parse_request(reader, word, length, trace, version, error);
         if (status) return status;
     }
@@ -3021,18 +3368,19 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
                 memo_text_put(&text, " %s", memoi_class_name(request->memory_class));
             if (request->stream != 0) memo_text_put(&text, " %d", (int)request->stream);
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            const memo_request* origin = &trace->requests[memoi_origin(trace, i)];
+            const memo_request* origin = &trace->requests[memob_request_origin(trace, i)];
             memo_text_put(&text, " %lld", (long long)origin->size_bytes);
         } else {
             memo_text_put(&text, " %d", (int)request->stream);
         }
         memo_text_put(&text, "\n");
     }
-    memob_frame_finish(&text, trace->n_requests);
+    memob_put_last_line(&text, trace->n_requests);
     return memo_text_write(&text, path, error);
 }
 
-/* --- marks and classes --- */
+/* ---- >>marks ------------------------------------------------------------------------------------
+ * Knows: what a mark says, and classes.  Knows nothing of files. */
 
 memo_mark memo_mark_parse(const char* text) {
     static const char* const phases[] = {"forward", "recompute", "backward"};
@@ -3089,11 +3437,12 @@ void memo_trace_classify(memo_trace* trace) {
             if (forward_begin >= 0 && request->memory_class == MEMO_CLASS_TRANSIENT)
                 request->memory_class = undecided;
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            origin = &trace->requests[memoi_origin(trace, i)];
+            origin = &trace->requests[memob_request_origin(trace, i)];
             if (origin->memory_class != undecided) continue;
-            origin->memory_class = forward_begin >= 0 && memoi_origin(trace, i) > forward_begin
-                                       ? MEMO_CLASS_TRANSIENT
-                                       : MEMO_CLASS_SKELETAL;
+            origin->memory_class =
+                forward_begin >= 0 && memob_request_origin(trace, i) > forward_begin
+                    ? MEMO_CLASS_TRANSIENT
+                    : MEMO_CLASS_SKELETAL;
         }
     }
     for (i = 0; i < trace->n_requests; i++)
@@ -3102,7 +3451,8 @@ void memo_trace_classify(memo_trace* trace) {
             trace->requests[i].memory_class = MEMO_CLASS_TRANSIENT; /* never freed */
 }
 
-/* --- layers: a trace of n from a trace of m ---
+/* ---- >>trace layers -----------------------------------------------------------------------------
+ * Knows: marks of layers, and which requests repeat.  Knows nothing of plans.
  *
  * Marks cut a trace of m layers into 4 m + 1 segments, numbered in the order of time:
  *
@@ -3217,7 +3567,7 @@ MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
                 layers->free_index[n] = layers->incoming[n] = -1;
                 layers->number[i] = n++;
             } else if (trace->requests[i].kind == MEMO_REQUEST_FREE) {
-                layers->free_index[layers->number[memoi_origin(trace, i)]] = i;
+                layers->free_index[layers->number[memob_request_origin(trace, i)]] = i;
             }
         }
     }
@@ -3250,8 +3600,9 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
     while (in >= 0 && out >= 0) {
         const memo_trace* trace = layers->trace;
         int64_t in_bytes, out_bytes;
-        in_bytes = trace->requests[memoi_origin(trace, layers->free_index[in])].size_bytes;
-        out_bytes = trace->requests[memoi_origin(trace, layers->free_index[out])].size_bytes;
+        in_bytes = trace->requests[memob_request_origin(trace, layers->free_index[in])].size_bytes;
+        out_bytes =
+            trace->requests[memob_request_origin(trace, layers->free_index[out])].size_bytes;
         if (in_bytes != out_bytes) break;
         layers->incoming[in] = out;
         in = memoi_next_crossing(layers, in + 1, outside, in_a, in_b);
@@ -3327,8 +3678,8 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     memo_mark mark;
     char text[64];
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
-        id = memoi_result_block(layers, layers->number[memoi_origin(trace, i)], t, shift, inner, n,
-                                base);
+        id = memoi_result_block(layers, layers->number[memob_request_origin(trace, i)], t, shift,
+                                inner, n, base);
         if (id < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "it is about a block for which other layers have no counterpart");
@@ -3368,7 +3719,7 @@ MEMOI int64_t memoi_counterpart_free(const memoi_layers* layers, int64_t number,
  * said of each layer: that layer.  Else -1: no inner layer, or a block passed on between layers,
  * whose free only happens to come behind the last of them. */
 MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
-    int64_t origin = memoi_origin(layers->trace, i), number, layer, before, after;
+    int64_t origin = memob_request_origin(layers->trace, i), number, layer, before, after;
     if (origin < 0 || layers->trace->requests[i].kind == MEMO_REQUEST_MALLOC) return -1;
     number = layers->number[origin];
     layer = memoi_segment_layer(layers->segment[number], layers->n_layers);
@@ -3383,7 +3734,7 @@ MEMOI int64_t memoi_inner_layer(const memoi_layers* layers, int64_t i, int64_t z
 
 /* Do middle and post speak of the last layer first?  Request i is about a block of layer 1. */
 MEMOI int memoi_is_descending(const memoi_layers* layers, int64_t i) {
-    int64_t number = layers->number[memoi_origin(layers->trace, i)];
+    int64_t number = layers->number[memob_request_origin(layers->trace, i)];
     return memoi_counterpart_free(layers, number, 2) < memoi_counterpart_free(layers, number, 0);
 }
 
@@ -3467,7 +3818,7 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     for (i = 0; i < n_common; i++) {
         const memo_request* a = &trace->requests[i];
         const memo_request* b = &again->requests[i];
-        int64_t origin = memoi_origin(trace, i);
+        int64_t origin = memob_request_origin(trace, i);
         if (a->kind != b->kind || a->memory_class != b->memory_class || a->stream != b->stream ||
             a->size_bytes != b->size_bytes || (origin >= 0 && layers->number[origin] != b->id) ||
             (origin < 0 && a->kind != MEMO_REQUEST_MARK && a->id != b->id) ||
@@ -3512,19 +3863,15 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     return status;
 }
 
-/* ---- 3 plan -------------------------------------------------------------------------------------
- * Knows: buffers, lifetimes, offsets; the problem that a trace poses, the proof that a solution is
- * one, its file and its picture.  Knows nothing of how offsets are found. */
+/* ---- >>plan -------------------------------------------------------------------------------------
+ * Knows: buffers, lifetimes, alignments, gaps and holds.  Knows nothing of how offsets are
+ * found. */
 
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
 
-/* Bytes that a buffer counts for. */
-MEMOI int64_t memob_plan_bytes(const memo_plan* plan, int64_t buffer) {
+MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer) {
     return memob_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
 }
-
-MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
-MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 MEMOI int memoi_is_alignment(int64_t alignment) {
     return alignment >= 1 && alignment <= MEMOI_ALIGNMENT_MAX && (alignment & (alignment - 1)) == 0;
@@ -3567,46 +3914,8 @@ void memo_plan_destroy(memo_plan* plan) {
 
 /* --- preparing --- */
 
-MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
 MEMOI int memoi_int_compare(const void* a, const void* b) {
     return memob_compare(*(const int64_t*)a, *(const int64_t*)b);
-}
-
-/* A key with what it belongs to; sorted by key, ties by index. */
-typedef struct memob_keyed {
-    int64_t key, index;
-} memob_keyed;
-
-MEMOI int memob_keyed_compare(const void* left, const void* right) {
-    const memob_keyed* a = (const memob_keyed*)left;
-    const memob_keyed* b = (const memob_keyed*)right;
-    return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
-}
-
-/* The list is in the order of index.  Linear where keys are times of requests, 0 to some 4 n. */
-MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
-    int64_t largest = 0, i, sum = 0;
-    memob_keyed* sorted;
-    int64_t* place;
-    int is_sorted = 1;
-    for (i = 0; i < n; i++) {
-        largest = memob_max(largest, list[i].key);
-        if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
-    }
-    if (is_sorted) return;
-    sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
-    if (!place) {
-        MEMO_FREE(sorted);
-        qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
-        return;
-    }
-    for (i = 0; i < n; i++) place[list[i].key + 1]++;
-    for (i = 0; i <= largest; i++) place[i] = sum += place[i];
-    for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
-    memcpy(list, sorted, (size_t)n * sizeof *list);
-    MEMO_FREE(sorted);
-    MEMO_FREE(place);
 }
 
 MEMOI int memoi_gap_compare(const void* a, const void* b) {
@@ -3633,7 +3942,7 @@ MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
     if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
         return "its alignment is not a power of two from the plan's up to 2^40";
-    if (buffer->stream < 0 || buffer->stream >= MEMOI_STREAMS)
+    if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
         return "its stream is outside [0, 63]";
     if (buffer->lane < 0) return "its lane is negative";
     if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
@@ -3664,7 +3973,7 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     for (i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_buffer_fault(plan, i);
         if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
-        bytes = memob_plan_bytes(plan, i);
+        bytes = memob_buffer_bytes(plan, i);
         if (bytes > MEMOB_BYTES_MAX - total ||
             (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes > MEMOB_BYTES_MAX - bytes))
             return memoi_buffer_error(plan, i, culprit, error,
@@ -3734,16 +4043,16 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
         deaths[i].key = gap ? gap->begin : plan->buffers[i].end;
         if (!gap && plan->buffers[i].is_fixed)
-            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i));
+            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (births && deaths) {
         memob_keyed_sort(births, n);
         memob_keyed_sort(deaths, n);
         while (born < n) { /* ends come first: lifetimes are half-open */
             if (died < n && deaths[died].key <= births[born].key)
-                live -= memob_plan_bytes(plan, deaths[died++].index);
+                live -= memob_buffer_bytes(plan, deaths[died++].index);
             else
-                live += memob_plan_bytes(plan, births[born++].index);
+                live += memob_buffer_bytes(plan, births[born++].index);
             bound = memob_max(bound, live);
         }
     } else {
@@ -3813,7 +4122,8 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* --- from a trace ---
+/* ---- >>plan from trace --------------------------------------------------------------------------
+ * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
  *
  * Vector clocks: clock[s][u] is the last request of stream u behind which everything comes that
  * stream s enqueues from now on.  Only waits advance it, so its advances are kept, to be asked
@@ -3837,8 +4147,8 @@ typedef struct memoi_lane {
 
 typedef struct memoi_clocks {
     int64_t n;                    /* streams that occur */
-    int64_t index[MEMOI_STREAMS]; /* of a stream among them */
-    int32_t name[MEMOI_STREAMS];  /* the stream of an index */
+    int64_t index[MEMOB_STREAMS]; /* of a stream among them */
+    int32_t name[MEMOB_STREAMS];  /* the stream of an index */
     int64_t* clock;               /* (n, n) */
     memoi_advances* advances;     /* (n, n) */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
@@ -3875,7 +4185,7 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
 MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
     int64_t i, s;
     memset(clocks, 0, sizeof *clocks);
-    for (s = 0; s < MEMOI_STREAMS; s++) clocks->index[s] = -1;
+    for (s = 0; s < MEMOB_STREAMS; s++) clocks->index[s] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_MARK) continue;
@@ -3920,7 +4230,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
-        int64_t origin = memoi_origin(trace, i);
+        int64_t origin = memob_request_origin(trace, i);
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
             clocks->time[i] = time;
@@ -3967,7 +4277,7 @@ MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t s
     while (!(streams >> s & 1)) s++;
     clocks->lanes[clocks->n_lanes].streams = streams;
     clocks->lanes[clocks->n_lanes].name =
-        streams >> s == 1 ? clocks->name[s] : (int32_t)(MEMOI_STREAMS + clocks->n_lanes);
+        streams >> s == 1 ? clocks->name[s] : (int32_t)(MEMOB_STREAMS + clocks->n_lanes);
     return clocks->n_lanes++;
 }
 
@@ -4046,7 +4356,7 @@ MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lan
 MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
                                   const memo_trace* trace, int64_t i, int64_t buffer,
                                   int64_t* capacity, memo_error* error) {
-    int64_t behind[MEMOI_STREAMS], s, lane, use, origin = memoi_origin(trace, i);
+    int64_t behind[MEMOB_STREAMS], s, lane, use, origin = memob_request_origin(trace, i);
     /* When is each stream behind all uses? */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
@@ -4086,7 +4396,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
-        int64_t buffer = number[memob_max(memoi_origin(trace, i), 0)];
+        int64_t buffer = number[memob_max(memob_request_origin(trace, i), 0)];
         if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
             status = memoi_plan_hold(plan, &clocks, trace, i, buffer, &capacity, error);
@@ -4110,7 +4420,7 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->stream = buffer->lane = request->stream;
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
-            plan->buffers[number[memoi_origin(trace, i)]].end = time++;
+            plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
             if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
@@ -4153,7 +4463,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     return status;
 }
 
-/* --- validating: a sweep over time ---
+/* ---- >>plan validation --------------------------------------------------------------------------
+ * Knows: a plan alone.  Shares no code with any planner.
  *
  * What is live is kept by address, as a set of ranks: a complete binary tree of flags, each the
  * "or" of its two children.  A piece that begins to live overlaps one that lives only if it
@@ -4187,8 +4498,8 @@ MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int6
 MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const memoi_piece* b) {
     int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
     int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
-    return a_begin < b_begin + memob_plan_bytes(plan, b->buffer) &&
-           b_begin < a_begin + memob_plan_bytes(plan, a->buffer);
+    return a_begin < b_begin + memob_buffer_bytes(plan, b->buffer) &&
+           b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
 }
 
 /* Pieces of all buffers that occupy anything, in the order of buffers; returns how many. */
@@ -4231,8 +4542,8 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
     for (i = 0; i < 2 * n; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
-        live +=
-            begins ? memob_plan_bytes(plan, piece->buffer) : -memob_plan_bytes(plan, piece->buffer);
+        live += begins ? memob_buffer_bytes(plan, piece->buffer)
+                       : -memob_buffer_bytes(plan, piece->buffer);
         *bound = memob_max(*bound, live);
         if (!check_offsets) continue;
         memoi_ranks_set(tree, n_leaves, piece->rank, begins);
@@ -4262,10 +4573,10 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
         int64_t alignment =
             buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
         if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment ||
-            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_plan_bytes(plan, i))
+            buffer->offset_bytes > MEMOB_BYTES_MAX - memob_buffer_bytes(plan, i))
             return memoi_buffer_error(plan, i, culprit, error,
                                       "its offset is negative, not aligned, or ends beyond 2^62");
-        peak = memob_max(peak, buffer->offset_bytes + memob_plan_bytes(plan, i));
+        peak = memob_max(peak, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->peak_bytes != peak)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -4307,14 +4618,15 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     for (i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
-        int64_t held_end = held->offset_bytes + memob_plan_bytes(plan, hold->buffer);
+        int64_t held_end = held->offset_bytes + memob_buffer_bytes(plan, hold->buffer);
         k = memoi_lanes_find(plan, lanes, hold->lane, held->end);
         for (; k < plan->n_buffers && lanes[k].key == hold->lane && !status; k++) {
             const memo_buffer* other = &plan->buffers[lanes[k].index];
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
                 other->offset_bytes >= held_end ||
-                held->offset_bytes >= other->offset_bytes + memob_plan_bytes(plan, lanes[k].index))
+                held->offset_bytes >=
+                    other->offset_bytes + memob_buffer_bytes(plan, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
             status = memo_error_set(
@@ -4349,7 +4661,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
         if (plan->buffers[i].end > plan->n_times)
             return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
-            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i));
+            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -4390,7 +4702,9 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
 
-/* --- checking against the trace: reachability ---
+/* ---- >>plan check -------------------------------------------------------------------------------
+ * Knows: offsets, and the order of requests on streams.  Uses nothing that memo_plan_from_trace
+ * has computed.
  *
  * From each point where a stream has got its last work for a buffer, what comes after it is flooded
  * through the requests: the rest of that stream, and each stream from its wait for a record that
@@ -4400,7 +4714,7 @@ typedef struct memoi_flood {
     const memo_trace* trace;
     int64_t n_buffers, n_streams;
     int64_t body;                /* the mark that begins the body; -1: there is none */
-    int32_t name[MEMOI_STREAMS]; /* of the streams that occur, which are numbered from 0 */
+    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, which are numbered from 0 */
     int32_t* stream;             /* of each request; what has none counts as stream 0 */
     int64_t* record;             /* of each request that is a wait: the record it waits for */
     int64_t* last_use;  /* of each request that is a malloc: the latest use or the free; or -1 */
@@ -4442,13 +4756,13 @@ MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, i
 MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     const memo_trace* trace = flood->trace;
     memob_map events;
-    int32_t number[MEMOI_STREAMS];
+    int32_t number[MEMOB_STREAMS];
     int64_t i;
     memset(&events, 0, sizeof events);
-    for (i = 0; i < MEMOI_STREAMS; i++) number[i] = -1;
+    for (i = 0; i < MEMOB_STREAMS; i++) number[i] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
-        int64_t origin = memoi_origin(trace, i);
+        int64_t origin = memob_request_origin(trace, i);
         int32_t stream =
             request->kind == MEMO_REQUEST_FREE ? trace->requests[origin].stream : request->stream;
         flood->record[i] = flood->last_use[i] = flood->previous[i] = -1;
@@ -4474,7 +4788,7 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
 
 /* Sets early: which streams have not waited for a malloc when they use it? */
 MEMOI void memoi_flood_early(memoi_flood* flood) {
-    int64_t i, use, reach[MEMOI_STREAMS];
+    int64_t i, use, reach[MEMOB_STREAMS];
     for (i = 0; i < flood->trace->n_requests; i++) {
         int is_foreign = 0;
         if (flood->trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
@@ -4525,7 +4839,7 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
 
 /* cover[k][s]: the request from which on stream s comes after all uses of buffer k. */
 MEMOI void memoi_flood_cover(memoi_flood* flood) {
-    int64_t k, s, use, reach[MEMOI_STREAMS], n = flood->n_streams;
+    int64_t k, s, use, reach[MEMOB_STREAMS], n = flood->n_streams;
     for (k = 0; k < flood->n_buffers; k++) {
         int64_t last = flood->last_use[flood->malloc_of[k]];
         const memo_request* request = &flood->trace->requests[flood->malloc_of[k]];
@@ -4571,7 +4885,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) {
         int64_t a = flood->places[i].index;
-        int64_t bytes = memob_plan_bytes(plan, a);
+        int64_t bytes = memob_buffer_bytes(plan, a);
         for (j = i + 1; j < n && flood->places[j].key - flood->places[i].key < bytes; j++) {
             int64_t b = flood->places[j].index, first = a, second = b, s;
             if (flood->malloc_of[b] < flood->malloc_of[a]) {
@@ -4633,7 +4947,8 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
     return status;
 }
 
-/* --- files --- */
+/* ---- >>plan file --------------------------------------------------------------------------------
+ * Knows: the text of a plan.  Knows nothing of traces. */
 
 MEMOI const char* memoi_proof_name(memo_proof proof) {
     switch (proof) {
@@ -4685,7 +5000,7 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     for (i = 0; i < plan->n_holds; i++)
         memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
                       (int)plan->holds[i].lane, (long long)plan->holds[i].until);
-    memob_frame_finish(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
+    memob_put_last_line(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
 }
 
@@ -4694,12 +5009,12 @@ MEMOI memo_status memoi_expect_word(memob_reader* reader, const char* expected, 
     const char* word;
     int64_t length;
     char shown[40];
-    if (!memob_next_content(reader, &word, &length))
+    if (!memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "a line `%s` is missing",
                                 expected);
     if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
     return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "`%s` where `%s` was expected",
-                            memob_shown(shown, word, length), expected);
+                            memob_word_text(shown, word, length), expected);
 }
 
 MEMOI memo_status memoi_expect_header(memob_reader* reader, const char* key, int64_t* value,
@@ -4809,7 +5124,7 @@ MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, i
     for (i = 0; i < plan->n_holds && !status; i++)
         status = memoi_parse_hold(reader, &plan->holds[i], error);
     if (status) return status;
-    if (memob_next_content(reader, &word, &length))
+    if (memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a line more than `buffers`, `gaps` and `holds` announce");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
@@ -4829,11 +5144,11 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     memob_reader last_line;
     memo_plan head;
     memo_status status;
-    if (!memob_next_content(reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a plan begins with `memo plan 1`");
-    status = memob_frame_open(reader, "plan", error);
-    if (!status) status = memob_frame_close(reader, text, &count, &last_line, error);
+    status = memob_read_first_line(reader, "plan", error);
+    if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
         status = memoi_expect_header(reader, names[i], &numbers[i], error);
     memset(&head, 0, sizeof head);
@@ -4905,7 +5220,8 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
     return status;
 }
 
-/* --- picture --- */
+/* ---- >>plan picture -----------------------------------------------------------------------------
+ * Knows: a plan as rectangles, phases from marks.  Knows nothing of how the offsets were found. */
 
 typedef struct memoi_picture {
     memo_text text;
@@ -4961,7 +5277,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
     double x = memoi_picture_x(picture, (double)piece->begin);
     double width = memoi_picture_x(picture, (double)piece->end) - x;
     double y = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                            (double)memob_plan_bytes(plan, piece->buffer));
+                                            (double)memob_buffer_bytes(plan, piece->buffer));
     double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
     char bytes[32];
     if (height < 0.2) return;
@@ -4978,7 +5294,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
         &picture->text,
         "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
         "%d%s</title></rect>\n",
-        (long long)buffer->id, memob_bytes_name(bytes, (double)buffer->size_bytes),
+        (long long)buffer->id, memob_bytes_text(bytes, (double)buffer->size_bytes),
         (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
         (long long)buffer->offset_bytes, memoi_class_name(buffer->memory_class),
         (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
@@ -5115,7 +5431,7 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
     memo_text_put(&picture->text, "%s</text>\n", what);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
-    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_name(size, (double)bytes));
+    memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
 }
 
 /* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
@@ -5138,7 +5454,7 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             double right = memoi_picture_x(picture, (double)buffer->end);
             double low = memoi_picture_y(picture, (double)buffer->offset_bytes);
             double high = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                                       (double)memob_plan_bytes(plan, b));
+                                                       (double)memob_buffer_bytes(plan, b));
             if (low - high > 14 &&
                 right - left > memoi_text_width(name, (int64_t)strlen(name), 12) + 8) {
                 memoi_put_text_at(&picture->text, " class=\"inside\"", (left + right) / 2,
@@ -5188,8 +5504,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memo_text_put(text,
                   "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
                   "bound %s, gap ",
-                  (long long)plan->n_buffers, memob_bytes_name(peak, (double)plan->peak_bytes),
-                  memob_bytes_name(bound, (double)plan->lower_bound_bytes));
+                  (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
+                  memob_bytes_text(bound, (double)plan->lower_bound_bytes));
     memoi_put_number(text, gap, 2);
     memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memo_text_put_xml(text, memoi_engine_name(plan, engine));
@@ -5245,10 +5561,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     return memo_text_write(&picture.text, path, error);
 }
 
-/* ---- 4 device: taking a table --------------------------------------------------------------------
- * Knows: the table.  Knows nothing of what is run on it. */
-
-#define MEMOB_DEVICE_ALIGNMENT 512 /* of what device_alloc gives */
+/* ---- >>device -----------------------------------------------------------------------------------
+ * Knows: the table of functions.  Knows nothing of what runs on it. */
 
 /* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
  * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
@@ -5293,9 +5607,9 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
     return MEMO_STATUS_OK;
 }
 
-/* ---- 5 arena ------------------------------------------------------------------------------------
- * Knows: traces, plans, and of the device only how to take and give back memory.  Knows nothing of
- * how a plan was found, nor of streams beyond writing them down. */
+/* ---- >>arena ------------------------------------------------------------------------------------
+ * Knows: traces, plans, and how a device gives and takes memory.  Knows nothing of how a plan
+ * was found; streams are only written down. */
 
 /* A block taken from the device (or pretended to be): all of them while recording, fallbacks in
  * replay. */
@@ -5452,7 +5766,8 @@ MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
     }
 }
 
-/* --- creation --- */
+/* ---- >>arena creation ---------------------------------------------------------------------------
+ * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of requests. */
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
@@ -5618,13 +5933,13 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
             free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
-                                  memob_bytes_name(name, (double)needed), (long long)needed,
+                                  memob_bytes_text(name, (double)needed), (long long)needed,
                                   reason.message);
         return memo_error_set(
             error, status,
             "the plan needs %s (%lld bytes) in one block, %s (%lld bytes) are free: %s",
-            memob_bytes_name(name, (double)needed), (long long)needed,
-            memob_bytes_name(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
+            memob_bytes_text(name, (double)needed), (long long)needed,
+            memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
     }
     arena->memory = (char*)arena->own_memory;
     if ((uintptr_t)arena->memory % (uintptr_t)alignment)
@@ -5671,7 +5986,8 @@ void memo_arena_destroy(memo_arena* arena) {
     MEMO_FREE(arena);
 }
 
-/* --- micro-batches --- */
+/* ---- >>arena requests ---------------------------------------------------------------------------
+ * Knows: micro-batches, the next planned request, and what to do if another comes. */
 
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     if (arena->state == MEMOI_ARENA_INSIDE)
@@ -5960,63 +6276,22 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
     *stats = arena->stats;
 }
 
-/* ---- 6 host device ------------------------------------------------------------------------------
- * Knows: threads, clocks, the table of chapter 4.  Knows nothing of traces, plans or swapping.
+/* ---- >>host device ------------------------------------------------------------------------------
+ * Knows: threads, counters, the device table.  Knows nothing of traces, plans or swapping.
  *
  * Who writes what.  The caller's thread fills a stream's queue, numbers the records of events and
  * does all bookkeeping of memory.  A stream's worker empties the queue and completes the events
  * recorded on it.  The two meet in counters; what else is shared is relaxed and orders nothing. */
-#include <time.h>
-
-/* --- clock, also of chapter 9 --- */
-
-MEMOI int64_t memob_host_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
-}
-
-MEMOI struct timespec memob_host_timespec(int64_t time_ns) {
-    struct timespec time;
-    time.tv_sec = (time_t)(time_ns / 1000000000);
-    time.tv_nsec = (long)(time_ns % 1000000000);
-    return time;
-}
-
-MEMOI void memob_host_sleep_until(int64_t time_ns) {
-    struct timespec time;
-#if defined(__APPLE__) /* no clock_nanosleep */
-    int64_t left_ns;
-    while ((left_ns = time_ns - memob_host_now_ns()) > 0) {
-        time = memob_host_timespec(left_ns);
-        nanosleep(&time, NULL);
-    }
-#else
-    time = memob_host_timespec(time_ns);
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) {
-    }
-#endif
-}
-
 #ifndef MEMO_NO_HOST_DEVICE
 
 #include <pthread.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#endif
-
-/* syscall() is no part of POSIX; where it is not declared, waiting polls. */
-#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
-#define MEMOB_HAS_FUTEX 1
-#else
-#define MEMOB_HAS_FUTEX 0
 #endif
 
 #define MEMOI_HOST_MAGIC                0x6d656d6f686f7374u /* "memohost" */
 #define MEMOI_HOST_QUEUE_OPERATIONS     4096
 #define MEMOI_HOST_QUEUE_OPERATIONS_MAX ((int64_t)1 << 24)
-#define MEMOB_HOST_SPINS                64
 #define MEMOI_HOST_CHUNK_BYTES                                                                     \
     ((int64_t)256 << 10)        /* a copy looks at its rate at least this often */
 #define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
@@ -6029,7 +6304,7 @@ MEMOI void memob_host_sleep_until(int64_t time_ns) {
  * moves meanwhile, and moving the counter takes the bit along: no wake-up is missed.
  * Waiters touch it relaxed until they have what they wait for, so that they order nobody. */
 
-MEMOI int memob_host_is_past(uint32_t value, uint32_t target) {
+MEMOI int memob_counter_is_past(uint32_t value, uint32_t target) {
     return (value & ~1u) - target < 0x80000000u;
 }
 
@@ -6043,14 +6318,13 @@ MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
 #endif
 }
 
-/* Acquires only where it has been reached. */
 MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target) {
-    if (!memob_host_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
+    if (!memob_counter_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
     (void)__atomic_load_n(counter, __ATOMIC_ACQUIRE);
     return 1;
 }
 
-MEMOI void memob_host_pause(void) {
+MEMOI void memob_spin_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -6061,19 +6335,18 @@ MEMOI void memob_host_pause(void) {
 MEMOI void memoi_counter_wait(uint32_t* counter, uint32_t target) {
     int64_t n_tries = 0;
     for (; !memob_counter_reached(counter, target); n_tries++) {
-        if (n_tries < MEMOB_HOST_SPINS) {
-            memob_host_pause();
+        if (n_tries < MEMOB_SPINS) {
+            memob_spin_pause();
         } else {
 #if MEMOB_HAS_FUTEX
             uint32_t value = __atomic_load_n(counter, __ATOMIC_RELAXED);
-            if (memob_host_is_past(value, target)) continue;
+            if (memob_counter_is_past(value, target)) continue;
             if ((value & 1) || __atomic_compare_exchange_n(counter, &value, value | 1, 0,
                                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED))
                 syscall(SYS_futex, counter, 0 | 128 /* wait, private */, value | 1, NULL, NULL, 0);
 #else
-            int64_t n_naps = n_tries - MEMOB_HOST_SPINS;
-            struct timespec nap =
-                memob_host_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
+            int64_t n_naps = n_tries - MEMOB_SPINS;
+            struct timespec nap = memob_timespec(n_naps < 6 ? (int64_t)16000 << n_naps : 1000000);
             nanosleep(&nap, NULL);
 #endif
         }
@@ -6188,7 +6461,7 @@ MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const 
         __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
     }
     /* Who lost the claim stays until it is published: synchronising this stream must return it. */
-    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_host_pause();
+    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_spin_pause();
 }
 
 MEMOI void* memoi_host_worker(void* argument) {
@@ -6206,7 +6479,7 @@ MEMOI void* memoi_host_worker(void* argument) {
         memoi_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
         if (op->kind == MEMOI_HOST_RECORD) { /* always, or others would hang */
-            op->mark->time_ns = memob_host_now_ns();
+            op->mark->time_ns = memob_now_ns();
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (!stream->is_dropped) {
             if (op->kind == MEMOI_HOST_WAIT) {
@@ -6226,11 +6499,11 @@ MEMOI void* memoi_host_worker(void* argument) {
 }
 
 MEMOI memo_status memoi_host_run_sleep(void* args, memo_error* error) {
-    int64_t start_ns = memob_host_now_ns();
+    int64_t start_ns = memob_now_ns();
     double duration_s;
     (void)error;
     memcpy(&duration_s, args, sizeof duration_s);
-    memob_host_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
+    memob_sleep_until(start_ns + (int64_t)(duration_s * 1e9));
     return MEMO_STATUS_OK;
 }
 
@@ -6282,7 +6555,7 @@ MEMOI double memoi_host_rate(const memoi_host* host, int way) {
 
 MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int64_t total_bytes) {
     memoi_host* host = copy->host;
-    int64_t start_ns = memob_host_now_ns(), done_bytes = 0;
+    int64_t start_ns = memob_now_ns(), done_bytes = 0;
     /* After the start.  It grows by exact amounts, so late wake-ups do not add up. */
     double due_s = 0;
     __atomic_fetch_add(&host->n_copies[way], 1, __ATOMIC_RELAXED);
@@ -6294,13 +6567,13 @@ MEMOI void memoi_host_copy_slowly(const memoi_host_copy_args* copy, int way, int
         if (n > total_bytes - done_bytes) n = total_bytes - done_bytes;
         memoi_host_copy_part(copy, done_bytes, done_bytes + n);
         done_bytes += n;
-        elapsed_s = (double)(memob_host_now_ns() - start_ns) * 1e-9;
+        elapsed_s = (double)(memob_now_ns() - start_ns) * 1e-9;
         if (rate > 0)
             due_s += (double)n / rate;
         else if (due_s < elapsed_s)
             due_s = elapsed_s;
         if (due_s - elapsed_s > MEMOI_HOST_NAP_S || done_bytes == total_bytes)
-            memob_host_sleep_until(start_ns + (int64_t)(due_s * 1e9));
+            memob_sleep_until(start_ns + (int64_t)(due_s * 1e9));
     }
     __atomic_fetch_sub(&host->n_copies[way], 1, __ATOMIC_RELAXED);
 }
@@ -6396,7 +6669,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s memory: size %lld is negative", memory->name,
                               (long long)size_bytes);
-    memob_bytes_name(asked, (double)size_bytes);
+    memob_bytes_text(asked, (double)size_bytes);
     if (size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
                               memory->name, asked);
@@ -6406,8 +6679,8 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
         return memo_error_set(error, memory->status_when_full,
                               "%s memory: %s (%lld bytes) asked for, %s (%lld bytes) free of %s",
                               memory->name, asked, (long long)size_bytes,
-                              memob_bytes_name(left, (double)free_bytes), (long long)free_bytes,
-                              memob_bytes_name(all, (double)memory->capacity_bytes));
+                              memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
+                              memob_bytes_text(all, (double)memory->capacity_bytes));
     }
     if (counted_bytes > MEMOB_BYTES_MAX - memory->used_bytes ||
         posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
@@ -6553,12 +6826,11 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
 }
 
 /* The caller is about to wait for something unfinished; nothing finishes before the start. */
-MEMOI memo_status memob_host_check_started(const memoi_host* host, const char* what,
+MEMOI memo_status memoi_host_check_started(const memoi_host* host, const char* what,
                                            memo_error* error) {
     if (host->is_started) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                          "%s would wait for ever: nothing runs before memo_host_device_start",
-                          what);
+                          "%s would wait forever; call memo_host_device_start first", what);
 }
 
 MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
@@ -6568,7 +6840,7 @@ MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handl
     memo_status status = memoi_host_find_stream(host, handle, &stream, error);
     if (status) return status;
     if (!memob_counter_reached(&stream->head, stream->tail_position)) {
-        status = memob_host_check_started(host, "stream_synchronize", error);
+        status = memoi_host_check_started(host, "stream_synchronize", error);
         if (status) return status;
         memoi_counter_wait(&stream->head, stream->tail_position);
     }
@@ -6686,7 +6958,7 @@ MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
     memo_status status = memoi_host_find_event(host, handle, &event, error);
     if (status) return status;
     if (!memoi_host_event_is_done(event)) {
-        status = memob_host_check_started(host, "event_synchronize", error);
+        status = memoi_host_check_started(host, "event_synchronize", error);
         if (status) return status;
         memoi_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
                            event->latest->enqueued);
@@ -6789,12 +7061,21 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 /* --- the device --- */
 
 /* NULL where device is none of memo_host_device_create. */
-MEMOI memoi_host* memob_host_of(const memo_device* device, memo_error* error) {
+MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
     memoi_host* host = device ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
     memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                   "the device is not one made by memo_host_device_create");
+                   "device: not a host device; create it with memo_host_device_create");
     return NULL;
+}
+
+MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error) {
+    return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
+}
+
+MEMOI memo_status memob_check_started(const memo_device* host_device, const char* what,
+                                      memo_error* error) {
+    return memoi_host_check_started((const memoi_host*)host_device->context, what, error);
 }
 
 memo_host_device_desc memo_host_device_desc_default(void) {
@@ -6803,8 +7084,8 @@ memo_host_device_desc memo_host_device_desc_default(void) {
     return desc;
 }
 
-/* Below a byte a second, or beyond any number, the ends of copies could not be computed. */
-MEMOI int memob_host_is_rate(double bytes_per_s) {
+MEMOI int memob_is_copy_rate(double bytes_per_s) {
+    /* Outside these limits the ends of copies overflow. */
     return memob_is_finite(bytes_per_s) &&
            (bytes_per_s == 0 || (bytes_per_s >= 1 && bytes_per_s <= 1e18));
 }
@@ -6823,9 +7104,9 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "device_memory_bytes %lld and host_memory_bytes %lld must lie in [0, 2^62]",
             (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
-    if (!memob_host_is_rate(desc->to_host_bytes_per_s) ||
-        !memob_host_is_rate(desc->to_device_bytes_per_s) ||
-        !memob_host_is_rate(desc->both_ways_bytes_per_s))
+    if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
+        !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
+        !memob_is_copy_rate(desc->both_ways_bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "rates of copies must be 0 (no limit) or at least 1 byte/s; they are "
                               "%g, %g and, both ways, %g",
@@ -6880,7 +7161,7 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
 }
 
 void memo_host_device_destroy(memo_device* device) {
-    memoi_host* host = memob_host_of(device, NULL);
+    memoi_host* host = memoi_host_of(device, NULL);
     memoi_host_stream* stream;
     if (!host) return;
     /* All are told before any is waited for, as they may wait for each other. */
@@ -6908,7 +7189,7 @@ void memo_host_device_destroy(memo_device* device) {
 }
 
 memo_status memo_host_device_start(memo_device* device, memo_error* error) {
-    memoi_host* host = memob_host_of(device, error);
+    memoi_host* host = memoi_host_of(device, error);
     memoi_host_stream* stream;
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (host->is_started) return memoi_host_status(host, error);
@@ -6921,7 +7202,7 @@ memo_status memo_host_device_start(memo_device* device, memo_error* error) {
 memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                     memo_host_function function, const void* args,
                                     int64_t args_bytes, memo_error* error) {
-    memoi_host* host = memob_host_of(device, error);
+    memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "launch: function is NULL");
@@ -6936,9 +7217,9 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
 
 memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, double duration_s,
                                    memo_error* error) {
-    memoi_host* host = memob_host_of(device, error);
+    memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memob_is_in(duration_s, 0, 1e9))
+    if (!memoi_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
@@ -6946,7 +7227,7 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
 }
 
 void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats) {
-    const memoi_host* host = memob_host_of(device, NULL);
+    const memoi_host* host = memoi_host_of(device, NULL);
     memset(stats, 0, sizeof *stats);
     if (!host) return;
     stats->device_bytes = host->device_memory.used_bytes;
@@ -6961,11 +7242,9 @@ void memo_host_device_get_stats(const memo_device* device, memo_host_device_stat
 
 #endif /* MEMO_NO_HOST_DEVICE */
 
-/* ---- 7 schedule ---------------------------------------------------------------------------------
- * Knows: operations on streams, byte ranges, time, and their text.  Knows nothing of devices or of
- * what is computed. */
-
-/* --- building --- */
+/* ---- >>schedule ---------------------------------------------------------------------------------
+ * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
+ * computed. */
 
 typedef struct memoi_room {
     void* data;
@@ -7182,7 +7461,7 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                                       "%s: stream %d is named twice", name,
                                       (int)desc->more_streams[i]);
     }
-    if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
+    if (!memoi_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: duration_s must be finite and not negative", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
@@ -7394,7 +7673,8 @@ MEMOI int32_t memoi_op_stream(const memo_schedule* schedule, const memo_op* op, 
     return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
 }
 
-/* --- what each op comes right after --- */
+/* ---- >>schedule order ---------------------------------------------------------------------------
+ * Knows: which operation comes directly after which.  Knows nothing of bytes. */
 
 /* Reasons that every op can have; more streams follow. */
 enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
@@ -7456,7 +7736,8 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
     return MEMO_STATUS_OK;
 }
 
-/* --- check ---
+/* ---- >>schedule check ---------------------------------------------------------------------------
+ * Knows: ranges of bytes, and reachability.  Knows nothing of time.
  *
  * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
  * none.  As the ops of a stream are ordered as they are enqueued, a happens before b just where
@@ -7841,7 +8122,8 @@ void memo_check_destroy(memo_check* check) {
     MEMO_FREE(check);
 }
 
-/* --- explain --- */
+/* ---- >>race explanation -------------------------------------------------------------------------
+ * Knows: a race, and the wait that would prevent it. */
 
 MEMOI int memoi_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
     int64_t k;
@@ -8000,7 +8282,8 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
     return memoi_take_text(&text, buffer, n_bytes);
 }
 
-/* --- simulate --- */
+/* ---- >>simulation -------------------------------------------------------------------------------
+ * Knows: durations, links, order.  Knows nothing of bytes. */
 
 typedef struct memoi_moment {
     double time;
@@ -8301,7 +8584,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
     for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
-        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
+        if (!memoi_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "op %lld (%s): duration_s must be finite and not negative",
                                   (long long)i, memo_schedule_op_name(schedule, i));
@@ -8379,7 +8662,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     return status;
 }
 
-/* --- compare --- */
+/* ---- >>schedule comparison ----------------------------------------------------------------------
+ * Knows: two schedules.  Knows nothing of their times. */
 
 /* Where op i of two schedules differs, in a few words; NULL: nowhere. */
 MEMOI const char* memoi_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
@@ -8451,7 +8735,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
     return status;
 }
 
-/* --- draw --- */
+/* ---- >>timeline ---------------------------------------------------------------------------------
+ * Knows: a schedule with times, as Chrome trace or SVG. */
 
 /* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
 MEMOI int memoi_is_drawn(const memo_schedule* schedule, const memo_simulation* times, int64_t i) {
@@ -8669,7 +8954,7 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
         memo_text_put(&t->text, "\nduration ");
         memoi_put_time(&t->text, duration);
         if (op->link_bytes)
-            memo_text_put(&t->text, "\n%s", memob_bytes_name(bytes, (double)op->link_bytes));
+            memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
         memo_text_put(&t->text, "</title></rect>");
         if (!is_wait) memoi_draw_bar_name(t, name, x, y, width, color);
         memo_text_put(&t->text, "\n");
@@ -8717,7 +9002,7 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     memo_text_put(&t->text, "memory</text>\n");
     memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
     memo_text_put(&t->text, "%s</text>\n",
-                  memob_bytes_name(bytes, (double)t->times->peak_bytes - low));
+                  memob_bytes_text(bytes, (double)t->times->peak_bytes - low));
     memo_text_put(&t->text, "<path fill=\"#b9cbe0\" d=\"M");
     memoi_put_number(&t->text, x, 2);
     memo_text_put(&t->text, " ");
@@ -8827,7 +9112,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memo_text_put(&t->text, "makespan ");
     memoi_put_time(&t->text, times->makespan_s);
     if (times->peak_bytes)
-        memo_text_put(&t->text, ", peak %s", memob_bytes_name(bytes, (double)times->peak_bytes));
+        memo_text_put(&t->text, ", peak %s", memob_bytes_text(bytes, (double)times->peak_bytes));
     memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
     memo_text_put(&t->text, "busy</text>\n");
@@ -8844,7 +9129,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     return status;
 }
 
-/* --- reading --- */
+/* ---- >>schedule file ----------------------------------------------------------------------------
+ * Knows: the text of a schedule.  Knows nothing of its meaning. */
 
 enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
 
@@ -9117,7 +9403,7 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
     if (k == 6)
         return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "`%s` is none of stream, buffer, run, record, wait and sync",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     status = k == MEMO_OP_RUN    ? memoi_parse_run(r)
              : k <= MEMO_OP_SYNC ? memoi_parse_order(r, (memo_op_kind)k)
              : k == 4            ? memoi_parse_stream(r)
@@ -9129,16 +9415,16 @@ MEMOI memo_status memoi_parse_schedule(memoi_schedule_reader* r) {
     const char* word;
     int64_t length, count = -1;
     memo_status status;
-    if (!memob_next_content(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                 "a schedule begins with `memo schedule 1`");
-    status = memob_frame_open(&r->reader, "schedule", r->error);
+    status = memob_read_first_line(&r->reader, "schedule", r->error);
     if (!status && memob_next_word(&r->reader, &word, &length) &&
         (!memob_word_number(word, length, &count) || count < 0))
         status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                   "after the version only the number of operations may follow");
     if (!status) status = memob_expect_line_end(&r->reader, r->error);
-    while (!status && memob_next_content(&r->reader, &word, &length))
+    while (!status && memob_next_entry(&r->reader, &word, &length))
         status = memoi_parse_schedule_line(r, word, length);
     if (!status && count >= 0 && count != r->schedule->n_ops)
         status = memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
@@ -9251,7 +9537,7 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     return memo_text_write(&text, path, error);
 }
 
-/* ---- 8 recorder ---------------------------------------------------------------------------------
+/* ---- >>recorder ---------------------------------------------------------------------------------
  * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
  * are for. */
 
@@ -9617,7 +9903,7 @@ MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, m
     return memoi_recorder_seen(r, event, error);
 }
 
-MEMOI const char* memob_copy_name(memo_copy_kind kind) {
+MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
     return kind == MEMO_COPY_TO_HOST     ? "to host"
            : kind == MEMO_COPY_TO_DEVICE ? "to device"
                                          : "on device";
@@ -9638,7 +9924,7 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     memoi_passing passing;
     memo_status status;
     if (r->is_paused) return memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
-    desc.name = memob_copy_name(kind);
+    desc.name = memob_copy_kind_name(kind);
     desc.link_bytes = size_bytes;
     desc.reads = &read;
     desc.writes = &written;
@@ -9649,7 +9935,6 @@ MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_ki
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
-/* A range a row, or one where rows touch; returns their number. */
 MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
                                int64_t row_bytes, int64_t n_rows) {
     int64_t row;
@@ -9684,7 +9969,7 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                             row_bytes, n_rows, error);
     if (!status) { /* only now are the sizes known to be sane */
-        desc.name = memob_copy_name(kind);
+        desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
         desc.reads = r->rows;
         desc.n_reads = memob_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
@@ -9713,8 +9998,8 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     return memoi_recorder_end(r, &passing, &desc, status, error);
 }
 
-MEMOI memo_status memob_rec_annotate(void* context, memo_stream stream,
-                                     const struct memo_op_desc* op, memo_error* error) {
+MEMOI memo_status memob_recorder_annotate(void* context, memo_stream stream,
+                                          const struct memo_op_desc* op, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = *op;
     memoi_passing passing;
@@ -9805,7 +10090,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->copy_rows = memoi_rec_copy_rows;
     device->fill = memoi_rec_fill;
     device->status = memoi_rec_status;
-    device->annotate = memob_rec_annotate;
+    device->annotate = memob_recorder_annotate;
     memoi_rec_fill_row_kernels(r);
     if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
     *recorder = r;
@@ -9904,59 +10189,15 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
     return status;
 }
 
-/* ---- 9 swap engine ------------------------------------------------------------------------------
- * Knows: which rows of which layer lie where, the waits, the file.  Knows nothing of what the
- * trainer computes. */
+/* ---- >>swap rows --------------------------------------------------------------------------------
+ * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
+ * addresses. */
 
-#define MEMOB_SPILL_ALIGNMENT 4096 /* of sizes and offsets in the file, as past the page cache */
 /* Numbering of bytes in schedules: device memory (of generated ones), host memory (likewise), file.
  * No range begins at 0. */
 #define MEMOI_SWAP_DEVICE_BASE MEMOB_DEVICE_ALIGNMENT
 #define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
 #define MEMOI_SPILL_FILE_BASE  ((uint64_t)1 << 63)
-
-/* Of one tensor in one layer; moved and recomputed rows may be none. */
-typedef struct memob_swap_place {
-    int64_t row_bytes;
-    int64_t offset; /* of row 0, in device memory */
-    int64_t moved_begin, moved_end;
-    int64_t recompute_begin, recompute_end;
-    int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
-} memob_swap_place;
-
-/* Of one layer in its rounding buffer. */
-typedef struct memob_swap_turn {
-    int32_t uses_buffer; /* swaps rows, in buffer layer & 1 */
-    int32_t previous; /* the layer whose rows it overwrites in the forward and gives room to in the
-                         backward; -1: none */
-    int64_t moved_bytes; /* 0: not moved */
-    int32_t ordinal;     /* among the moved layers */
-    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
-    int64_t host_begin;
-    int64_t file_begin; /* in the file, if it is spilled */
-} memob_swap_turn;
-
-typedef struct memob_swap_placement {
-    memo_swap_sizes sizes;
-    memob_swap_place* places; /* (n_layers, n_tensors) */
-    memob_swap_turn* turns;   /* (n_layers) */
-    int32_t n_host_layers;    /* places for layers in host memory */
-} memob_swap_placement;
-
-typedef struct memob_spill_file {
-    int fd; /* -1: none */
-    double bytes_per_s;
-    char directory[160]; /* for messages; may be cut short */
-} memob_spill_file;
-
-/* One layer's rows, to the file or back. */
-typedef struct memob_spill_op {
-    memo_host_call call;
-    const memob_spill_file* file;
-    char* address;
-    int64_t offset, n_bytes;
-    int32_t is_write;
-} memob_spill_op;
 
 struct memo_swap {
     memo_device device;
@@ -9990,8 +10231,7 @@ memo_swap_desc memo_swap_desc_default(void) {
 
 /* --- the table of rows --- */
 
-/* The rule of a tensor, or of the one it is recomputed with. */
-MEMOI memo_tensor_rule memob_tensor_rule_of(const memo_tensor* tensors, int32_t t) {
+MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
     return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
 }
 
@@ -10008,8 +10248,6 @@ MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
     return (desc->n_rows - 1) / memob_swap_tile_rows(desc) + 1;
 }
 
-/* Rows of n_tiles swapped tiles.  The last tile may be short: odd layers swap it first, even layers
- * last. */
 MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
     int64_t n_all = memob_swap_n_tiles(desc), tile_rows = memob_swap_tile_rows(desc);
     if (n_tiles == n_all) return desc->n_rows;
@@ -10026,7 +10264,7 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
 /* What the table of rows says, or alpha. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
-    switch (memob_tensor_rule_of(desc->tensors, t)) {
+    switch (memob_tensor_rule(desc->tensors, t)) {
     case MEMO_TENSOR_ROWS:
         return memob_swap_rows_of_tiles(desc, layer, memoi_swap_tiles_of_alpha(desc));
     case MEMO_TENSOR_KEPT: return MEMO_ROWS_KEPT;
@@ -10040,7 +10278,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     int64_t swapped = memoi_swap_cell(desc, layer, t);
     int64_t border = layer & 1 ? n - swapped : swapped;
     int32_t with = desc->tensors[t].with;
-    memo_tensor_rule rule = memob_tensor_rule_of(desc->tensors, t);
+    memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
 
     if (swapped == MEMO_ROWS_KEPT)
@@ -10097,14 +10335,14 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
             "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
             "more, and tensors set",
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
+    if (!desc->rows && !memoi_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tile_rows: %lld is negative",
                               (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+    if (desc->n_host_layers < 0 || !memoi_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
@@ -10124,7 +10362,9 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
     return status;
 }
 
-/* --- places --- */
+/* ---- >>swap places ------------------------------------------------------------------------------
+ * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
+ * nothing of streams. */
 
 /* *sum += count * each, all >= 0; 0 if it would pass MEMOB_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
@@ -10370,9 +10610,8 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memset(placement, 0, sizeof *placement);
 }
 
-/* Every offset and size that follows from desc; memob_swap_placement_free gives it back. */
-MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_placement* placement,
-                                  memo_error* error) {
+MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
+                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
     memset(placement, 0, sizeof *placement);
@@ -10407,14 +10646,13 @@ MEMOI memo_status memob_swap_plan(const memo_swap_desc* desc, memob_swap_placeme
     return status;
 }
 
-/* With as many places as host_bytes have room for, but at least one; 0: no limit. */
-MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                         memob_swap_placement* placement, memo_error* error) {
+MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
+                                           memob_swap_placement* placement, memo_error* error) {
     memo_status status;
     int64_t place_bytes = 1, n_places;
     int32_t layer, n_moved;
     desc->n_host_layers = 0;
-    status = memob_swap_plan(desc, placement, error);
+    status = memob_swap_placement_make(desc, placement, error);
     n_moved = placement->sizes.n_swapped_layers;
     if (status || host_bytes == 0 || placement->sizes.host_bytes <= host_bytes || n_moved < 2)
         return status;
@@ -10434,12 +10672,12 @@ MEMOI memo_status memob_swap_plan_to_fit(memo_swap_desc* desc, int64_t host_byte
 memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, memo_error* error) {
     memob_swap_placement placement;
     char needed[32], there[32];
-    memo_status status = memob_swap_plan_to_fit(desc, host_bytes, &placement, error);
+    memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
     if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                 "host memory: a place for one layer takes %s of the %s there",
-                                memob_bytes_name(needed, (double)placement.sizes.host_bytes),
-                                memob_bytes_name(there, (double)host_bytes));
+                                memob_bytes_text(needed, (double)placement.sizes.host_bytes),
+                                memob_bytes_text(there, (double)host_bytes));
     memob_swap_placement_free(&placement);
     return status;
 }
@@ -10447,7 +10685,7 @@ memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, me
 memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                      memo_error* error) {
     memob_swap_placement placement;
-    memo_status status = memob_swap_plan(desc, &placement, error);
+    memo_status status = memob_swap_placement_make(desc, &placement, error);
     if (!status) *sizes = placement.sizes;
     memob_swap_placement_free(&placement);
     return status;
@@ -10476,7 +10714,8 @@ void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
     *sizes = swap->placement.sizes;
 }
 
-/* --- the file --- */
+/* ---- >>spill file -------------------------------------------------------------------------------
+ * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
 
 /* A file without a name.  The macros of Linux are GNU's alone; glibc has them under two names. */
 #if defined(O_TMPFILE)
@@ -10494,7 +10733,7 @@ MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* wh
                                     int64_t offset, const char* why, memo_error* error) {
     char size[32];
     return memo_error_set(error, MEMO_STATUS_IO, "spill_directory %s: %s %s at byte %lld: %s",
-                          file->directory, what, memob_bytes_name(size, (double)n_bytes),
+                          file->directory, what, memob_bytes_text(size, (double)n_bytes),
                           (long long)offset, why);
 }
 
@@ -10536,13 +10775,13 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_op* op = (const memob_spill_op*)argument;
     const memob_spill_file* file = op->file;
-    int64_t begin_ns = memob_host_now_ns();
+    int64_t begin_ns = memob_now_ns();
     memo_status status =
         memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
-        memob_host_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
+        memob_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
     }
     return status;
 }
@@ -10590,7 +10829,6 @@ MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
     return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
 }
 
-/* memory: MEMOB_SPILL_ALIGNMENT bytes of what will be written and read, for a trial; zeroed. */
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
@@ -10625,7 +10863,6 @@ MEMOI void memob_spill_destroy(memob_spill_file* file) {
     file->fd = -1;
 }
 
-/* An operation that may be enqueued any number of times. */
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
     memset(op, 0, sizeof *op);
@@ -10638,7 +10875,6 @@ MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file,
     op->is_write = is_write;
 }
 
-/* Enqueues a read or write on stream, announced to whom it concerns. */
 MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
                                      memob_spill_op* op, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -10661,7 +10897,11 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
 
-/* --- life --- */
+/* ---- >>swap engine ------------------------------------------------------------------------------
+ * Knows: places, streams, events and the waits of a step.  Knows nothing of what the trainer
+ * computes. */
+
+/* --- creation --- */
 
 void memo_swap_destroy(memo_swap* swap) {
     const memo_device* device;
@@ -10816,7 +11056,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
-    status = memob_swap_plan(desc, &swap->placement, error);
+    status = memob_swap_placement_make(desc, &swap->placement, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
@@ -10878,11 +11118,10 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t lay
         swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
     memo_status status = MEMO_STATUS_OK;
     if (swap->computes_on_host) {
-        int64_t begin_ns = swap->is_timed ? memob_host_now_ns() : 0;
+        int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
         status = memo_event_synchronize(device, event, error);
         if (swap->is_timed)
-            swap->host_stall_s[swap->is_backward] +=
-                1e-9 * (double)(memob_host_now_ns() - begin_ns);
+            swap->host_stall_s[swap->is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
         return status;
     }
     /* With is_timed, two marks measure how long. */
@@ -11060,7 +11299,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     return MEMO_STATUS_OK;
 }
 
-/* --- a step as a schedule --- */
+/* ---- >>swap schedule ----------------------------------------------------------------------------
+ * Knows: the same step, written as a schedule.  Knows nothing of devices. */
 
 memo_swap_times memo_swap_times_default(void) {
     memo_swap_times times;
@@ -11294,7 +11534,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memset(&g, 0, sizeof g);
     g.desc = desc;
     g.times = times;
-    status = memob_swap_plan(desc, &g.placement, error);
+    status = memob_swap_placement_make(desc, &g.placement, error);
     if (!status) status = memo_schedule_create(&g.schedule, error);
     if (!status) {
         g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
@@ -11310,9 +11550,9 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     return status;
 }
 
-/* ---- 10 row kernels -----------------------------------------------------------------------------
- * Knows: the inline functions of its public part.  Knows nothing of CUDA, of attention or of who
- * calls.  At the end it lends its loops to the host device and shows them to the recorder. */
+/* ---- >>row kernels ------------------------------------------------------------------------------
+ * Knows: the inline functions of its public part.  Knows nothing of CUDA, attention or its
+ * callers.  At the end it lends its loops to the host device and shows them to the recorder. */
 
 /* --- descs --- */
 

@@ -1536,7 +1536,7 @@ MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ..
         world->failure.status = MEMO_STATUS_COMM;
         __atomic_store_n(&world->is_failed, 1, __ATOMIC_SEQ_CST);
     }
-    while (!memoi_threads_has_failed(world)) memob_host_pause();
+    while (!memoi_threads_has_failed(world)) memob_spin_pause();
 }
 
 /* Returns 0, with the flag clear, if the world has failed. */
@@ -1558,7 +1558,7 @@ MEMOI void memoi_threads_await_idle(memoi_threads_group* group) {
     for (r = 0; r < group->n_ranks; r++)
         for (lane = 0; lane < MEMOI_N_LANES; lane++)
             while (__atomic_load_n(&group->seats[r].is_busy[lane], __ATOMIC_SEQ_CST))
-                memob_host_sleep_until(memob_host_now_ns() + 50000);
+                memob_sleep_until(memob_now_ns() + 50000);
 }
 
 MEMOI memo_status memoi_threads_give_up(memoi_threads_rank* me, memo_error* error) {
@@ -1591,14 +1591,14 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
 /* Sleeps while *word is value, at most MEMOI_THREADS_NAP_NS. */
 MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
 #if MEMOB_HAS_FUTEX
-    struct timespec limit = memob_host_timespec(MEMOI_THREADS_NAP_NS);
+    struct timespec limit = memob_timespec(MEMOI_THREADS_NAP_NS);
     if ((value & 1) ||
         __atomic_compare_exchange_n(word, &value, value | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         syscall(SYS_futex, word, 0 | 128 /* wait, private */, value | 1, &limit, NULL, 0);
 #else
     (void)word;
     (void)value;
-    memob_host_sleep_until(memob_host_now_ns() + 100000);
+    memob_sleep_until(memob_now_ns() + 100000);
 #endif
 }
 
@@ -1622,12 +1622,12 @@ typedef struct memoi_threads_patience {
  * value.  Returns 1 when it is time to check the ranks that this one waits for. */
 MEMOI int memoi_threads_rest(memoi_threads_patience* patience, uint32_t* word, uint32_t value) {
     int64_t now_ns;
-    if (patience->n_tries++ < MEMOB_HOST_SPINS) {
-        memob_host_pause();
+    if (patience->n_tries++ < MEMOB_SPINS) {
+        memob_spin_pause();
         return 0;
     }
     memoi_threads_nap(word, value);
-    now_ns = memob_host_now_ns();
+    now_ns = memob_now_ns();
     if (!patience->since_ns) patience->since_ns = patience->looked_ns = now_ns;
     if (now_ns - patience->looked_ns < MEMOI_THREADS_NAP_NS / 2) return 0;
     patience->looked_ns = now_ns;
@@ -1655,13 +1655,13 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
     for (r = 0; r < group->n_ranks; r++) {
         memoi_threads_seat* seat = &group->seats[r];
         int is_lost;
-        if (memob_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
+        if (memob_counter_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_RELAXED), target))
             continue;
 
         /* Check the arrival again: the rank may have arrived, and left, before it was lost. */
         is_lost = memoi_threads_is_lost(me, lane, r, reason);
         if ((!is_lost && !is_late) ||
-            memob_host_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
+            memob_counter_is_past(__atomic_load_n(&seat->arrived[lane], __ATOMIC_ACQUIRE), target))
             continue;
 
         if (is_lost)
@@ -1693,7 +1693,7 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
     memset(&patience, 0, sizeof patience);
     while (!memob_counter_reached(&meeting->passed, target)) {
         uint32_t value = __atomic_load_n(&meeting->passed, __ATOMIC_RELAXED);
-        if (memob_host_is_past(value, target)) continue;
+        if (memob_counter_is_past(value, target)) continue;
         if (memoi_threads_rest(&patience, &meeting->passed, value)) {
             if (memoi_threads_has_failed(group->world)) return 0;
             memoi_threads_look_for_missing(me, lane, what, memoi_threads_is_late(me, &patience));
@@ -1737,10 +1737,10 @@ MEMOI int32_t memoi_threads_node(const memoi_threads_group* group, int32_t rank)
 /* Returns 0 if the world fails meanwhile. */
 MEMOI int memoi_threads_sleep_until(memoi_threads_world* world, int64_t due_ns) {
     int64_t now_ns;
-    while ((now_ns = memob_host_now_ns()) < due_ns) {
+    while ((now_ns = memob_now_ns()) < due_ns) {
         int64_t until_ns = now_ns + MEMOI_THREADS_NAP_NS;
         if (memoi_threads_has_failed(world)) return 0;
-        memob_host_sleep_until(until_ns < due_ns ? until_ns : due_ns);
+        memob_sleep_until(until_ns < due_ns ? until_ns : due_ns);
     }
     return 1;
 }
@@ -1908,7 +1908,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     const memoi_threads_group_args* run = (const memoi_threads_group_args*)args;
     memoi_threads_rank* me = run->me;
     memoi_threads_world* world = me->group->world;
-    int64_t start_ns = memoi_threads_has_links(world) ? memob_host_now_ns() : 0;
+    int64_t start_ns = memoi_threads_has_links(world) ? memob_now_ns() : 0;
     memoi_threads_patience patience;
     uint32_t position;
     int n_left = 1;
@@ -2084,7 +2084,7 @@ MEMOI int memoi_threads_collect(memoi_threads_rank* me, const memoi_threads_op* 
     if (!memoi_threads_meet(me, MEMOI_LANE_STREAM, what) || !memoi_threads_all_agree(me, turn))
         return 0;
 
-    if (has_links) start_ns = memob_host_now_ns();
+    if (has_links) start_ns = memob_now_ns();
     for (stage = 0; stage < n_stages; stage++) {
         if (!memoi_threads_begin_work(me, MEMOI_LANE_STREAM)) return 0;
         memoi_threads_work(me, call, turn, stage);
@@ -2197,11 +2197,10 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
                               me->table.name, MEMOI_THREADS_MESSAGES);
     while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
-        status =
-            memob_host_check_started(memob_host_of(me->device, NULL), "send or receive", error);
+        status = memob_check_started(me->device, "send or receive", error);
         if (!status) status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
-        if (!status && !memob_host_is_past(value, me->seen_head + 2))
+        if (!status && !memob_counter_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
     }
     if (!status) me->seen_head = __atomic_load_n(&me->head, __ATOMIC_ACQUIRE) & ~1u;
@@ -2486,7 +2485,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
                               "comm_threads_desc.devices: NULL; pass a host device for each rank");
     for (r = 0; r < desc->n_ranks; r++) {
         memo_error reason;
-        if (!memob_host_of(desc->devices[r], &reason))
+        if (memob_check_host_device(desc->devices[r], &reason))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                   reason.message);
@@ -2498,7 +2497,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
 
     /* Simulated links. */
     for (k = 0; k < 2; k++) {
-        if (!memob_host_is_rate(rates[k]))
+        if (!memob_is_copy_rate(rates[k]))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
                 "comm_threads_desc.%sbytes_per_s: out of range (%g); 0 (no limit) "
@@ -2602,12 +2601,6 @@ typedef struct memoi_nccl {
     memo_stream group_stream;
     memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
 } memoi_nccl;
-
-MEMOI double memoi_nccl_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* Sleeps a tenth of the time waited so far, but 10 us to 10 ms. */
 MEMOI void memoi_nccl_nap(double waited_s) {
@@ -2729,12 +2722,12 @@ MEMOI int32_t memoi_nccl_serve_one(int fd, int32_t size, const ncclUniqueId* id,
 
 MEMOI memo_status memoi_nccl_serve_all(int listener, int port, int32_t size, double timeout_s,
                                        const ncclUniqueId* id, char* has_come, memo_error* error) {
-    double end_s = memoi_nccl_now_s() + timeout_s;
+    double end_s = memob_now_s() + timeout_s;
     int32_t n_missing = size - 1, rank;
     memo_status status = MEMO_STATUS_OK;
     while (n_missing && !status) {
         struct pollfd waiting;
-        double left_s = end_s - memoi_nccl_now_s();
+        double left_s = end_s - memob_now_s();
         int fd;
         if (left_s <= 0) {
             for (rank = 1; rank < size - 1 && has_come[rank];) rank++;
@@ -2819,13 +2812,13 @@ MEMOI int memoi_nccl_ask_port(const char* host, int port, int32_t rank, int32_t 
 
 MEMOI memo_status memoi_nccl_fetch(const char* host, int port, int32_t rank, int32_t size,
                                    double timeout_s, ncclUniqueId* id, memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     int k = 0, problem = 0;
     do {
         if (memoi_nccl_ask_port(host, port + k, rank, size, id, &problem)) return MEMO_STATUS_OK;
         k = (k + 1) % MEMOI_NCCL_PORTS;
         if (k == 0) memoi_nccl_nap(1);
-    } while (memoi_nccl_now_s() - start_s < timeout_s);
+    } while (memob_now_s() - start_s < timeout_s);
     return memo_error_set(error, MEMO_STATUS_COMM,
                           "MASTER_ADDR: rank 0 did not answer at %.200s, ports %d to %d, within %g "
                           "s%s%s",
@@ -2855,9 +2848,9 @@ MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, 
 /* The other ranks wait until the file exists. */
 MEMOI memo_status memoi_nccl_read_id(const char* path, double timeout_s, ncclUniqueId* id,
                                      memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     for (;;) {
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         FILE* file = fopen(path, "rb");
         if (file) {
             char magic[8];
@@ -2963,9 +2956,9 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
 /* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     for (;;) {
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         int is_done;
         memo_status status;
         pthread_mutex_lock(&me->mutex);
@@ -2998,11 +2991,11 @@ MEMOI void memoi_nccl_abort(memo_comm* comm) {
 memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, double timeout_s,
                                        memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    double start_s = memoi_nccl_now_s();
+    double start_s = memob_now_s();
     double limit_s = timeout_s > 0 ? timeout_s : me->timeout_s;
     for (;;) {
         cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
-        double waited_s = memoi_nccl_now_s() - start_s;
+        double waited_s = memob_now_s() - start_s;
         memo_status status = memoi_nccl_status(comm, error);
         /* "Not ready" would stay and fail the next check of a kernel launch. */
         if (result != cudaSuccess) (void)cudaGetLastError();
@@ -4020,7 +4013,7 @@ MEMOI memo_status memoi_sp_copy_rows(const memoi_sp_queue* queue, void* to, int6
                               error);
     ranges = (memo_range*)memob_calloc(2 * n_rows, sizeof(memo_range));
     if (!ranges) return memob_no_memory(error, "the rows of a copy in a schedule");
-    op.name = memob_copy_name(MEMO_COPY_ON_DEVICE);
+    op.name = memob_copy_kind_name(MEMO_COPY_ON_DEVICE);
     op.link_bytes = row_bytes * n_rows;
     op.reads = ranges;
     op.n_reads = memob_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
@@ -4043,7 +4036,7 @@ MEMOI memo_status memoi_schedule_stream(memo_schedule* schedule, const char* nam
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_sp_host_of(const memo_device* device) {
-    while (memoi_sp_has_annotate(device) && device->annotate == memob_rec_annotate)
+    while (memoi_sp_has_annotate(device) && device->annotate == memob_recorder_annotate)
         device = &((const memo_recorder*)device->context)->inner;
     return (memo_device*)(uintptr_t)device;
 }
@@ -5569,9 +5562,7 @@ typedef struct memoi_hybrid_carver {
 } memoi_hybrid_carver;
 
 MEMOI char* memoi_hybrid_carve(memoi_hybrid_carver* carver, int64_t n_bytes) {
-    char* address = carver->base ? carver->base + carver->n_bytes : NULL;
-    carver->n_bytes = memob_align_up(carver->n_bytes + n_bytes, 512);
-    return address;
+    return (char*)memob_carve(carver->base, &carver->n_bytes, n_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* q, k and v by heads, in this order.  Returns their bytes. */

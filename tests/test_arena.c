@@ -96,15 +96,15 @@ static void first_fit(memo_plan* plan) {
         buffer->offset_bytes = 0;
         for (k = 0; k < i && buffer->size_bytes > 0; k++) {
             const memo_buffer* other = &plan->buffers[k];
-            int64_t top = other->offset_bytes + memob_plan_bytes(plan, k);
+            int64_t top = other->offset_bytes + memob_buffer_bytes(plan, k);
             if (other->size_bytes == 0 || !conflict(plan, k, i) || top <= buffer->offset_bytes ||
-                buffer->offset_bytes + memob_plan_bytes(plan, i) <= other->offset_bytes)
+                buffer->offset_bytes + memob_buffer_bytes(plan, i) <= other->offset_bytes)
                 continue;
             buffer->offset_bytes = memob_align_up(top, alignment);
             k = -1; /* again from the start */
         }
         plan->peak_bytes =
-            memob_max(plan->peak_bytes, buffer->offset_bytes + memob_plan_bytes(plan, i));
+            memob_max(plan->peak_bytes, buffer->offset_bytes + memob_buffer_bytes(plan, i));
     }
     plan->proof = MEMO_PROOF_FEASIBLE;
 }
@@ -729,7 +729,7 @@ static void recorded_traces_replay(void) {
                     CHECK((char*)addresses[k] ==
                           (char*)desc.memory + plan->buffers[n++].offset_bytes);
                 } else if (trace->requests[k].kind == MEMO_REQUEST_FREE) {
-                    drop(arena, addresses[memoi_origin(trace, k)]);
+                    drop(arena, addresses[memob_request_origin(trace, k)]);
                 }
             }
             CHECK_OK(memo_arena_end(arena, &error));

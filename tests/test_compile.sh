@@ -149,6 +149,35 @@ types() {
         END { if (n < 20) { print "no types found"; bad = 1 } exit bad }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh
 }
 
+names_of() { grep -oE "\\b($1)[A-Za-z0-9_]+" "$2" | sort -u; }
+
+# A name that begins with memoi_ belongs to one header.
+borrowings() {
+    for header in memo.h memo_plan.h memo_sp.h memo_cuda.cuh; do names_of 'memoi_|MEMOI_' $header; done | sort | uniq -d >"$folder/borrowed"
+    [ "$(names_of 'memoi_|MEMOI_' memo.h | wc -l)" -gt 100 ] || { echo "no names found"; return 1; }
+    [ ! -s "$folder/borrowed" ] || { cat "$folder/borrowed"; echo "in more than one header"; return 1; }
+    names_of 'memoi_|MEMOI_' examples/caching_model.h | grep . && { echo "of a header, in examples/caching_model.h"; return 1; }
+    return 0
+}
+
+# What the headers share is declared in the room >>base of memo.h.
+base() {
+    sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
+    names_of 'memob_|MEMOB_' "$folder/base" >"$folder/declared"
+    for file in memo_plan.h memo_sp.h memo_cuda.cuh examples/caching_model.h; do names_of 'memob_|MEMOB_' $file; done | sort -u >"$folder/used"
+    [ "$(wc -l <"$folder/used")" -gt 40 ] || { echo "no names found"; return 1; }
+    comm -13 "$folder/declared" "$folder/used" | grep . && { echo "used, but not declared in >>base"; return 1; }
+    return 0
+}
+
+# The table of rooms names each room, in order, and none else.
+rooms() { # HEADER
+    sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
+    sed -n 's/^\/\* ---- \(>>[a-z -]*[a-z]\) -*$/\1/p' "$1" >"$folder/heads"
+    [ "$(wc -l <"$folder/table")" -gt 10 ] || { echo "no table found"; return 1; }
+    run diff "$folder/table" "$folder/heads"
+}
+
 # The user's allocator is the only one, and without the host device there are no threads.
 options() { # COMPILER LANGUAGE STANDARD
     object "$1" "$2" "$3" options.c options.o || return 1
@@ -217,6 +246,11 @@ test_is "two translation units with MEMO_STATIC" two_static_units $first_c c c99
 test_is "only memo_ is exported" exports $first_c c c99
 test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "public types begin with memo_" types
+test_is "no header uses another's memoi_" borrowings
+test_is "what headers share is in the room >>base" base
+for header in memo.h memo_sp.h; do
+    test_is "the table of rooms of $header" rooms $header
+done
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
 for header in memo.h memo_plan.h memo_sp.h; do
     test_is "the example in the head of $header" head_example $first_c $header

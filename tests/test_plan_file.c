@@ -272,7 +272,7 @@ static void another_stream_keeps_a_buffer(void) {
  * Forward, step by step: which streams are behind the use by now, and which events carry that? */
 static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
                        int64_t later) {
-    char behind[MEMOI_STREAMS], carries[16];
+    char behind[MEMOB_STREAMS], carries[16];
     int64_t i;
     memset(behind, 0, sizeof behind);
     memset(carries, 0, sizeof carries);
@@ -291,7 +291,7 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
     int64_t i;
     int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
     for (i = m + 1; i < trace->n_requests && is_behind; i++)
-        if (trace->requests[i].kind == MEMO_REQUEST_USE && memoi_origin(trace, i) == m &&
+        if (trace->requests[i].kind == MEMO_REQUEST_USE && memob_request_origin(trace, i) == m &&
             !comes_after(trace, m, trace->requests[m].stream, trace->requests[i].stream, i))
             is_behind = comes_after(trace, use, stream, trace->requests[i].stream, m);
     return is_behind;
@@ -342,13 +342,13 @@ static void holds_wait_for_all_streams(void) {
         for (i = 0; i < trace->n_requests; i++)
             if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) number[i] = n++;
         for (i = 0; i < trace->n_requests; i++) {
-            int64_t origin = memoi_origin(trace, i);
+            int64_t origin = memob_request_origin(trace, i);
             if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
             for (m = i + 1; m < trace->n_requests; m++) {
                 int may = 1;
                 if (trace->requests[m].kind != MEMO_REQUEST_MALLOC) continue;
                 for (k = origin + 1; k <= i && may; k++)
-                    may = memoi_origin(trace, k) != origin ||
+                    may = memob_request_origin(trace, k) != origin ||
                           may_share(trace, k,
                                     k == i ? trace->requests[origin].stream
                                            : trace->requests[k].stream,

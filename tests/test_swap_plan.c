@@ -1279,7 +1279,7 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
     memo_status status;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "%s", lines);
-    memob_frame_finish(&text, count);
+    memob_put_last_line(&text, count);
     status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
     memo_text_free(&text);
     return status;

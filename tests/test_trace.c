@@ -45,7 +45,8 @@ static int64_t first_difference(const memo_trace* a, const memo_trace* b) {
         const memo_request* x = &a->requests[i];
         const memo_request* y = &b->requests[i];
         if (x->kind != y->kind || x->memory_class != y->memory_class || x->stream != y->stream ||
-            x->size_bytes != y->size_bytes || memoi_origin(a, i) != memoi_origin(b, i))
+            x->size_bytes != y->size_bytes ||
+            memob_request_origin(a, i) != memob_request_origin(b, i))
             return i;
         if (x->kind == MEMO_REQUEST_MARK && strcmp(a->text + x->id, b->text + y->id)) return i;
         if ((x->kind == MEMO_REQUEST_RECORD || x->kind == MEMO_REQUEST_WAIT) && x->id != y->id)
@@ -77,7 +78,7 @@ static void requests_are_kept(void) {
     CHECK_OK(memo_trace_malloc(trace, -5, 8, MEMO_CLASS_TRANSIENT, 0, &error)); /* id reused */
     CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK(trace->requests[1].size_bytes == 100 && trace->requests[1].stream == 3);
-    CHECK(memoi_origin(trace, 3) == 1 && memoi_origin(trace, 6) == 1);
+    CHECK(memob_request_origin(trace, 3) == 1 && memob_request_origin(trace, 6) == 1);
     CHECK(strcmp(trace->text + trace->requests[0].id, "iteration begin") == 0);
     memo_trace_destroy(trace);
     memo_trace_destroy(NULL);
