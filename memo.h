@@ -96,9 +96,15 @@
 #endif
 #endif
 
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#if UINTPTR_MAX < 0xffffffffffffffffu
+#error                                                                                             \
+    "memo.h: a 64-bit target is required: sizes and addresses exceed 32 bits; compile without -m32"
+#endif
+
+#include <math.h>
 #include <string.h>
 
 #if defined(__GNUC__) || defined(__clang__)

@@ -199,6 +199,12 @@ late_header() { # COMPILER
         run $1 -std=gnu99 $warnings -I. -fsyntax-only $sources/late.c
 }
 
+# The check comes before the first header that a system without 32-bit headers lacks.
+narrow_target() { # COMPILER
+    $1 -std=c99 -m32 -ffreestanding -I. -DHEADER='"memo.h"' -fsyntax-only $sources/alone.c >"$folder/narrow" 2>&1
+    grep -q 'error.*memo\.h: a 64-bit target is required' "$folder/narrow" || { cat "$folder/narrow"; return 1; }
+}
+
 with_nvcc() { # HEADER ARCHITECTURES
     generate=
     for architecture in $2; do
@@ -252,6 +258,11 @@ for header in memo.h memo_sp.h; do
     test_is "the table of rooms of $header" rooms $header
 done
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
+    test_is "a 32-bit target is refused" narrow_target $first_c
+else
+    skip "a 32-bit target is refused" "$first_c has no 32-bit target"
+fi
 for header in memo.h memo_plan.h memo_sp.h; do
     test_is "the example in the head of $header" head_example $first_c $header
 done
