@@ -1,29 +1,30 @@
 /* memo.h - memory for long-context transformer training: plan it, replay it, move it.
  *
  * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  memo
- * gives it three things, each usable alone:
+ * has three parts for it, and each is usable alone:
  *
- *   trace, plan, arena    one training step's memory requests are recorded, given fixed offsets
- *                         before training, and replayed without a lock, a system call or
- *                         fragmentation;
- *   swap engine           the activations that the backward pass needs leave the device behind the
- *                         computation and come back in time, row by row; the rest is recomputed;
- *   schedule              what was enqueued on which stream, as data: checked for races, simulated,
- *                         drawn.
+ *   trace, plan, arena    Record the memory requests of one training step.  Choose an offset for
+ *                         each buffer before training.  Replay the plan every step, without a lock,
+ *                         a system call or fragmentation.
+ *   swap engine           Move activations that the backward pass needs to host memory, row by row,
+ *                         while the device computes.  Bring them back in time; recompute the rest.
+ *   schedule              Keep what was enqueued on which stream as data: check it for races,
+ *                         simulate it, draw it.
  *
- * Everything runs through a small table of functions, memo_device.  This header brings one for the
- * host (threads as streams, with a hard capacity); memo_cuda.cuh brings the one for CUDA.
+ * All parts call a device through one small table of functions, memo_device.  This header contains
+ * a device of host memory and threads; memo_cuda.cuh contains the CUDA device.
  *
- * Licence: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
+ * License: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
+ * Needs 64-bit addresses.
  *
- * USE.  Include it where you need it.  In exactly one translation unit, best a memo.c of its own,
- * compiled without -ffast-math:
+ * USE.  Include memo.h where you need it.  Define MEMO_IMPLEMENTATION in exactly one source file,
+ * preferably a small memo.c, and compile it without -ffast-math:
  *
  *     #define MEMO_IMPLEMENTATION
  *     #include "memo.h"                 // cc -std=c99 -O2 -c memo.c; link with -lpthread -lm
  *
- * EXAMPLE: run one step without computing, plan it, replay it every step (examples/01_arena.c).
- * For a whole trainer, begin with the session of memo_plan.h (examples/05_three_edits.c).
+ * EXAMPLE.  Run one step without computing, plan it, replay it every step (examples/01_arena.c).
+ * For a whole trainer, start with the session of memo_plan.h (examples/05_three_edits.c).
  *
  *     #define MEMO_IMPLEMENTATION
  *     #define MEMO_PLAN_IMPLEMENTATION
@@ -60,25 +61,47 @@
  *         return status;
  *     }
  *
- * RULES.  Every fallible call returns memo_status and takes a memo_error that may be NULL; the
- * message says what was wrong, where, and what would work.  A desc is a plain struct in which zero
- * means default; start from memo_x_desc_default().  What creates, reads or makes an object sets it
- * to NULL where it fails, and destroying NULL does nothing.  No global state.  Once created,
- * nothing here allocates, locks or synchronises on the training path.  An object serves one thread
- * at a time.  Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits
- * wide.
+ * RULES.  Every function that can fail returns memo_status and takes a memo_error, which may be
+ * NULL; its message names the object, the problem, the value and what would work.  A desc is a
+ * plain struct in which zero means default; start from memo_x_desc_default().  A function that
+ * creates an object sets it to NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a
+ * struct, or returns a handle or an address.  There is no global state.  After creation no function
+ * allocates, locks or synchronizes on the training path.  Only one thread at a time may use an
+ * object.  Sizes are bytes, times are seconds, intervals are half-open, indices are 64 bits wide.
+ *
+ * GLOSSARY.  Terms of all four headers.
+ *
+ *   row             the values of one token in one tensor
+ *   tile            a fixed number of consecutive rows; rows are split between tiles only
+ *   persistent      buffer that lives through the whole step: parameters, optimizer states
+ *   skeletal        buffer that a layer's forward makes and its backward needs
+ *   transient       every other buffer (these three: MEMO paper, section 3.1)
+ *   lifetime        half-open interval [malloc, free) in which a buffer occupies memory
+ *   offset          first byte of a buffer, counted from the start of the arena
+ *   peak            largest end of any buffer: the size of the arena
+ *   lower bound     largest sum of sizes that live at the same time; no peak is smaller
+ *   rounding buffer device memory that layers use in turn for the rows that they swap
+ *   alpha           fraction of rows that are swapped; the others are recomputed
+ *   makespan        time from the start of the first operation to the end of the last
+ *   stall           time in which a stream waits between its first and its last operation
+ *   rank, group     one of several cooperating processes or threads; ranks that communicate
+ *   degree          number of ranks over which one kind of parallelism divides the work
+ *   Ulysses         sequence parallelism that exchanges rows for attention heads
+ *   ring            sequence parallelism in which keys and values pass from rank to rank
+ *   zigzag          order of tokens over ranks that gives each rank equal work under a causal mask
+ *   LSE             log-sum-exp of a row's attention scores; merges partial attention exactly
+ *   sub-batch       part of a batch, computed while the sums of another part are communicated
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
- *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, in the same
- *           order.
+ *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, whose rooms have
+ *           words to search for, such as >>swap engine.
  *
  * OPTIONS (define before the implementation)
  *     MEMO_STATIC              all functions are static
  *     MEMO_MALLOC, MEMO_FREE   memory for memo's own bookkeeping (default malloc, free)
  *     MEMO_ASSERT              (default assert)
- *     MEMO_FILE_BYTES_MAX      a larger file is not read: it may never end (default 2^30)
- *     MEMO_NO_HOST_DEVICE      leaves chapter 6 and with it POSIX threads out
- */
+ *     MEMO_FILE_BYTES_MAX      larger files are refused (default 2^30)
+ *     MEMO_NO_HOST_DEVICE      leaves out chapter 6 and with it POSIX threads */
 #ifndef MEMO_H
 #define MEMO_H
 
@@ -87,7 +110,7 @@
 #define MEMO_VERSION_PATCH 0
 
 #if defined(MEMO_IMPLEMENTATION) && !defined(_WIN32)
-/* The implementation uses POSIX (threads, clock, rename); ask before the first system header. */
+/* The implementation uses POSIX: threads, clock, files.  Request it before any system header. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif
@@ -106,6 +129,10 @@
 
 #include <math.h>
 #include <string.h>
+
+#if UINTPTR_MAX < 0xffffffffffffffffu
+#error "memo.h: this machine has addresses of 32 bits; memo needs 64"
+#endif
 
 #if defined(__GNUC__) || defined(__clang__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
@@ -136,77 +163,73 @@ extern "C" {
 
 typedef enum memo_status {
     MEMO_STATUS_OK = 0,
-    MEMO_STATUS_INVALID_ARGUMENT,     /* a desc or an argument that cannot be meant */
+    MEMO_STATUS_INVALID_ARGUMENT,     /* invalid argument or desc */
     MEMO_STATUS_INVALID_STATE,        /* a call out of order */
-    MEMO_STATUS_OUT_OF_DEVICE_MEMORY, /* the device's capacity */
-    MEMO_STATUS_OUT_OF_HOST_MEMORY,   /* pinned memory or memo's own bookkeeping */
-    MEMO_STATUS_DIVERGED,             /* a request that is not the planned one */
-    MEMO_STATUS_INFEASIBLE,           /* no plan meets the capacity that was asked for */
-    MEMO_STATUS_IO,                   /* a file could not be read or written */
-    MEMO_STATUS_FORMAT,               /* a file or text that is not what it should be */
-    MEMO_STATUS_VERSION,              /* a file of a version this header does not know */
+    MEMO_STATUS_OUT_OF_DEVICE_MEMORY, /* the device's capacity is exhausted */
+    MEMO_STATUS_OUT_OF_HOST_MEMORY,   /* pinned memory, or memo's own bookkeeping */
+    MEMO_STATUS_DIVERGED,             /* a request other than the next planned one */
+    MEMO_STATUS_INFEASIBLE,           /* no plan fits into the given capacity */
+    MEMO_STATUS_IO,                   /* a file cannot be read or written */
+    MEMO_STATUS_FORMAT,               /* a file or text has the wrong format */
+    MEMO_STATUS_VERSION,              /* a file has a version that this header cannot read */
     MEMO_STATUS_DEVICE,               /* the device reports an error */
     MEMO_STATUS_UNSUPPORTED,          /* not available in this build or on this device */
-    MEMO_STATUS_COMM /* a rank is lost, late, or does something else than the others */
+    MEMO_STATUS_COMM                  /* a rank is lost, late, or makes a different call */
 } memo_status;
 
-/* What went wrong.  Owned by the caller, filled on failure only; no call needs it. */
+/* Optional; owned by the caller; written only on failure. */
 typedef struct memo_error {
     memo_status status;
-    int64_t line; /* of the text at fault, from 1; 0 where no text is meant */
+    int64_t line; /* of the text with the error, from 1; 0: none */
     char message[496];
 } memo_error;
 
-/* "out of device memory" and the like; never NULL. */
+/* For example "out of device memory"; never NULL. */
 MEMO_API const char* memo_status_name(memo_status status);
 
-/* Fills error (may be NULL) and returns status: `return memo_error_set(error, status, "...",
- * ...);`. For those who write a memo_device or a host function of their own. */
+/* Writes error, which may be NULL, and returns status: `return memo_error_set(error, status, "...",
+ * ...);`.  For a memo_device or host function of your own. */
 MEMO_API memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...)
     MEMO_PRINTF(3, 4);
 
-/* Where warnings go, one line each without a newline.  Zeroed: nowhere. */
+/* Receives warnings, one line each without a newline.  All zero: warnings are dropped. */
 typedef struct memo_log {
     void (*write)(void* user, const char* message);
     void* user;
 } memo_log;
 
-/* Text that grows in memory and reaches its file whole or not at all; starts as zeros.  What memo's
- * files and pictures are written with, for those a trainer writes beside them. */
+/* Text that grows in memory and is then written to a file, completely or not at all.  Start with
+ * all zero.  memo writes its files and pictures with it; a trainer may use it for its own. */
 typedef struct memo_text {
     char* data; /* n_bytes, and a zero */
     int64_t n_bytes, capacity;
-    int32_t failed; /* there was no memory: memo_text_write says so */
+    int32_t failed; /* memory was exhausted; memo_text_write returns the error */
 } memo_text;
 
-/* Appends as printf does. */
+/* Appends like printf. */
 MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
-/* Append a string inside an XML element or attribute, or inside a JSON string: markup and quotes
- * escaped, control characters dropped. */
+/* Append a string inside an XML element or attribute, or inside a JSON string.  Markup and quotes
+ * are escaped; control characters are dropped. */
 MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
-/* Frees text, on failure too.  A regular or new file is replaced by rename: no reader ever sees half
- * of it, it keeps its mode, and a signal leaves no other file behind.  A link stays, and the file
- * behind it is replaced.  "-" is standard output, as is any name of it: /dev/stdout, the file it
- * goes to.  Errors: IO (also a read-only file, and one beyond the process's limit on file sizes),
- * OUT_OF_HOST_MEMORY. */
+/* Writes text to path and frees it, on failure too.  A regular file is replaced by rename: readers
+ * see the old or the new file, its mode is kept, and a signal leaves no temporary file.  For a
+ * symbolic link the target is replaced.  "-" means standard output, and so does any path of the
+ * file that standard output goes to.  Errors: IO (also for a read-only file, and beyond the limit
+ * on file sizes), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_text_write(memo_text* text, const char* path, memo_error* error);
 MEMO_API void memo_text_free(memo_text* text);
 
 /* ---- 2 trace: what was requested ----------------------------------------------------------------
  *
- * The memory requests of one step in the order the trainer made them.  Time is counted in mallocs
- * and frees: the k-th of them (from 0) happens at time k.
+ * The memory requests of one step, in order.  Time counts mallocs and frees: number k, from 0,
+ * happens at time k.
  *
- * Class of a buffer: *persistent* lives through the step (parameters, optimizer states, rounding
- * buffers); *skeletal* is made by a layer's forward and needed by its backward; *transient* is the
- * rest. (MEMO paper, section 3.1.)
- *
- * Streams: a buffer belongs to the stream it is requested for.  Where another stream reads or
- * writes it, record a `use`; where streams are ordered by events, record the event's `record` and
- * `wait`.  A stream that has not waited for the buffer's own since it was requested is taken to use
- * it from then on.  At the end of a micro-batch the trainer orders its streams, so that the next
- * one comes after all of its work. */
+ * Streams.  A buffer belongs to the stream that it is requested for.  If another stream reads or
+ * writes it, record a `use`.  If events order streams, record the event's `record` and `wait`.  If
+ * a stream uses a buffer without having waited for the buffer's own stream since the request, it is
+ * assumed to use the buffer from the request on.  At the end of a micro-batch the trainer must
+ * order its streams, so that the next micro-batch starts after all work of this one. */
 
 typedef enum memo_class {
     MEMO_CLASS_TRANSIENT = 0,
@@ -217,10 +240,10 @@ typedef enum memo_class {
 typedef enum memo_request_kind {
     MEMO_REQUEST_MALLOC = 0, /* id, size_bytes, memory_class, stream */
     MEMO_REQUEST_FREE,       /* id */
-    MEMO_REQUEST_USE,    /* id, stream: everything enqueued on stream so far may use the buffer */
-    MEMO_REQUEST_RECORD, /* id = event, stream */
-    MEMO_REQUEST_WAIT,   /* id = event, stream: stream waits for the latest record of event */
-    MEMO_REQUEST_MARK    /* id = offset of the text in memo_trace.text */
+    MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
+    MEMO_REQUEST_RECORD,     /* id = event, stream */
+    MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
+    MEMO_REQUEST_MARK        /* id = offset of the text in memo_trace.text */
 } memo_request_kind;
 
 typedef struct memo_request {
@@ -234,19 +257,19 @@ typedef struct memo_request {
 typedef struct memo_trace {
     memo_request* requests;
     int64_t n_requests;
-    char* text; /* the marks, each ended by a zero byte */
+    char* text; /* the marks, each followed by a zero byte */
     int64_t text_bytes;
     int64_t n_buffers; /* mallocs so far */
     int64_t n_live;    /* mallocs not yet freed */
-    void* reserved;    /* bookkeeping of memo.h */
+    void* reserved;    /* for memo.h */
 } memo_trace;
 
 MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
-/* Append one request.  Errors: INVALID_ARGUMENT for a negative size, a stream outside [0, 63], an
- * id that is live already (malloc) or not live (free, use), an event never recorded (wait);
- * OUT_OF_HOST_MEMORY.  A failed call leaves the trace as it was. */
+/* Append one request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
+ * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not live; wait
+ * for an event that was never recorded), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
 MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
@@ -257,13 +280,13 @@ MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t
 MEMO_API memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream,
                                      memo_error* error);
 
-/* A mark names a moment.  These are understood; any other one-line text is kept and shown:
- *   "iteration begin" | "iteration end"               the part that repeats, a micro-batch
+/* A mark names a moment.  Two kinds of text have a meaning; any other line is kept and shown:
+ *   "iteration begin" | "iteration end"               the repeated part, a micro-batch
  *   "layer N forward|recompute|backward begin|end"    N from 0
- * Right before a malloc, such other text names the buffer in pictures. */
+ * Other text directly before a malloc names its buffer in pictures. */
 MEMO_API memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error);
 
-/* What a mark says.  layer is -1 and phase PHASE_NONE where it names none. */
+/* The meaning of a mark.  Without one, layer is -1 and phase MEMO_PHASE_NONE. */
 typedef enum memo_phase {
     MEMO_PHASE_NONE = 0,
     MEMO_PHASE_ITERATION,
@@ -278,17 +301,17 @@ typedef struct memo_mark {
 } memo_mark;
 MEMO_API memo_mark memo_mark_parse(const char* text);
 
-/* Sets the class of every transient buffer born between a layer's forward begin and end, and freed
- * after that end, to skeletal. */
+/* Makes transient buffers skeletal if they are requested inside a layer's forward and freed after
+ * it. */
 MEMO_API void memo_trace_classify(memo_trace* trace);
 
-/* A trace of n_layers layers from one recorded with fewer (paper, section 4.3.2): the recorded
- * layer's forward is repeated, its backward repeated in reverse.  From a trace of one layer, what
- * crosses its border is matched by order and size (the output of layer i is the input of layer
- * i+1); from three or more, the second layer is the pattern, nothing is guessed, and n_layers is at
- * least 2.  What lies outside the layers is taken once, as recorded.  Errors: INVALID_ARGUMENT
- * where the trace has no complete layer, the inner layers differ, or the border of one cannot be
- * matched; the message says to record three layers then. */
+/* Makes a trace of n_layers layers from a trace with one, or with three or more (MEMO paper,
+ * section 4.3.2).  Forwards repeat in order, backwards in reverse; requests outside the layers
+ * occur once.  One recorded layer: buffers that cross its border are matched by order and size,
+ * because the output of layer i is the input of layer i+1.  Three or more: layer 1 is the pattern,
+ * no matching is necessary, and n_layers is at least 2.  Errors: INVALID_ARGUMENT (no complete
+ * layer; inner layers differ; the border of a single layer does not match, so record three),
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers,
                                              memo_trace** result, memo_error* error);
 
@@ -304,54 +327,53 @@ MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_
  *   mark TEXT
  *   end REQUESTS CHECKSUM          FNV-1a of all bytes before this line, 16 hexadecimal digits
  *
- * Version 0 has no first and no last line and only malloc, free and mark.  A path "-" is standard
- * input or output.  A write replaces the file at once or not at all.
- * Errors: IO; FORMAT, VERSION with error->line; the message names file, line and reason. */
+ * Version 0 has neither the first nor the last line, and only malloc, free and mark.  Path "-" is
+ * standard input or output.  A file is written completely or not at all.
+ * Errors: IO; FORMAT and VERSION, which set error->line; the message has file, line and reason. */
 MEMO_API memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* error);
 MEMO_API memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error);
-/* The same from memory; name stands for the file in messages.  text needs no zero at its end. */
+/* Reads from memory instead.  name replaces the path in messages; text needs no zero at its end. */
 MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name,
                                       memo_trace** trace, memo_error* error);
 
-/* ---- 3 plan: where it goes ----------------------------------------------------------------------
+/* ---- 3 plan: an offset for each buffer ----------------------------------------------------------
  *
- * The offline placement problem and its solution in one struct: buffers with half-open lifetimes,
- * and their offsets once a planner (memo_plan.h) has set them.  Two buffers *conflict*, and then
- * never share a byte, if they live at the same time, or if a hold of the earlier one covers the
- * later one.
+ * One struct holds the problem, buffers with lifetimes, and its solution, their offsets.  A planner
+ * of memo_plan.h sets the offsets.  Two buffers *conflict* if they live at the same time, or if a
+ * hold of the earlier one covers the later one.  Conflicting buffers never share a byte.
  *
- * Holds are about streams.  A lifetime begins with the malloc and ends with the free.  Another
- * stream may not have waited for all uses of the buffer by then: until it has, the buffer is *held*
- * against the buffers that this stream may use as soon as they are requested. */
+ * Holds make a plan safe on several streams.  When a buffer is freed, another stream may not have
+ * waited yet for all uses of it.  Until it has, the buffer is *held* against every buffer that this
+ * stream may use directly after its request. */
 
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
     MEMO_PROOF_FEASIBLE, /* valid; peak_bytes - lower_bound_bytes is the gap */
-    MEMO_PROOF_OPTIMAL   /* valid, and no plan is smaller: also above the bound, if proven */
+    MEMO_PROOF_OPTIMAL   /* valid, and no plan has a smaller peak */
 } memo_proof;
 
 typedef struct memo_buffer {
     int64_t id;
     int64_t size_bytes;
     int64_t begin, end;   /* lifetime [begin, end) */
-    int64_t offset_bytes; /* set by the planner; where is_fixed, by the user before */
-    /* Of the offset; a power of two, not below the plan's; 0: the plan's. */
+    int64_t offset_bytes; /* set by the planner; if is_fixed, by the caller */
+    /* Of the offset: a power of two, not below the plan's.  0: the plan's. */
     int64_t alignment_bytes;
     int32_t is_fixed;
     int32_t stream;
-    /* Which streams may use it as soon as it is requested: its stream, or from 64 on a number for a
-     * set of several. */
+    /* The streams that may use it directly after its request.  0 to 63: this stream alone.  From 64
+     * on: a number for a set of streams. */
     int32_t lane;
     memo_class memory_class;
 } memo_buffer;
 
-/* buffer (an index into buffers) occupies nothing during [begin, end): it is swapped out. */
+/* During [begin, end) the buffer, an index into buffers, is swapped out and occupies no memory. */
 typedef struct memo_gap {
     int64_t buffer;
     int64_t begin, end;
 } memo_gap;
 
-/* buffer (an index into buffers) conflicts with every buffer of this lane that begins before
+/* The buffer, an index into buffers, conflicts with every buffer of this lane that begins before
  * `until`. */
 typedef struct memo_hold {
     int64_t buffer;
@@ -366,72 +388,70 @@ typedef struct memo_plan {
     int64_t n_gaps;
     memo_hold* holds; /* ordered by buffer, then lane; set by memo_plan_from_trace */
     int64_t n_holds;
-    /* A power of two; offsets are multiples, sizes count rounded up to it. */
+    /* A power of two.  Offsets are multiples of it; sizes are rounded up to it. */
     int64_t alignment_bytes;
     int64_t n_times;    /* lifetimes lie in [0, n_times] */
-    int64_t body_begin; /* time at which the repeated part begins; persistent is before it */
-    int64_t peak_bytes; /* largest offset + rounded size: what the arena reserves */
-    /* Largest sum of sizes that live at the same time, without holds; no plan is smaller. */
+    int64_t body_begin; /* start of the repeated part; persistent buffers begin before */
+    int64_t peak_bytes; /* largest offset + rounded size; the arena reserves it */
+    /* Largest sum of rounded sizes that live at the same time; holds are ignored. */
     int64_t lower_bound_bytes;
     memo_proof proof;
-    char engine[16]; /* who set the offsets */
+    char engine[16]; /* the planner's engine that set the offsets */
 } memo_plan;
 
-/* A problem of n buffers, zeroed but for alignment_bytes (0: 1); fill buffers, then plan it. */
+/* A problem of n_buffers, all zero except alignment_bytes (0: 1).  Fill buffers, then plan. */
 MEMO_API memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignment_bytes,
                                       memo_plan** plan, memo_error* error);
 MEMO_API void memo_plan_destroy(memo_plan* plan);
 
-/* The problem that a trace poses.  alignment_bytes 0: 512.  A buffer never freed lives to n_times,
- * and is persistent where it was requested before the body.  A persistent buffer lives to n_times
- * even if freed, and from 0 if requested inside the body, since that is repeated.  With several
- * streams there are holds: two buffers conflict if and only if memo_plan_check refuses a byte that
- * they share.
- * Errors: INVALID_ARGUMENT (a sum of sizes beyond 2^62), OUT_OF_HOST_MEMORY. */
+/* Makes the problem from a trace.  alignment_bytes 0: 512.  A buffer that is never freed lives to
+ * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
+ * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
+ * repeats.  With several streams there are holds: two buffers conflict if and only if
+ * memo_plan_check refuses to let them share a byte.
+ * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
-/* Sorts buffers by begin (keeping gaps and holds attached), checks sizes, lifetimes, alignments,
- * gaps and holds (a plan has gaps or holds, not both), and
- * sets lower_bound_bytes and, where it is smaller than the last end, n_times.  Every planner calls
- * it first. Errors: INVALID_ARGUMENT naming the buffer. */
+/* Sorts buffers by begin, with their gaps and holds.  Checks sizes, lifetimes, alignments, gaps and
+ * holds; a plan must not have both.  Sets lower_bound_bytes, and raises n_times to the last end.
+ * Every planner calls it first.  Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
-/* Trusts nothing a planner says and shares no code with any: every offset >= 0 and aligned, no two
- * buffers that conflict share a byte, peak and bound are what the buffers make them.
- * (That a plan above its bound is optimal is its engine's word; this cannot be checked here.)
- * Errors: INVALID_ARGUMENT naming the buffers. */
+/* Is the plan valid?  Every offset must be aligned and 0 or more, conflicting buffers must not
+ * share a byte, and peak and bound must follow from the buffers.  It shares no code with the
+ * planners.  It cannot verify that a plan above its bound is optimal.  Errors: INVALID_ARGUMENT
+ * naming the buffers, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_validate(const memo_plan* plan, memo_error* error);
 
-/* Is the plan safe on the streams of its trace?  Two buffers share a byte only where all that is
- * enqueued for the one comes before all that is enqueued for the other, by the order of each stream
- * and the waits between them; lifetimes in the plan are not looked at, a gap counts as occupied.
- * Proven by reachability, buffer by buffer, with nothing that memo_plan_from_trace has computed.
- * Time: requests * buffers at worst, much less where streams wait for each other.
- * Errors: INVALID_ARGUMENT (which two buffers, which stream lacks a wait; or the plan's buffers are
- * not those of the trace), OUT_OF_HOST_MEMORY. */
+/* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
+ * one comes before all work on the other, by the order of each stream and the waits between
+ * streams.  Lifetimes are ignored, and a gap counts as occupied.  The proof is reachability, buffer
+ * by buffer, and uses nothing that memo_plan_from_trace computed.  Time: at most requests *
+ * buffers; much less if streams wait for each other.  Errors: INVALID_ARGUMENT (the two buffers and
+ * the stream without a wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
-/* Text: "memo plan 1", the numbers, a line a buffer, "end" with a checksum; read, write and parse
- * as for traces. A plan that does not validate is refused. */
+/* Files.  Text: "memo plan 1", the numbers, one line per buffer, "end" with a checksum.  Paths and
+ * errors: as for traces.  An invalid plan is refused. */
 MEMO_API memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error);
 MEMO_API memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error);
 MEMO_API memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
                                      memo_plan** plan, memo_error* error);
 
-/* Address over time as SVG: a rectangle a buffer, coloured by class, with hover text; peak and
- * bound marked; phases named where trace (may be NULL) has marks.  Errors: IO; INVALID_STATE
- * without offsets. */
+/* Draws address over time as SVG: one rectangle per buffer, colored by class, with hover text; peak
+ * and lower bound as lines.  trace may be NULL; if it has marks, phases are named.  Errors: IO,
+ * OUT_OF_HOST_MEMORY, INVALID_STATE (no offsets). */
 MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace,
                                          const char* title, const char* path, memo_error* error);
 
 /* ---- 4 device: the table of functions that everything runs on -----------------------------------
  *
- * Events have CUDA's semantics: a wait sees the latest record made before it; waiting for an event
- * never recorded is no wait at all (memo_schedule_check reports it).  A failed operation makes the
- * device fail: the error is returned by the next call and by synchronisation, and work behind it is
- * skipped, never hung.  To change a device, copy its table and replace functions (examples/04). */
+ * Events have CUDA's semantics.  A wait sees the latest record before it.  A wait for an event that
+ * was never recorded does nothing; memo_schedule_check reports it.  If an operation fails, the next
+ * call and every synchronization return its error, and the work behind it is skipped.  To change a
+ * device, copy its table and replace functions (examples/04_custom_device.c). */
 
 typedef struct memo_stream_handle* memo_stream; /* CUDA: a cudaStream_t */
 typedef struct memo_event_handle* memo_event;   /* CUDA: a cudaEvent_t */
@@ -461,12 +481,13 @@ struct memo_add_desc;
 struct memo_row_sums_desc;
 struct memo_cast_desc;
 
-/* A function on the host as an operation of a stream; OK or the status of a failed operation. */
+/* A host function as an operation of a stream.  It returns OK, or an error that fails the
+ * stream. */
 typedef memo_status (*memo_host_function)(void* args, memo_error* error);
 typedef struct memo_host_call {
     memo_host_function function;
     void* argument;
-    void* device; /* set by the device that first enqueues it; no other may */
+    void* device; /* set by the device that first enqueues it; no other device may */
 } memo_host_call;
 
 typedef struct memo_device {
@@ -474,18 +495,18 @@ typedef struct memo_device {
     const char* name;
     void* context; /* first argument of every function */
 
-    /* Device memory and pinned host memory; synchronous; addresses are multiples of 512.  Free only
-     * what no enqueued operation uses any more. */
+    /* Device memory and pinned host memory; synchronous.  Addresses are multiples of 512.  Free
+     * only memory that no enqueued operation still uses. */
     memo_status (*device_alloc)(void* context, int64_t size_bytes, void** address,
                                 memo_error* error);
     memo_status (*device_free)(void* context, void* address, memo_error* error);
     memo_status (*host_alloc)(void* context, int64_t size_bytes, void** address, memo_error* error);
     memo_status (*host_free)(void* context, void* address, memo_error* error);
-    /* Bytes of device memory: still free, and in all. */
+    /* Bytes of device memory: free, and total. */
     memo_status (*memory_info)(void* context, int64_t* free_bytes, int64_t* total_bytes,
                                memo_error* error);
 
-    /* Streams.  A larger priority goes first where the device has priorities. */
+    /* Streams.  A larger priority runs first, if the device has priorities. */
     memo_status (*stream_create)(void* context, const char* name, int32_t priority,
                                  memo_stream* stream, memo_error* error);
     memo_status (*stream_destroy)(void* context, memo_stream stream, memo_error* error);
@@ -501,11 +522,12 @@ typedef struct memo_device {
     memo_status (*event_query)(void* context, memo_event event, int32_t* is_done,
                                memo_error* error);
     memo_status (*event_synchronize)(void* context, memo_event event, memo_error* error);
-    /* From the completion of begin to that of end; both recorded and done. */
+    /* Time from the completion of begin to the completion of end; both must be done. */
     memo_status (*event_elapsed)(void* context, memo_event begin, memo_event end, double* elapsed_s,
                                  memo_error* error);
 
-    /* Enqueued on stream.  copy_rows: n_rows rows of row_bytes, their starts a stride apart. */
+    /* Enqueued on stream.  copy_rows copies n_rows rows of row_bytes; strides are between
+     * starts. */
     memo_status (*copy)(void* context, memo_stream stream, memo_copy_kind kind, void* to,
                         const void* from, int64_t size_bytes, memo_error* error);
     memo_status (*copy_rows)(void* context, memo_stream stream, memo_copy_kind kind, void* to,
@@ -514,17 +536,17 @@ typedef struct memo_device {
     memo_status (*fill)(void* context, memo_stream stream, void* address, int32_t byte_value,
                         int64_t size_bytes, memo_error* error);
 
-    /* The first asynchronous error so far, without waiting. */
+    /* Returns the first asynchronous error so far, without waiting. */
     memo_status (*status)(void* context, memo_error* error);
 
-    /* What the trainer is about to enqueue on stream, which the table does not see: name, bytes
-     * read and written, duration if known.  NULL unless somebody listens (chapter 8). */
+    /* Announces work that the trainer launches itself on stream: name, bytes read and written, and
+     * the duration if known.  NULL unless a recorder listens (chapter 8). */
     memo_status (*annotate)(void* context, memo_stream stream, const struct memo_op_desc* op,
                             memo_error* error);
 
-    /* Row kernels (chapter 10), enqueued on stream; NULL where the device has none.  The desc is
-     * read before the call returns, arrays when the stream gets there.  Errors: INVALID_ARGUMENT,
-     * the device's. */
+    /* Row kernels (chapter 10), enqueued on stream; NULL if the device has none.  The desc is read
+     * before the call returns, arrays when the operation runs.  Errors: INVALID_ARGUMENT, the
+     * device's. */
     memo_status (*gather_rows)(void* context, memo_stream stream, const struct memo_rows_desc* rows,
                                memo_error* error);
     memo_status (*scatter_rows)(void* context, memo_stream stream,
@@ -538,14 +560,15 @@ typedef struct memo_device {
     memo_status (*cast)(void* context, memo_stream stream, const struct memo_cast_desc* cast,
                         memo_error* error);
 
-    /* call->function(call->argument) when stream gets there, on a thread of the device's; NULL
-     * where the device has none.  The function may take its time but calls nothing of this table.
-     * call stays where it is as long as the stream, or a graph captured from it, may run it. */
+    /* Enqueues call->function(call->argument), which runs on a thread of the device; NULL if the
+     * device cannot.  The function may block, but must not call this table.  *call must stay valid
+     * as long as the stream, or a graph captured from it, may run it. */
     memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
                                memo_error* error);
 } memo_device;
 
-/* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream, ...). */
+/* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
+ * ...). */
 static inline memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
                                             void** address, memo_error* error) {
     return device->device_alloc(device->context, size_bytes, address, error);
@@ -630,7 +653,7 @@ static inline memo_status memo_launch_host(const memo_device* device, memo_strea
                                            memo_host_call* call, memo_error* error) {
     return device->launch_host(device->context, stream, call, error);
 }
-/* Does nothing unless somebody listens. */
+/* Does nothing unless a recorder listens. */
 static inline memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const struct memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
@@ -638,22 +661,20 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
 
 /* ---- 5 arena: replays a plan --------------------------------------------------------------------
  *
- * Record:  trace set, plan NULL.  Requests go to the device, or, without a device, return addresses
- *          that must not be used (a dry run); each is appended to the trace.
- * Replay:  plan set.  One block of plan->peak_bytes is taken at creation; the k-th request gets the
- *          address that the plan gave the k-th request: no search, no lock, no system call.
+ * Record:  trace set, plan NULL.  Each request is appended to the trace and served by the device.
+ *          Without a device, the addresses must not be used (a dry run).
+ * Replay:  plan set.  The arena takes one block of plan->peak_bytes at creation.  Request number k
+ *          gets the address of planned request k: no search, no lock, no system call.
  *
- * What is requested before the first memo_arena_begin is persistent.  Between begin and end lies
- * one micro-batch, repeated any number of times; it frees all that it requests, and may end before
- * it has made all planned requests.  A request smaller than planned is served from its slot.  Frees
- * may come early and in any order.  Only the first micro-batch is recorded; those after it are
- * served and not written down.
+ * Requests before the first memo_arena_begin are persistent.  Begin and end enclose one
+ * micro-batch, which may be repeated any number of times.  It must free all its buffers, early and
+ * in any order.  It may request less than planned: smaller sizes, or fewer requests.  Only the
+ * first micro-batch is recorded; later ones are served but not recorded.
  *
- * A request that the plan does not have at this point (too large, one more, or one whose turn has
- * not come) diverges: the call fails with DIVERGED, or, with MEMO_DIVERGENCE_FALLBACK, the device's
- * allocator serves it, it is counted, and replay goes on with the next request that fits the plan
- * (after a fallback, preferably one of exactly a planned size).  A request of 0 bytes gets an
- * address that no other has. */
+ * A request other than the next planned one (too large, or one too many) diverges.  The call fails
+ * with DIVERGED.  With MEMO_DIVERGENCE_FALLBACK the device's allocator serves and counts it
+ * instead, and replay continues with the next request that fits the plan, preferably of exactly a
+ * planned size.  A request of 0 bytes gets a unique address. */
 
 typedef enum memo_divergence {
     MEMO_DIVERGENCE_ERROR = 0,
@@ -665,47 +686,46 @@ typedef struct memo_arena_desc {
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
     memo_divergence on_divergence;
-    void* memory; /* replay into these bytes instead of the device's; aligned as the plan is */
+    void* memory; /* replay: use these bytes instead of the device's; aligned like the plan */
     int64_t memory_bytes;
     memo_log log; /* one line for each divergence that falls back */
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
     int64_t n_requests;     /* served so far */
-    int64_t n_fallbacks;    /* of them by the device's allocator, after a divergence */
-    int64_t fallback_bytes; /* largest sum of such bytes live at once */
-    int64_t reserved_bytes; /* of the block (replay), largest sum of live bytes (record) */
+    int64_t n_fallbacks;    /* of these, served by the device's allocator */
+    int64_t fallback_bytes; /* largest sum of live bytes of fallbacks */
+    int64_t reserved_bytes; /* replay: size of the block; record: largest sum of live bytes */
 } memo_arena_stats;
 
 typedef struct memo_arena memo_arena;
 
 MEMO_API memo_arena_desc memo_arena_desc_default(void);
-/* Errors: INVALID_ARGUMENT (also a plan that does not validate, or whose order of requests is open
- * since buffers begin at the same time), OUT_OF_DEVICE_MEMORY (what is needed and what is free),
- * OUT_OF_HOST_MEMORY. */
+/* Errors: INVALID_ARGUMENT (also an invalid plan, and a plan in which two buffers begin at the same
+ * time, so that the order of requests is ambiguous), OUT_OF_DEVICE_MEMORY (with the needed and the
+ * free bytes), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena,
                                        memo_error* error);
-/* Gives the device its memory back; the caller has synchronised. */
+/* Frees the arena's memory.  Synchronize the streams that use it first. */
 MEMO_API void memo_arena_destroy(memo_arena* arena);
 
-/* Requests between end and begin are refused with INVALID_STATE; frees of persistent buffers are
- * not. */
+/* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
+ * may be freed. */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
-/* Errors: INVALID_STATE where a buffer of this micro-batch is still live. */
+/* Errors: INVALID_STATE if a buffer of this micro-batch is live. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
-/* Gives up the current micro-batch: all its buffers are gone, the next call is begin.  Recording,
- * it is taken out of the trace again. */
+/* Abandons the current micro-batch: frees its buffers, and removes it from the trace while
+ * recording.  The next call is memo_arena_begin. */
 MEMO_API void memo_arena_abandon(memo_arena* arena);
 
-/* stream: which stream uses it first, as in the trace (0 where there is one). */
+/* stream: the stream that the buffer belongs to (chapter 2); 0 if there is only one. */
 MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stream,
                                       void** address, memo_error* error);
-/* In replay the address may be planned again at once: what is enqueued later on the same stream
- * comes after.  Recording on a device, and where a request fell back, the memory goes back to the
- * device: synchronise before (chapter 4). */
+/* In replay the next request may get the same bytes; stream order protects them.  While recording,
+ * and for fallbacks, the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
 
-/* Kept in the trace when recording; cost nothing in replay. */
+/* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
 MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
                                     memo_error* error);
 MEMO_API memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream,
@@ -718,28 +738,28 @@ MEMO_API void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* st
 
 /* ---- 6 host device: threads as streams ----------------------------------------------------------
  *
- * A device made of host memory.  Each stream is a thread with its own queue, so copies and
- * functions really happen later and elsewhere; capacities are hard.  For tests, for trainers on
- * CPUs, and for trying a schedule: copies can be given a bandwidth and operations a duration.  No
- * lock and no shared counter orders two streams: only events do, so that a race detector sees a
- * missing wait. */
+ * A device of host memory, for tests, for trainers on CPUs, and for experiments with schedules.
+ * Each stream is a thread with its own queue, so copies and functions really run later and on
+ * another thread.  Capacities are hard limits.  Copies can be given a bandwidth and operations a
+ * duration.  Only events order two streams, no lock and no shared counter, so that a race detector
+ * finds a missing wait. */
 #ifndef MEMO_NO_HOST_DEVICE
 
 typedef struct memo_host_device_desc {
     int64_t device_memory_bytes; /* capacity of device_alloc; 0: no limit */
     int64_t host_memory_bytes;   /* capacity of host_alloc; 0: no limit */
-    /* Rate of copies; 0: as fast as memory is. */
+    /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* of both together while both directions copy; 0: their sum */
-    int64_t queue_operations;     /* a stream's queue; enqueueing waits where it is full; 0: 4096 */
-    int32_t start_held;           /* nothing runs before memo_host_device_start */
+    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
+    int64_t queue_operations;     /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
+    int32_t start_held;           /* 1: nothing runs before memo_host_device_start */
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
     int64_t device_bytes, device_peak_bytes;
     int64_t host_bytes, host_peak_bytes;
-    int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronisation */
+    int64_t to_host_bytes, to_device_bytes; /* copied so far; read after synchronization */
 } memo_host_device_stats;
 
 #define MEMO_HOST_ARGS_BYTES 256
@@ -747,15 +767,16 @@ typedef struct memo_host_device_stats {
 MEMO_API memo_host_device_desc memo_host_device_desc_default(void);
 MEMO_API memo_status memo_host_device_create(const memo_host_device_desc* desc,
                                              memo_device** device, memo_error* error);
-/* Waits for all streams; frees memory still allocated. */
+/* Waits for all streams, then frees all memory of the device. */
 MEMO_API void memo_host_device_destroy(memo_device* device);
+/* For tests that enqueue everything before anything runs. */
 MEMO_API memo_status memo_host_device_start(memo_device* device, memo_error* error);
-/* Enqueue function(args) on stream, whose thread runs it; at most MEMO_HOST_ARGS_BYTES of args are
- * copied. */
+/* Enqueues function(args); the thread of stream runs it.  args are copied: at most
+ * MEMO_HOST_ARGS_BYTES. */
 MEMO_API memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
                                              memo_host_function function, const void* args,
                                              int64_t args_bytes, memo_error* error);
-/* Enqueue an operation that takes duration_s and no processor. */
+/* Enqueues an operation that takes duration_s and uses no processor. */
 MEMO_API memo_status memo_host_device_sleep(memo_device* device, memo_stream stream,
                                             double duration_s, memo_error* error);
 MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_device_stats* stats);
@@ -764,9 +785,10 @@ MEMO_API void memo_host_device_get_stats(const memo_device* device, memo_host_de
 
 /* ---- 7 schedule: operations on streams, as data -------------------------------------------------
  *
- * A list in the order in which one thread enqueues: operations (RUN), event records, waits, and
- * host synchronisations.  A stream runs its operations in that order, one at a time.  Generators
- * fill it, a recorder (chapter 8) fills it from a real run; check, simulate and draw serve both. */
+ * The list of all that one thread enqueues, in order: operations (RUN), event records, waits, and
+ * host synchronizations.  A stream runs its operations in this order, one at a time.  A generator
+ * predicts a schedule, a recorder (chapter 8) makes one of a real run; both can be checked,
+ * simulated and drawn. */
 
 typedef struct memo_range {
     uint64_t begin, end; /* bytes [begin, end): addresses, or any consistent numbering */
@@ -776,12 +798,12 @@ typedef enum memo_op_kind {
     MEMO_OP_RUN = 0,
     MEMO_OP_RECORD, /* event on stream */
     MEMO_OP_WAIT,   /* stream waits for the latest record of event */
-    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event:
-                       what is enqueued later, on whatever stream, comes after */
+    MEMO_OP_SYNC    /* the host waits for all of stream, or for the latest record of event;
+                       everything enqueued later, on any stream, comes after */
 } memo_op_kind;
 
-/* What memo_schedule_add_op takes.  A collective occupies several streams at once.  An operation takes
- * duration_s first (latency, computation) and then the time of its bytes on the link. */
+/* An operation.  A collective occupies several streams at once.  An operation takes duration_s
+ * (latency, computation), and then the time of its bytes on the link. */
 typedef struct memo_op_desc {
     const char* name; /* copied; NULL: "run" */
     int32_t stream;
@@ -789,13 +811,13 @@ typedef struct memo_op_desc {
     int64_t n_more_streams;
     double duration_s;  /* without the bytes on a link, if any */
     int32_t link;       /* from memo_schedule_add_link; 0: none */
-    int64_t link_bytes; /* that pass over it; without a link shown, but they take no time */
+    int64_t link_bytes; /* sent over the link; without a link they are shown but take no time */
     const memo_range* reads;
     int64_t n_reads;
     const memo_range* writes;
     int64_t n_writes;
-    int64_t alloc_bytes; /* taken when it starts */
-    int64_t free_bytes;  /* given back when it ends */
+    int64_t alloc_bytes; /* allocated when it starts */
+    int64_t free_bytes;  /* freed when it ends */
 } memo_op_desc;
 
 typedef struct memo_op {
@@ -811,8 +833,8 @@ typedef struct memo_op {
     int64_t name;          /* offset in memo_schedule.text */
 } memo_op;
 
-/* A link shared by the operations that send over it at the same time, in equal parts.  While link
- * `peer` (0: none) is busy too, the rate is shared_bytes_per_s instead. */
+/* Operations that send over a link at the same time share its rate equally.  While link `peer` (0:
+ * none) is busy too, the rate is shared_bytes_per_s. */
 typedef struct memo_link {
     int64_t name;
     double bytes_per_s;
@@ -831,20 +853,20 @@ typedef struct memo_schedule {
     int32_t* more_streams;
     memo_range* ranges;
     char* text;
-    void* reserved; /* bookkeeping of memo.h */
+    void* reserved; /* for memo.h */
 } memo_schedule;
 
-/* Building.  Streams and events count from 0, links from 1, in the order in which they are added.
- * Errors: INVALID_ARGUMENT (an index never added; a range that ends before it begins; a stream
- * named twice in one operation; negative sizes and durations; a rate that is not above 0),
- * OUT_OF_HOST_MEMORY. A failed call leaves the schedule as it was. */
+/* Building.  Streams and events are numbered from 0, links from 1, in the order of the calls.  On
+ * failure the schedule is unchanged.  Errors: INVALID_ARGUMENT (an index that was never added; a
+ * range that ends before it begins; the same stream twice in one operation; a negative size or
+ * duration; a rate of 0 or less), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_create(memo_schedule** schedule, memo_error* error);
 MEMO_API void memo_schedule_destroy(memo_schedule* schedule);
 MEMO_API memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name,
                                               int32_t* stream, memo_error* error);
 MEMO_API memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name,
                                             double bytes_per_s, int32_t* link, memo_error* error);
-/* Both links carry shared_bytes_per_s each while both are busy. */
+/* While both links are busy, each has the rate shared_bytes_per_s. */
 MEMO_API memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t b,
                                               double shared_bytes_per_s, memo_error* error);
 MEMO_API memo_status memo_schedule_add_event(memo_schedule* schedule, int32_t* event,
@@ -861,87 +883,85 @@ MEMO_API memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t str
 /* The host waits for the latest record of event. */
 MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
                                                   memo_error* error);
-/* The name of an operation, or of a record, wait or sync; never NULL. */
+/* The name of an op: the operation's, or "record", "wait" or "sync"; never NULL. */
 MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
 
-/* Renames an operation (RUN); names bytes, so that diagnoses do not show addresses.
+/* Rename an operation (RUN), and name bytes, so that messages show the name instead of addresses.
  * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
                                            memo_error* error);
 MEMO_API memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
                                               const char* name, memo_error* error);
-/* An entry of ops in words, truncated to n_bytes: `"gemm" (operation 7, on compute)`, `wait for
- * event 3 (operation 8, on compute)`.  Returns buffer. */
+/* Writes an op in words, truncated to n_bytes, and returns buffer: `"gemm" (operation 7, on
+ * compute)`, `wait for event 3 (operation 8, on compute)`. */
 MEMO_API const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
                                             size_t n_bytes);
 
-/* Ordering, proven without running: one operation happens before another if a path of stream order
- * and events leads to it.  Two operations that touch a byte, one of them writing, without a path
- * are a race. */
+/* The check proves order without running.  One operation happens before another if a path of stream
+ * order and events leads from it to the other.  Two operations that touch the same byte are a race
+ * if at least one of them writes and no path connects them. */
 typedef struct memo_race {
     int64_t first, second; /* indices of ops, first enqueued first */
     memo_range range;      /* bytes they share */
 } memo_race;
 
 typedef struct memo_check {
-    /* Of each operation with the latest on each other stream that touches the same bytes: what puts
-     * that one before it, puts the earlier ones before it too.  Ordered by second, then first. */
+    /* For each operation, only the latest conflicting operation per stream is listed; earlier ones
+     * follow transitively.  Ordered by second, then first. */
     memo_race* races;
     int64_t n_races;
-    /* Ops of kind WAIT, each of which alone could go without making a race that is not there
-     * yet. */
+    /* Ops of kind WAIT; each can be removed alone without adding a race. */
     int64_t* redundant_waits;
     int64_t n_redundant_waits;
-    int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event never recorded before */
+    int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event that was not recorded before */
     int64_t n_unrecorded_waits;
     int64_t n_waits;
-    int64_t n_conflicts; /* pairs examined: (an operation, the latest on another stream) */
+    int64_t n_conflicts; /* pairs compared: (an operation, the latest one of another stream) */
 } memo_check;
 
-/* Fills *check, which memo_check_destroy frees.  OK also where races were found: look at
- * n_races. */
+/* Creates *check, which memo_check_destroy frees.  Returns OK even if there are races: read
+ * n_races.  Errors: OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                          memo_error* error);
 MEMO_API void memo_check_destroy(memo_check* check);
-/* A race in words: both operations and the bytes, why no path leads from the first to the second,
- * and which wait is missing.  Truncated to n_bytes; 512 are enough for usual names.  Returns buffer.
- */
+/* Writes a race in words and returns buffer: both operations, the bytes, why no path connects them,
+ * and the missing wait.  Truncated to n_bytes; 512 are enough for usual names. */
 MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race,
                                        char* buffer, size_t n_bytes);
 
 typedef struct memo_simulation {
-    /* Of each op; n_ops of them.  A WAIT starts when its stream reaches it and ends when it has
-     * passed: end - start is how long it held the stream.  A SYNC holds the host likewise. */
+    /* Of each op.  A WAIT starts when its stream reaches it and ends when the stream continues.  A
+     * SYNC likewise for the host. */
     double* start_s;
     double* end_s;
-    double makespan_s; /* the last end */
-    double* busy_s;    /* of each stream: time inside operations */
-    double* stall_s;   /* of each stream: idle between its first start and its last end */
-    /* Largest sum of alloc_bytes - free_bytes over time; at one moment frees come before allocs. */
+    double makespan_s;
+    double* busy_s;  /* of each stream: time inside operations */
+    double* stall_s; /* of each stream */
+    /* Largest sum of alloc_bytes - free_bytes over time; at equal times frees come first. */
     int64_t peak_bytes;
 } memo_simulation;
 
-/* start(op) = the latest of the end of the op before it on each of its streams, the records it
- * waits for, and host synchronisation; links are shared fairly as memo_link says.  Enqueueing takes
- * no time. O((ops + dependencies) log streams), times the number of links where bytes pass over
- * them. Errors: INVALID_ARGUMENT (times beyond what a double holds), OUT_OF_HOST_MEMORY. */
+/* start(op) is the latest of: the end of the previous op on each of its streams, the records it
+ * waits for, host synchronization.  Links are shared as in memo_link.  Enqueueing takes no time.
+ * Time: O((ops + dependencies) log streams), times the number of links that are used.
+ * Errors: INVALID_ARGUMENT (times overflow a double), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_simulate(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
-/* The same figures from what a recorder measured, from the first start on.  Errors: INVALID_STATE
- * where nothing was measured. */
+/* The same figures from measured times; the first start is 0.  Errors: INVALID_STATE (nothing was
+ * measured), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_measured(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
 MEMO_API void memo_simulation_destroy(memo_simulation* simulation);
 
-/* Do two schedules enqueue the same: kinds, names, streams by name, sizes of ranges; and does each
- * wait see the same record, whatever the events are called?
- * Errors: INVALID_ARGUMENT naming the first op that differs. */
+/* Do two schedules match in kinds, names, names of streams and sizes of ranges, and does each wait
+ * see the same record?  Numbers of events may differ.
+ * Errors: INVALID_ARGUMENT naming the first op that differs, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
                                            const memo_schedule* recorded, memo_error* error);
 
-/* Timelines, a row a stream, of a simulation or measurement of this schedule.  Chrome trace format
- * (open in chrome://tracing or Perfetto) and SVG (busy: share of the makespan).  Errors: IO,
- * OUT_OF_HOST_MEMORY. */
+/* Draw a timeline, one row per stream, from a simulation or measurement: in Chrome trace format
+ * (open it in chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
+ * Errors: IO, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
                                                 const memo_simulation* times, const char* path,
                                                 memo_error* error);
@@ -951,7 +971,7 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
 
 /* Files.  Text, in the order of enqueueing:
  *
- *   memo schedule 1 [OPERATIONS]      with the number of operations, a truncated file is refused
+ *   memo schedule 1 [OPERATIONS]      with their number, a truncated file is refused
  *   # comment
  *   stream NAME
  *   buffer NAME BYTES                 placed after all buffers above, from 0
@@ -963,11 +983,11 @@ MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
  *   sync event EVENT                  the host waits for the latest record of the event
  *
  * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
- * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash;
- * quoted, it is never a keyword or a number.  Declare streams and buffers before their use; a buffer
- * may be declared again.  memo_schedule_write keeps names, order, ranges and durations; the bytes on
- * a link become time, the rest is left out.  Of streams with the same name, the later ones get their
- * number appended.  Paths and errors: as for traces. */
+ * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash.
+ * A quoted name is never a keyword or number.  Declare streams and buffers before their use; a
+ * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations;
+ * bytes on a link become time; nothing else is written.  If streams have the same name, the later
+ * ones get their number appended.  Paths and errors: as for traces. */
 MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
@@ -977,24 +997,23 @@ MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, cons
 
 /* ---- 8 recorder: what was really enqueued -------------------------------------------------------
  *
- * A device that passes every call on to another one and keeps a schedule of it.  Copies are seen
- * with their bytes; what the trainer launches itself it announces through device->annotate.
- * Recording may allocate; where that fails, the call that was passed on returns OUT_OF_HOST_MEMORY.
+ * A device that passes every call on to another device and records it in a schedule.  It sees the
+ * bytes of copies; announce your own launches with device->annotate.  Recording may allocate; on
+ * failure the call that was passed on returns OUT_OF_HOST_MEMORY.
  *
- *   copy, copy_rows, fill     RUN named "to host", "to device", "on device", "fill"; link_bytes are
- *                             the bytes, link is 0; rows that do not touch have a range each
- *   annotate                  RUN with the desc's name, duration, ranges and sizes, its stream and
- *                             link being those of the recorder; it lasts until the next call that
- *                             touches the stream, or the next synchronisation or query
- *   launch_host               passed on; the caller announces it
+ *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes is
+ *                             its size, link is 0; rows that do not touch have one range each
+ *   annotate                  RUN with name, duration, ranges and sizes of the desc; it ends at the
+ *                             next call for the stream, synchronization or query
+ *   launch_host               passed on; announce it yourself
  *   event_record, event_wait  RECORD, WAIT
- *   synchronize               SYNC; so does an event_query that finds a recorded event done
+ *   synchronize               SYNC; also an event_query that finds a recorded event done
  *
- * A stream that was not made through the recorder is called "stream K" until it is named.
+ * A stream that was not created through the recorder is called "stream K" until it is named.
  *
- * A trainer with streams and events of its own is recorded too: on CUDA a memo_stream is a
- * cudaStream_t and a memo_event a cudaEvent_t.  Copies, records and waits go through the recorder's
- * device instead of CUDA, and one line announces each launch:
+ * Streams and events of your own can be recorded too: on CUDA a memo_stream is a cudaStream_t and a
+ * memo_event is a cudaEvent_t.  Call the recorder's device instead of CUDA for copies, records and
+ * waits, and announce each launch with one line:
  *
  *   memo_event_wait(device, (memo_event)loaded, (memo_stream)s, &error);
  *   MEMO_ANNOTATE(device, (memo_stream)s, "relu", &error, memo_reads(x, n), memo_writes(y, n));
@@ -1002,7 +1021,7 @@ MEMO_API memo_status memo_schedule_parse(const char* text, int64_t n_bytes, cons
  *
  * Check the schedule in the program, or write it to a file for build/examples/check_schedule. */
 
-/* Bytes that a launch reads, or that it writes (and perhaps reads). */
+/* Bytes that a launch reads, or bytes that it writes and may read. */
 typedef struct memo_access {
     memo_range bytes;
     int32_t is_written;
@@ -1029,7 +1048,7 @@ static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
         MEMO_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),      \
         __VA_ARGS__)
 #define MEMO_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
-/* What it calls: n_accesses values of type memo_access follow. */
+/* Called by the macro; n_accesses values of type memo_access follow. */
 MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
                                             const char* name, memo_error* error, int n_accesses,
                                             ...);
@@ -1038,7 +1057,7 @@ typedef struct memo_recorder memo_recorder;
 
 typedef struct memo_recorder_desc {
     const memo_device* device; /* borrowed until destroy */
-    /* Put events around operations and waits, for start_s and end_s; duration_s too, where it was
+    /* 1: measure start_s and end_s of operations and waits with events, and set duration_s if it is
      * 0, so that the schedule can be simulated. */
     int32_t is_timed;
 } memo_recorder_desc;
@@ -1047,27 +1066,26 @@ MEMO_API memo_recorder_desc memo_recorder_desc_default(void);
 MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
                                           memo_error* error);
 MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
-/* The device to use instead, until destroy. */
+/* The device that records.  Use it instead of desc->device, until destroy. */
 MEMO_API memo_device* memo_recorder_get_device(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
                                                const char* name, memo_error* error);
-/* Recording can pause, so that only the steps of interest are kept.  It starts running.  Pause and
- * resume where all streams are synchronised: what was enqueued in between is forgotten, and resume
- * puts a SYNC of every stream in the schedule.  What fails here is returned by
- * memo_recorder_get_schedule. */
+/* Pause and resume recording, to record only the steps of interest.  Synchronize all streams before
+ * both.  Calls in between are not recorded, and resume adds a SYNC of every stream.
+ * memo_recorder_get_schedule returns errors of both. */
 MEMO_API void memo_recorder_pause(memo_recorder* recorder);
 MEMO_API void memo_recorder_resume(memo_recorder* recorder);
-/* Reads the times (all streams synchronised before) and lends the schedule until destroy.  Errors:
- * the device's, where it cannot tell them. */
+/* Reads measured times, and lends the schedule until destroy.  Synchronize all streams first.
+ * Errors: the device's, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
 
 /* ---- 9 swap engine: two rounding buffers --------------------------------------------------------
  *
- * The skeletal tensors of a layer are tables of rows, one row a token.  A trainer describes them
- * once and brackets each layer.  The engine gives each tensor of each layer one address, moves rows
- * to pinned host memory behind the computation, and brings them back in time (MEMO paper, section
- * 4.1).  Rows that are not moved are recomputed by the trainer before the backward.
+ * A skeletal tensor is a table with one row per token.  The trainer describes its tensors once, and
+ * calls the engine before and after each layer.  The engine gives each tensor of each layer one
+ * address, moves rows to pinned host memory while the device computes, and brings them back in time
+ * (MEMO paper, section 4.1).  The trainer recomputes the other rows before the backward.
  *
  *     memo_tensor tensors[] = {{"input", 2 * h, MEMO_TENSOR_SWAPPED, 0},
  *                              {"gelu", 8 * h, MEMO_TENSOR_ROWS, 0}};
@@ -1085,18 +1103,18 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  *
  *     rows that even layers swap | rows that are recomputed | rows that odd layers swap
  *
- * Even layers swap their first rows and odd layers their last, so the rows of each layer lie side
- * by side and kernels take one pointer.  All layers share the middle part; even layers take turns
- * in the first part, odd layers in the last: the paper's two rounding buffers.  A tensor that a
- * layer keeps has a place of its own.  Addresses are multiples of 512.
+ * Even layers swap their first rows and odd layers their last, so the rows of each layer are
+ * contiguous and a kernel takes one pointer.  All layers share the middle part.  Even layers use
+ * the first part in turn, odd layers the last part: the paper's two rounding buffers.  A tensor
+ * that a layer keeps has its own place.  Addresses are multiples of 512.
  *
- * Device bytes, n layers: for each tensor the largest number of rows that an even layer swaps, that
- * an odd layer swaps, and that any layer recomputes, and n_rows for each layer that keeps it; a
- * tensor adds at most 1 KiB of alignment.  For a GPT layer of 16 b s h elements, of which alpha
- * splits 14, this is (18 + 14 alpha) b s h; the paper's buffers take 32 b s h.
+ * Device memory: for each tensor, the rows of the three parts (of each, the most that any layer
+ * needs), and n_rows for each layer that keeps it; alignment adds at most 1 KiB per tensor.  For a
+ * GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h; the
+ * paper's buffers take 32 b s h.
  *
- * The engine makes four waits a layer.  "Layer i-2" is the latest layer before i that swaps rows in
- * the same part.  The last layer in each part is not moved.
+ * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
+ * in the same part.  The last layer in each part is not moved.
  *
  *   forward_begin(i)   compute    waits for  rows of i-2 on the host
  *                                            (else: overwritten before they left)
@@ -1107,27 +1125,26 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  *   backward_end(i)    to device  waits for  backward of i
  *                                            (else: overwritten while in use)
  *
- * A fifth order follows: rows come back only after they have left, because the compute stream
- * stands between.  With rows chosen by alpha every wait is necessary: without it
- * memo_schedule_check finds a race.  A table of rows may make some waits redundant; the engine
- * makes them all the same.  With p(i) the layer i-2 of layer i, these are
+ * It follows that rows come back only after they have left: the compute stream orders both.  With
+ * alpha every wait of the swap engine is necessary: without it memo_schedule_check finds a race.  A
+ * table of rows may make waits redundant, but the engine still makes them.  Let p(i) be layer i-2
+ * of layer i.  Redundant are:
  *   forward_begin(i), backward_begin(p(i))   if a layer k < i has p(k) > p(i): the copies of p(k)
  *                       are later operations of the same streams, and compute waited for them
  *   forward_begin(i)    if a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes that
  *                       p(i) swapped
  *   backward_end(i)     if a layer k > i has a p(k), and none of i .. k-1 touches those bytes
  *
- * What a layer may do between its brackets.  The forward writes the layer's rows.  The backward may
- * overwrite them.  A kernel that belongs to two layers may touch the next layer's tensors: the next
- * layer may begin before this one ends (in the backward: layer i-1 before layer i).  Two layers are
- * open at most, and they end in the order in which they began.  Rows that are recomputed share
- * bytes, tensor by tensor: writing a tensor of the next layer ends the life of the same tensor's
- * recomputed rows in this layer.
+ * Between begin and end.  The forward writes the layer's rows; the backward may overwrite them.  A
+ * kernel may work on two layers: the next layer may begin before this one ends (in the backward:
+ * layer i-1 before layer i ends).  At most two layers are open, and they end in the order in which
+ * they began.  Recomputed rows of all layers share bytes, so writing a tensor of the next layer
+ * overwrites the recomputed rows of the same tensor in this layer.
  *
- * A third tier.  If host memory has room for h of the m layers that are moved, these take turns in
- * its h places as layers do in the rounding buffers.  Layer number k of them lies in place k mod h.
- * The last h stay there; the others are spilled to a file and come back from it, behind the
- * computation, on the engine's file stream.  The same four waits, one tier down, each necessary:
+ * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
+ * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
+ * a file and come back, during the computation, on the engine's file stream.  The same four waits
+ * are made one tier lower, and each is necessary:
  *
  *   forward_end    file       waits for  rows of the k-th on the host
  *                                        (else: written before they were there)
@@ -1138,32 +1155,31 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  *                  to device  waits for  rows of the k-th on the host again
  *                                        (else: copied before they were read)
  *
- * The file has no name, or loses it at once if the file system requires one, so it is removed
- * however the program ends.  All its bytes are reserved at creation: a full disk is a status before
- * the first step.  Reads and writes bypass the page cache if the file system allows it; otherwise
- * pages are dropped after each, so that they take no host memory beside the engine's.  Each is one
- * operation of a layer's rows, by device->launch_host.  One that fails is a failed operation of the
- * device (chapter 4): the next call and synchronisation return IO, and the device is not usable
- * then.  A device that skips the work behind a failure computes nothing from the missing rows; on
- * CUDA, drop what was computed from them. */
+ * The file is unnamed, and removed on every exit path.  All its bytes are reserved at creation, so
+ * a full disk is an error before the first step.  Reads and writes bypass the page cache if the
+ * file system allows it; otherwise their pages are dropped, so that they take no other host memory.
+ * Each read or write is one operation, by device->launch_host.  If it fails, the device has failed
+ * (chapter 4): the next call and synchronization return IO.  On CUDA, discard what was computed
+ * from the missing rows; other devices skip that work. */
 
-/* What may happen to a tensor's rows.  A planner may also keep a tensor whole in some layers. */
+/* What may be done with a tensor's rows.  A planner may also keep the whole tensor in a layer. */
 typedef enum memo_tensor_rule {
-    MEMO_TENSOR_ROWS = 0, /* any rows are swapped, the others recomputed: alpha says how many */
-    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.
-                             Expensive to recompute (attention), or its rows are not tokens */
-    MEMO_TENSOR_SWAPPED,  /* cannot be recomputed: all rows are swapped */
+    MEMO_TENSOR_ROWS = 0, /* a fraction alpha of the rows is swapped, the others are recomputed */
+    MEMO_TENSOR_WHOLE,    /* all rows are swapped, or all are recomputed; alpha swaps them.  For
+                             tensors that are expensive to recompute (attention), or whose rows
+                             are not tokens */
+    MEMO_TENSOR_SWAPPED,  /* all rows are swapped: it cannot be recomputed */
     MEMO_TENSOR_KEPT      /* stays on the device in every layer */
 } memo_tensor_rule;
 
-/* A skeletal tensor of a layer, for engine, planner and profile alike.  One whose rows are not
- * tokens, such as (3, B, NH, T, HS), is WHOLE, SWAPPED or KEPT; n_rows * row_bytes is its size. */
+/* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
+ * WHOLE, SWAPPED or KEPT, and n_rows * row_bytes must be its size. */
 typedef struct memo_tensor {
     const char* name;  /* no blanks */
-    int64_t row_bytes; /* of one token in one layer; 0: the tensor is absent */
+    int64_t row_bytes; /* 0: the tensor is absent */
     memo_tensor_rule rule;
-    /* 1 + index of the tensor whose recomputation gives this one too (a norm its rstd, attention
-     * its LSE): both have the same rows, by the rule of that one.  0: none. */
+    /* 1 + index of the tensor whose recomputation also produces this one (a norm its rstd,
+     * attention its LSE); both then have the same rows, by the rule of that tensor.  0: none. */
     int32_t with;
 } memo_tensor;
 
@@ -1172,41 +1188,41 @@ typedef struct memo_tensor {
 typedef struct memo_swap_desc {
     const memo_device* device; /* may be NULL unless an engine is created */
     memo_stream compute_stream;
-    /* 1: the calling thread computes and compute_stream is not used.  The begin calls return when
-     * the layer's rows are there; what was computed before an end call is done. */
+    /* 1: the calling thread computes, and compute_stream is not used.  Begin calls then return when
+     * the layer's rows are on the device; end calls mean that the layer is computed. */
     int32_t computes_on_host;
-    memo_stream to_host_stream; /* lent until destroy; NULL: the engine makes its own */
+    memo_stream to_host_stream; /* borrowed until destroy; NULL: the engine creates its own */
     memo_stream to_device_stream;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
-    int64_t n_rows;    /* tokens of a micro-batch, at most */
-    int64_t tile_rows; /* rows are split in whole tiles; the last may be short; 0: 1 */
-    double alpha;      /* of the rows of each ROWS tensor, in [0, 1], swapped; rounded to tiles */
-    /* (n_layers, n_tensors), copied: rows that are swapped, the first ones in even layers, the last
-     * ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: none of either.  The border
-     * of swapped and recomputed rows is a multiple of tile_rows.  NULL: as alpha says. */
+    int64_t n_rows;    /* most tokens of a micro-batch */
+    int64_t tile_rows; /* the last tile may be short; 0: 1 */
+    double alpha;      /* in [0, 1]; rounded to tiles */
+    /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
+     * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
+     * between swapped and recomputed rows must be a multiple of tile_rows.  NULL: use alpha. */
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
-    /* The third tier.  Places for layers in host memory; 0, or no fewer than layers are moved: each
-     * layer has its own.  With fewer, even and odd layers that are moved must alternate. */
+    /* The third tier.  Places for layers in host memory; 0: one for each moved layer.  With fewer
+     * than that, even and odd layers that are moved must alternate. */
     int32_t n_host_layers;
     const char* spill_directory; /* of the file; may be NULL if no layer is spilled */
-    double spill_bytes_per_s;    /* reads and writes are slowed down to it; 0: no limit */
+    double spill_bytes_per_s;    /* limit of reads and writes; 0: none */
 } memo_swap_desc;
 
-/* What a desc needs and does; exact, before anything is allocated. */
+/* Exact sizes, before anything is allocated. */
 typedef struct memo_swap_sizes {
     double alpha; /* rounded to tiles; 0 with a table of rows */
     int64_t device_bytes;
     int64_t host_bytes;          /* pinned */
-    int64_t layer_swapped_bytes; /* moved each way for the layer that moves most */
+    int64_t layer_swapped_bytes; /* moved each way by the layer that moves most */
     int64_t layer_bytes;         /* skeletal bytes of one layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
-    int64_t swapped_bytes;       /* moved each way for all layers of a micro-batch */
-    int32_t n_spilled_layers;    /* of the swapped layers, the first ones: spilled to the file */
-    int64_t spill_bytes;         /* of the file; all are written and read once a micro-batch */
+    int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
+    int32_t n_spilled_layers;    /* the first of the swapped layers spill to the file */
+    int64_t spill_bytes;         /* of the file; written and read once per micro-batch */
 } memo_swap_sizes;
 
 typedef struct memo_swap_stats {
@@ -1219,101 +1235,101 @@ typedef struct memo_swap_stats {
 typedef struct memo_swap memo_swap;
 
 MEMO_API memo_swap_desc memo_swap_desc_default(void);
-/* Writes the table of rows (n_layers, n_tensors) that desc->alpha means: a table to start from. */
+/* Fills a table of rows (n_layers, n_tensors) from desc->alpha.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows,
                                               memo_error* error);
-/* Errors: INVALID_ARGUMENT; sums beyond 2^62 included. */
+/* Errors: INVALID_ARGUMENT, also for sums above 2^62. */
 MEMO_API memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes* sizes,
                                               memo_error* error);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
- * are n_rows if there are none.  Rows that no later layer writes over are not recomputed: the last
- * layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
+ * are n_rows if there are none.  Rows that no later layer overwrites are not recomputed, so the
+ * last layer recomputes nothing.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_t layer,
                                                        int32_t tensor, int64_t* begin, int64_t* end,
                                                        memo_error* error);
-/* Sets desc->n_host_layers: as many places as host_bytes have room for, 0 if all layers fit.
- * Errors: as above; OUT_OF_HOST_MEMORY (not even one; n_host_layers is 1 then). */
+/* Sets desc->n_host_layers to the number of places that fit into host_bytes; 0: all layers fit.
+ * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY (not one fits; n_host_layers is then 1). */
 MEMO_API memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes,
                                              memo_error* error);
-/* Errors: also the device's; IO (no file in spill_directory, no room for it, or it cannot be
- * written and read back); UNSUPPORTED (layers are spilled, but the device has no launch_host). */
+/* Errors: INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, the device's; IO (no file in
+ * spill_directory, no room for it, or its trial failed); UNSUPPORTED (layers spill, but the device
+ * has no launch_host). */
 MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap,
                                       memo_error* error);
-/* Waits for the streams of copies; the caller has synchronised the compute stream. */
+/* Waits for the streams of copies.  Synchronize the compute stream first. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
-/* The next micro-batches have n_rows rows, at most those of the desc: only these are moved and
- * recomputed.  Files move whole layers.  Errors: INVALID_ARGUMENT; INVALID_STATE unless
- * forward_begin(0) comes next. */
+/* Sets the rows of the next micro-batches, at most desc->n_rows: only these are moved and
+ * recomputed; files still move whole layers.  Errors: INVALID_ARGUMENT; INVALID_STATE (the next
+ * call is not forward_begin(0)). */
 MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error);
 
-/* Bracket a layer; enqueue its work on the compute stream in between.  Forward in order 0, 1, ...,
- * n-1, then backward in reverse; then the next micro-batch.  Errors: INVALID_STATE (order), and the
- * device's. */
+/* Call begin and end around each layer, and enqueue its work on the compute stream in between:
+ * forwards in order 0, 1, ..., n-1, then backwards in reverse, then the next micro-batch.
+ * Errors: INVALID_STATE (wrong order), the device's. */
 MEMO_API memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error);
 MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error);
-/* Ends a forward pass without a backward, or gives up a step: forward_begin(0) comes next.  The
- * compute stream waits for all copies, reads and writes under way.  These waits may be redundant;
- * they are kept because a call that failed half-way leaves copies that no other wait covers. */
+/* Ends a forward without a backward, or abandons a step: forward_begin(0) comes next.  The compute
+ * stream waits for all copies, reads and writes in flight.  These waits may be redundant, but after
+ * a failed call no other wait may cover its copies.  Errors: the device's. */
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
-/* Where the rows of a tensor of a layer lie, side by side; NULL if it is absent.  Fixed for the
- * engine's life.  Layer and tensor are asserted. */
+/* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  NULL: the
+ * tensor is absent.  layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
-/* As memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
+/* Like memo_swap_desc_get_recompute_rows, for the rows of this micro-batch. */
 MEMO_API void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                            int64_t* begin, int64_t* end);
 MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes);
-/* Synchronise first to read stall times. */
+/* Synchronize first to read stall times. */
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
-/* How long the operations of a step take, for memo_swap_generate.  Arrays may be NULL: all 0. */
+/* Durations of a step's operations, for memo_swap_generate.  Arrays may be NULL: all 0. */
 typedef struct memo_swap_times {
     const double* forward_s;           /* of each layer */
     const double* backward_s;          /* of each layer, without recomputation */
     const double* recompute_s_per_row; /* of each tensor */
-    double between_s; /* after the last forward, before the first backward: the classifier */
-    /* A copy takes copy_s, and its bytes at these rates; 0: no time. */
+    double between_s; /* between the last forward and the first backward: the classifier */
+    /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    double both_ways_bytes_per_s; /* of both together while both directions copy; 0: their sum */
+    double both_ways_bytes_per_s; /* total while both directions copy; 0: the sum of both */
     int32_t n_micro_batches;      /* 0: 1 */
-    /* Likewise of a read or write of the file. */
+    /* The same for reads and writes of the file. */
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
 } memo_swap_times;
 MEMO_API memo_swap_times memo_swap_times_default(void);
 
-/* What the engine will enqueue for desc, as a schedule on the streams "compute", "to host", "to
- * device" and, where layers are spilled, "file": its copies, reads and writes ("to file", "from
- * file"), events and waits, and between them the trainer's part of each layer, one operation
- * "forward", one "recompute" for each tensor that has rows to, one "backward" ("between" where
- * between_s is above 0).  Numbering of bytes: device memory from 512 on, host memory from 2^62 on,
- * the file from 2^63 on.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* Predicts all that the engine enqueues for desc, as a schedule on the streams "compute", "to
+ * host", "to device" and, if layers spill, "file".  It has the engine's copies, reads and writes
+ * ("to file", "from file"), events and waits; and the trainer's operations of each layer:
+ * "forward", "recompute" for each tensor with rows to recompute, "backward"; and "between" if
+ * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, the
+ * file from 2^63.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
 /* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
  *
- * What long-context training does to rows besides multiplying matrices: collect and spread them,
- * merge partial attention, add, sum products, change types.  Each kernel is a loop over an inline
- * function of this chapter.  The loops of memo_row_* run at once on the calling thread; those of
- * memo_cuda.cuh run on a GPU; a device with row kernels enqueues them (chapter 4).
+ * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
+ * sum of products, cast.  Each kernel is a loop over an inline function of this chapter. memo_row_*
+ * loop on the calling thread, memo_cuda.cuh loops on a GPU, and a device with row kernels enqueues
+ * them (chapter 4).
  *
- * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even, when stored.
- * Every product that is added to something is an explicit fma, so that host and GPU agree bit for
- * bit; only exp and log1p of the merge may differ: by 4 units in the last place of the weight, and
- * for the LSE of its larger term.  A NaN stays one, with whatever payload.  Arrays are aligned to
- * their element; aligned to 16 bytes they are faster.
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
+ * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
+ * the merge may differ: by 4 units in the last place of the weight, and of the larger term of the
+ * LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
  *
- * Strides count elements (gather and scatter: bytes), from the beginning of a row to that of the
- * next; 0 means that rows lie side by side.  Outputs overlap inputs only where they are the same
- * array with the same strides and element size. */
+ * Strides count elements (gather and scatter: bytes) from the start of one row to the next; 0 means
+ * contiguous rows.  An output may overlap an input only if both are the same array with the same
+ * stride and element size. */
 
-/* Bytes of an element; 0 where the row kernels do not take the type. */
+/* Bytes of an element; 0: the row kernels do not accept the type. */
 MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
@@ -1377,15 +1393,15 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #endif
 }
 
-/* --- a few numbers: what a thread reads at a time ---
+/* --- groups: the numbers that a thread reads at a time ---
  *
- * A group: eight of them, 16 bytes of the 16-bit types; four where the output is F32, so that
- * neighbouring threads write neighbouring 16 bytes there too.
+ * A group has eight numbers, 16 bytes of a 16-bit type.  It has four if the output is F32, so that
+ * neighboring threads write neighboring 16 bytes.
  *
- * A GPU is as fast as its memory only where enough of it is on the way.  So an item of gather,
- * scatter, add and cast takes two groups of a row, half a row apart, and reads both before it
- * writes one; row sums read two before they add one; and what is read stays as it lies in memory
- * until all is read, so that nothing waits for the first group before. */
+ * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of gather,
+ * scatter, add and cast has two groups, half a row apart, and reads both before it writes one.  Row
+ * sums read two before they add one.  Groups are converted only after all are read, so that no read
+ * waits for a conversion. */
 
 #define MEMO_ROW_GROUP 8
 
@@ -1396,12 +1412,12 @@ MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
 #define MEMOI_UNROLL
 #endif
 
-/* Up to 8 numbers as they lie in memory: one F32 in a word, or two of a 16-bit type; or bytes. */
+/* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
 typedef struct memo_row_group {
     uint32_t words[MEMO_ROW_GROUP];
 } memo_row_group;
 
-/* 2 or 4 words at an address that is aligned to as many. */
+/* Loads 2 or 4 words; the address is aligned to their size. */
 MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
 #if defined(MEMOI_VECTORS)
     if (n == 4) {
@@ -1434,8 +1450,7 @@ MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
     return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
 }
 
-/* How n elements of a type lie: in 8, 4 or 2 words of aligned accesses, or (0) element by
- * element. */
+/* Words of aligned accesses that hold n elements: 8, 4 or 2; 0: access element by element. */
 MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
     int is_f32 = type == MEMO_TYPE_F32;
     if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
@@ -1443,7 +1458,7 @@ MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) 
     return 0;
 }
 
-/* n elements, at most 8, or none; what lies behind them is 0. */
+/* Loads n elements, 0 to 8, and zeros behind them. */
 MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_type type,
                                   int32_t n) {
     int words = memoi_row_words(from, type, n), k;
@@ -1466,7 +1481,7 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
     }
 }
 
-/* A pair of a 16-bit type to numbers, and back. */
+/* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
         to[0] = memo_f32_from_bits(pair << 16);
@@ -1493,7 +1508,7 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
             memoi_pair_widen(to + 2 * k, group->words[k], type);
     }
 }
-/* The first n numbers, at most 8, or none; from holds 8. */
+/* Stores the first n of 8 numbers, 0 to 8. */
 MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
     int words = memoi_row_words(to, type, n), k;
     if (words && type != MEMO_TYPE_F32) {
@@ -1524,7 +1539,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     }
 }
 
-/* Numbers of a group, as a power of two. */
+/* Numbers of a group: a power of two, whose exponent this is. */
 MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
 MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
     return (n + ((int64_t)1 << shift) - 1) >> shift;
@@ -1533,14 +1548,14 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
     return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
 }
 
-/* The group of a matrix that begins at a column. */
+/* Loads the group of a matrix that begins at row and column. */
 MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
                                      int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
         group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
 }
 
-/* Item counts rows of n_each items: which row, and which of its items. */
+/* Splits item into its row and its number in the row; a row has n_each items. */
 MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
     int64_t row;
     if (((uint64_t)item | (uint64_t)n_each) >> 32)
@@ -1554,18 +1569,18 @@ MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
     return n / n_each + (n % n_each != 0);
 }
 
-/* Items of a row of so many groups; the last one's second group may lie behind the end. */
+/* Items of a row, of two groups each; the last second group may be empty. */
 MEMO_INLINE int64_t memoi_n_pairs(int64_t n_groups) { return n_groups / 2 + n_groups % 2; }
 
 /* --- gather and scatter ---
  *
- * gather:  to[i] = from[index[i]], or zeros where index[i] lies outside of [0, n_indexed_rows);
- * scatter: to[index[i]] = from[i], or nothing where it lies outside; an index that comes twice gets
- * either row. */
+ * gather:  to[i] = from[index[i]]; zeros if index[i] is outside [0, n_indexed_rows)
+ * scatter: to[index[i]] = from[i]; nothing if index[i] is outside; if an index occurs twice, either
+ *          row is written. */
 typedef struct memo_rows_desc {
     void* to;
     const void* from;
-    const int64_t* index;   /* (n_rows), where the kernel runs: device memory for CUDA */
+    const int64_t* index;   /* (n_rows); device memory for CUDA */
     int64_t n_rows;         /* of the side without index */
     int64_t n_indexed_rows; /* of the other side */
     int64_t row_bytes;
@@ -1573,7 +1588,7 @@ typedef struct memo_rows_desc {
 } memo_rows_desc;
 
 #define MEMO_ROW_BLOCK_BYTES 16
-/* Items of a gather or scatter: pairs of blocks of 16 bytes, the last of a row may be short. */
+/* Items of a gather or scatter: pairs of blocks of 16 bytes; the last block may be short. */
 MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
     return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMO_ROW_BLOCK_BYTES));
 }
@@ -1581,7 +1596,7 @@ MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
     return rows->n_rows * memoi_rows_pairs(rows);
 }
 
-/* n bytes of a row, at most 16, or none; without a row they are 0. */
+/* Loads n bytes of a row, 0 to 16; zeros if row is NULL. */
 MEMO_INLINE memo_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
     memo_row_group block;
     int k;
@@ -1608,7 +1623,7 @@ MEMO_INLINE void memoi_block_store(char* to, memo_row_group block, int32_t n) {
     }
 }
 
-/* An item of a row; without from, zeros. */
+/* Copies an item of a row; zeros if from is NULL. */
 MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
                                 int64_t n_pairs) {
     int64_t at = item * MEMO_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMO_ROW_BLOCK_BYTES;
@@ -1638,15 +1653,16 @@ MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
                    n_pairs);
 }
 
-/* --- rows that several threads share: lane l of 8 takes groups l, l + 8, ... of a row --- */
+/* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
 
 #define MEMO_ROW_LANES 8
 
 /* --- merge of partial attention ---
  *
- * out and lse over some keys, part_out and part_lse over others, become those over all:
+ * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
+ * all:
  *   w = 1 / (1 + exp(a - b)),  O += w (O_b - O),  LSE = max(a, b) + log1p(exp(-|a - b|)).
- * LSE -inf: no key seen, whatever O holds there. */
+ * LSE -inf means that no key was seen; O is then ignored. */
 typedef struct memo_merge_desc {
     float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
     float* lse;           /* (n_batches, n_rows) */
@@ -1669,7 +1685,7 @@ MEMO_INLINE float memo_merge_lse(float a, float b) {
     return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
 }
 
-/* Row counts through the batches. */
+/* row is counted through all batches. */
 MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, int64_t* place,
                                    int64_t* part_place) {
     int64_t rest = row, batch = 0;
@@ -1678,7 +1694,7 @@ MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, in
     *part_place = batch * merge->part_batch_stride_rows + rest;
 }
 
-/* What one lane does to a row; weight is that of the row. */
+/* The work of one lane on a row; weight belongs to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
@@ -1753,10 +1769,10 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     memoi_add_groups(add, row, second, &second_a, &second_b, n_second);
 }
 
-/* --- row sums: sums[row] = sum over columns of a * b; with a = dO, b = O the D of attention's
- * backward ---
+/* --- row sums: sums[row] = sum over columns of a * b ---
  *
- * Each lane adds in order, by fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
+ * With a = dO and b = O it is D of attention's backward.  Each lane adds its products in order, by
+ * fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
 typedef struct memo_row_sums_desc {
     float* sums;       /* (n_rows) */
     const void *a, *b; /* (n_rows, n_columns) */
@@ -1765,7 +1781,7 @@ typedef struct memo_row_sums_desc {
     int64_t a_stride, b_stride;
 } memo_row_sums_desc;
 
-/* The group of products at a column, in order. */
+/* Adds the products of a group, in order. */
 MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
                                   const memo_row_group* a_group, const memo_row_group* b_group) {
     float a[MEMO_ROW_GROUP], b[MEMO_ROW_GROUP];
@@ -1827,10 +1843,10 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     memoi_cast_group(cast, second, &second_group, n_second);
 }
 
-/* --- the loops on the host: at once, on the calling thread ---
+/* --- loops on the calling thread ---
  *
- * Errors: INVALID_ARGUMENT for a type that is not F32, BF16 or F16, a negative size, a stride
- * shorter than a row, an address that is NULL or not aligned to its element, sums beyond 2^62. */
+ * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
+ * than a row; an address that is NULL or not aligned to its element; sizes above 2^62). */
 MEMO_API memo_status memo_row_gather(const memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_row_scatter(const memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_row_merge(const memo_merge_desc* merge, memo_error* error);
@@ -1838,8 +1854,7 @@ MEMO_API memo_status memo_row_add(const memo_add_desc* add, memo_error* error);
 MEMO_API memo_status memo_row_sums(const memo_row_sums_desc* sums, memo_error* error);
 MEMO_API memo_status memo_row_cast(const memo_cast_desc* cast, memo_error* error);
 
-/* For those who write the loops for another device: checks a desc as above and puts in place of
- * each 0 what it stands for. */
+/* For a device of your own: checks a desc as above, and replaces each 0 by its default. */
 MEMO_API memo_status memo_rows_desc_resolve(memo_rows_desc* rows, memo_error* error);
 MEMO_API memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error);
 MEMO_API memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error);
@@ -2052,11 +2067,10 @@ MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error)
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
 
-/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM".
- * memob_read_first_line starts after the word `memo` and checks kind and version.
- * memob_read_last_line checks the checksum of text, the whole file, and sets *count; the reader then
- * ends before that line, which *last_line keeps for messages.  Errors: FORMAT, VERSION.
- * memob_put_last_line appends it. */
+/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM". memob_read_first_line
+ * starts after the word `memo` and checks kind and version. memob_read_last_line checks the
+ * checksum of text, the whole file, and sets *count; the reader then ends before that line, which
+ * *last_line keeps for messages.  Errors: FORMAT, VERSION. memob_put_last_line appends it. */
 MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
 MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, int64_t* count,
                                        memob_reader* last_line, memo_error* error);
@@ -2639,7 +2653,8 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     int replaces = !is_stdout && (!exists || S_ISREG(info.st_mode));
     struct stat link;
 
-    /* A file behind a link is replaced, not the link.  One that cannot be written is not replaced. */
+    /* A file behind a link is replaced, not the link.  One that cannot be written is not
+     * replaced. */
     if (text->failed) code = ENOMEM;
     if (!code && replaces && lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
         linked = (char*)MEMO_MALLOC(MEMOI_PATH_BYTES);
@@ -4474,7 +4489,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
  *
  * What is live is kept by address, as a set of ranks: a complete binary tree of flags, each the
  * "or" of its two children.  A piece that begins to live overlaps one that lives only if it
- * overlaps its neighbour above or below. */
+ * overlaps its neighbor above or below. */
 
 /* A stretch of a buffer's life without gaps. */
 typedef struct memoi_piece {
@@ -5306,7 +5321,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
         (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
 }
 
-static const char* const memoi_class_colours[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
+static const char* const memoi_class_colors[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
 
 MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
                                        memo_error* error) {
@@ -5319,7 +5334,7 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     memset(&drawn, 0, sizeof drawn);
     n = memoi_plan_pieces(plan, pieces);
     for (c = 0; c < 3; c++) {
-        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colours[c]);
+        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colors[c]);
         for (i = 0; i < n; i++)
             if ((int)plan->buffers[pieces[i].buffer].memory_class == c)
                 memoi_picture_piece(picture, plan, &pieces[i], &drawn);
@@ -5332,12 +5347,12 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
 
 /* A band above the plot with its label, where there are label_width pixels for it; a thin one
  * without. */
-MEMOI void memoi_picture_band(memoi_picture* picture, const char* colour, double begin, double end,
+MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double begin, double end,
                               double y, double label_width, const char* label, const char* hover) {
     double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
     char fill[32];
     if (width < 0.2) return;
-    snprintf(fill, sizeof fill, " fill=\"%.16s\"", colour);
+    snprintf(fill, sizeof fill, " fill=\"%.16s\"", color);
     memoi_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
     memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
@@ -5346,7 +5361,7 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* colour, double
 }
 
 static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", "backward"};
-static const char* const memoi_phase_colours[][2] = {
+static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
 /* A band for each layer in this phase. */
@@ -5367,7 +5382,7 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
         if (mark.is_end && begin >= 0) {
             snprintf(label, sizeof label, "%lld", (long long)mark.layer);
             snprintf(hover, sizeof hover, "layer %s %s", label, memoi_phase_names[phase]);
-            memoi_picture_band(picture, memoi_phase_colours[phase][mark.layer % 2], begin, time, y,
+            memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
                                label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
         }
         begin = mark.is_end ? -1 : time;
@@ -5393,7 +5408,7 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         phase = (int)mark.phase;
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
-            memoi_picture_band(picture, memoi_phase_colours[run][1], run_begin, run_end, y, 64,
+            memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
                                memoi_phase_names[run], memoi_phase_names[run]);
             memoi_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
                            picture->bottom);
@@ -5426,14 +5441,14 @@ MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace)
     }
 }
 
-MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* colour,
+MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* color,
                                const char* dash, int64_t bytes, double label_y) {
     char attributes[96], size[32];
     double y = memoi_picture_y(picture, (double)bytes);
-    snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", colour,
+    snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", color,
              dash);
     memoi_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
-    snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", colour);
+    snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", color);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 4);
     memo_text_put(&picture->text, "%s</text>\n", what);
     memoi_put_text_at(&picture->text, attributes, picture->right + 11, label_y + 19);
@@ -5521,7 +5536,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
         if (b == plan->n_buffers) continue;
-        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colours[i]);
+        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
         memoi_put_rect(text, fill, x, 23, 13, 13);
         memo_text_put(text, "/>");
         memoi_put_text_at(text, " class=\"name\"", x + 18, 34);
@@ -6466,7 +6481,7 @@ MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const 
                        error->message[0] ? error->message : memo_status_name(status));
         __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
     }
-    /* Who lost the claim stays until it is published: synchronising this stream must return it. */
+    /* Who lost the claim stays until it is published: synchronizing this stream must return it. */
     while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_spin_pause();
 }
 
@@ -6987,7 +7002,7 @@ MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handl
                               begin->latest ? "second" : "first");
     if (!memoi_host_event_is_done(begin) || !memoi_host_event_is_done(end))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "event_elapsed: the %s event is not done; synchronise first",
+                              "event_elapsed: the %s event is not done; synchronize first",
                               memoi_host_event_is_done(begin) ? "second" : "first");
     *elapsed_s = (double)(end->latest->time_ns - begin->latest->time_ns) * 1e-9;
     return MEMO_STATUS_OK;
@@ -7758,7 +7773,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
  * below needed: that of (needed[b][s], b) itself, and any other one on s is with an earlier op than
  * needed[b][s]. */
 
-/* A cell is the bytes between two neighbouring ends of ranges. */
+/* A cell is the bytes between two neighboring ends of ranges. */
 typedef struct memoi_cells {
     int64_t begin, end;
 } memoi_cells;
@@ -8822,7 +8837,7 @@ typedef struct memoi_family_color {
     const char* name;
     int64_t length;
     uint32_t color;
-    int rank; /* among the free colours; -1: a family with a colour of its own */
+    int rank; /* among the free colors; -1: a family with a color of its own */
 } memoi_family_color;
 
 #define MEMOI_FAMILIES_MAX 24
@@ -8833,7 +8848,7 @@ typedef struct memoi_legend {
     int n;
 } memoi_legend;
 
-/* Finds or adds the family of a name.  The usual ones keep their colour in all pictures; others
+/* Finds or adds the family of a name.  The usual ones keep their color in all pictures; others
  * start from a hash, so that they mostly do, and step aside where that is taken. */
 MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const char* name) {
     static const struct {
@@ -8947,7 +8962,7 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
         if (is_wait) /* a thin line: the stream is held */
             memoi_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
-        else /* neighbours stay apart where there is room for it */
+        else /* neighbors stay apart where there is room for it */
             memoi_put_rect(&t->text, fill, x, y,
                            width > 3     ? width - 0.6
                            : width > 0.6 ? width
@@ -10184,7 +10199,7 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
     for (i = 0; i < r->schedule->n_streams && !status; i++) {
         int64_t op = r->open[i];
         status = memoi_recorder_close(r, (int32_t)i, error);
-        /* Its end was recorded just now, after the caller synchronised. */
+        /* Its end was recorded just now, after the caller synchronized. */
         if (!status && op >= 0 && r->timings[op].end)
             status = memo_event_synchronize(&r->inner, r->timings[op].end, error);
     }

@@ -59,7 +59,7 @@
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
  *     MEMO_NO_HOST_DEVICE      removes the threads back end, and chapter 6 of memo.h
  *
- * Licence: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
+ * License: MIT.  Language: C99 that is also C++11.  With MEMO_SP_NCCL the CUDA runtime's C headers
  * set the language. */
 #ifndef MEMO_SP_H
 #define MEMO_SP_H
@@ -93,7 +93,7 @@ extern "C" {
  *
  * If a rank is lost, or does not arrive within the communicator's time-out, the operation fails on
  * every rank with MEMO_STATUS_COMM.  The next call returns the error, and so do memo_comm_status
- * and the synchronisation of the stream.  The communicator, and every communicator split from the
+ * and the synchronization of the stream.  The communicator, and every communicator split from the
  * same one, is then unusable.
  *
  * Errors of every enqueueing call: INVALID_ARGUMENT; INVALID_STATE (a collective inside a group,
@@ -149,7 +149,7 @@ typedef struct memo_comm {
      * NULL. */
     memo_status (*split)(struct memo_comm* comm, int32_t color, int32_t key, const char* name,
                          struct memo_comm** part, memo_error* error);
-    /* The caller must have synchronised its streams.  Call it before the rank's device is
+    /* The caller must have synchronized its streams.  Call it before the rank's device is
      * destroyed. Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
@@ -340,8 +340,8 @@ MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
  * connection), DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
-/* Synchronises stream and checks the communicator while it waits.  A lost peer or the time-out (0:
- * the desc's) aborts the communicator and is returned; cudaStreamSynchronise would hang.  Errors:
+/* Synchronizes stream and checks the communicator while it waits.  A lost peer or the time-out (0:
+ * the desc's) aborts the communicator and is returned; cudaStreamSynchronize would hang.  Errors:
  * COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
@@ -585,7 +585,7 @@ typedef struct memo_attention {
 typedef struct memo_host_attention {
     memo_device* device;
     /* Scores computed so far, including masked ones in partly masked tiles.  Read it after
-     * synchronisation. */
+     * synchronization. */
     int64_t n_scores;
 } memo_host_attention;
 
@@ -634,7 +634,7 @@ typedef struct memo_ulysses_heads {
  *   step s       waits for  exchange s - 1, which brought its keys; in backward, before it adds to
  *                           d_k and d_v, for exchange s, which brought these
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
- *                           synchronised stream has passed every exchange
+ *                           synchronized stream has passed every exchange
  *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */
@@ -1229,7 +1229,7 @@ MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t grou
     if (!group_depth)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
-            "group_end on '%s': no group is open, or a refused call cancelled it; "
+            "group_end on '%s': no group is open, or a refused call canceled it; "
             "call group_begin first",
             comm->name);
     if (has_other_stream)
@@ -4221,7 +4221,7 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
 }
 
 /* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
- * interval, because neighbours' intervals overlap or touch.  Returns 0 if they see none. */
+ * interval, because neighbors' intervals overlap or touch.  Returns 0 if they see none. */
 MEMOI int memoi_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low, int64_t* high) {
     int64_t n_queries = memoi_run_tokens(q, mask->n_tokens), ignored;
     if (!n_queries) return 0;
