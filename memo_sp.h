@@ -5739,7 +5739,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     if (a->shape.sharding.ring > 1) {
         status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
         for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-            status = memo_event_create(device, &a->queue.events[i], error);
+            status = memo_event_create_untimed(device, &a->queue.events[i], error);
     }
 
     /* Scratch memory. */
@@ -7180,7 +7180,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     blocks->events = (memo_event*)memob_calloc(n_events, sizeof(memo_event));
     if (!blocks->events) return memob_no_memory(error, "overlapped blocks");
     for (k = 0; k < n_events && !status; k++) {
-        status = memo_event_create(d, &blocks->events[k], error);
+        status = memo_event_create_untimed(d, &blocks->events[k], error);
         blocks->n_events += !status;
     }
     if (!status && !blocks->desc.comm_stream) {
