@@ -1227,11 +1227,10 @@ MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_sen
 MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
                                              int has_other_stream, memo_error* error) {
     if (!group_depth)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "group_end on '%s': no group is open, or a refused call canceled it; "
-            "call group_begin first",
-            comm->name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "group_end on '%s': no group is open, or a refused call canceled it; "
+                              "call group_begin first",
+                              comm->name);
     if (has_other_stream)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "group_end.stream on '%s': not the stream of the group's sends and "
