@@ -813,10 +813,10 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-MEMO_API int64_t memo_session_rows(const memo_session* session); /* of this micro-batch */
+MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of this micro-batch */
 
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
-MEMO_API void* memo_session_address(const memo_session* session, int32_t layer, int32_t tensor);
+MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* A buffer until memo_session_free, at its planned address; NULL behind an error.  Another stream
  * than the first: memo_arena_alloc of memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
@@ -870,12 +870,6 @@ MEMOI void memoi_number_name(char* buffer, double value) {
     exponent++;
     if (*exponent == '-') exponent++;
     while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
-}
-
-MEMOI double memoi_plan_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- 1 offsets: the problem in units ------------------------------------------------------------
@@ -1040,7 +1034,7 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
             problem->ranges[problem->n_ranges++].end = buffer->end;
         }
         item->n_ranges = problem->n_ranges - item->first_range;
-        item->size = memob_plan_bytes(plan, i);
+        item->size = memob_buffer_bytes(plan, i);
         if (item->size == 0 || item->n_ranges == 0) {
             problem->n_ranges = item->first_range;
             continue;
@@ -1946,7 +1940,7 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
         int is_waiting = waiting->n > 0 && waiting->list[0].key <= top;
         const memoi_item* item;
-        if (round % MEMOI_GREEDY_CLOCK == 0 && memoi_plan_clock() > greedy->deadline) return 0;
+        if (round % MEMOI_GREEDY_CLOCK == 0 && memob_now_s() > greedy->deadline) return 0;
 
         /* Which? */
         if (is_waiting) {
@@ -2192,7 +2186,7 @@ MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     int64_t turn;
     for (turn = 0; turn < fit->problem->n_items; turn++) {
         int64_t i = fit->order[turn];
-        if (turn % 64 == 63 && memoi_plan_clock() > deadline) return 0;
+        if (turn % 64 == 63 && memob_now_s() > deadline) return 0;
         offsets[i] = memoi_fit_find(fit, i);
         memoi_fit_put(fit, i, offsets[i]);
     }
@@ -2235,7 +2229,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     for (k = plain; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && !plain) continue;
-        if (best->peak < INT64_MAX && memoi_plan_clock() > last_begin) break;
+        if (best->peak < INT64_MAX && memob_now_s() > last_begin) break;
         memoi_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
@@ -2397,32 +2391,25 @@ MEMOI double memoi_random_real(uint64_t* state) { /* [0, 1) */
     return (double)(memoi_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* The next count elements of a block; with block NULL only counts. */
-MEMOI void* memoi_carve(char* block, int64_t* used, int64_t count, size_t element_bytes) {
-    int64_t at = *used;
-    *used += memob_align_up(count * (int64_t)element_bytes, 16);
-    return block ? block + at : NULL;
-}
-
 MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_members) {
     int64_t n = search->problem->n_items, n_sections = search->problem->n_sections, used = 0;
-    search->size = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->members = (int32_t*)memoi_carve(block, &used, n_members, sizeof(int32_t));
-    search->first_member = (int64_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int64_t));
-    search->first_item = (int32_t*)memoi_carve(block, &used, n_sections + 1, sizeof(int32_t));
-    search->minimum = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->bound = (int64_t*)memoi_carve(block, &used, n, sizeof(int64_t));
-    search->is_placed = (char*)memoi_carve(block, &used, n, 1);
-    search->is_blocked = (char*)memoi_carve(block, &used, n, 1);
-    search->unplaced_sum = (int64_t*)memoi_carve(block, &used, n_sections, sizeof(int64_t));
-    search->n_unplaced = (int32_t*)memoi_carve(block, &used, n_sections, sizeof(int32_t));
-    search->crossing = (int32_t*)memoi_carve(block, &used, n_sections, sizeof(int32_t));
-    search->looks = (memoi_look*)memoi_carve(block, &used, n_sections, sizeof(memoi_look));
-    search->is_stale = (char*)memoi_carve(block, &used, n_sections, 1);
-    search->rank = (int32_t*)memoi_carve(block, &used, n, sizeof(int32_t));
-    search->weight = (double*)memoi_carve(block, &used, n_sections, sizeof(double));
-    search->sorted = (int32_t*)memoi_carve(block, &used, n, sizeof(int32_t));
-    search->ranked = (memoi_ranked*)memoi_carve(block, &used, n, sizeof(memoi_ranked));
+    search->size = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
+    search->members = (int32_t*)memob_carve(block, &used, n_members, sizeof(int32_t), 16);
+    search->first_member = (int64_t*)memob_carve(block, &used, n_sections + 1, sizeof(int64_t), 16);
+    search->first_item = (int32_t*)memob_carve(block, &used, n_sections + 1, sizeof(int32_t), 16);
+    search->minimum = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
+    search->bound = (int64_t*)memob_carve(block, &used, n, sizeof(int64_t), 16);
+    search->is_placed = (char*)memob_carve(block, &used, n, 1, 16);
+    search->is_blocked = (char*)memob_carve(block, &used, n, 1, 16);
+    search->unplaced_sum = (int64_t*)memob_carve(block, &used, n_sections, sizeof(int64_t), 16);
+    search->n_unplaced = (int32_t*)memob_carve(block, &used, n_sections, sizeof(int32_t), 16);
+    search->crossing = (int32_t*)memob_carve(block, &used, n_sections, sizeof(int32_t), 16);
+    search->looks = (memoi_look*)memob_carve(block, &used, n_sections, sizeof(memoi_look), 16);
+    search->is_stale = (char*)memob_carve(block, &used, n_sections, 1, 16);
+    search->rank = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
+    search->weight = (double*)memob_carve(block, &used, n_sections, sizeof(double), 16);
+    search->sorted = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
+    search->ranked = (memoi_ranked*)memob_carve(block, &used, n, sizeof(memoi_ranked), 16);
     return used;
 }
 
@@ -2800,7 +2787,7 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
     if (++search->n_nodes % 64 == 0) {
-        if (memoi_plan_clock() > search->deadline) search->is_out_of_time = 1;
+        if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
         if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
     }
@@ -3064,7 +3051,7 @@ typedef struct memoi_effort {
 
 /* A share of what is left; what remains of its nodes is given back by adding them again. */
 MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
-    double now = memoi_plan_clock();
+    double now = memob_now_s();
     memoi_effort own = *effort;
     own.deadline = now + share * (effort->deadline - now);
     own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
@@ -3141,8 +3128,8 @@ MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi
     int64_t* critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
     int ok = memoi_greedy_create(&greedy, problem, effort->deadline);
     int runs = ok && order && offsets && critical;
-    for (round = 0; runs && best->peak > target && effort->nodes_left >= n &&
-                    memoi_plan_clock() < effort->deadline;
+    for (round = 0;
+         runs && best->peak > target && effort->nodes_left >= n && memob_now_s() < effort->deadline;
          round++) {
         if (round < (int64_t)MEMOI_N_ORDERS) {
             memoi_order_items(problem, (memoi_item_order)round, greedy.ranked);
@@ -3362,7 +3349,7 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
         status =
             memoi_search_pass(plan, problem, target, effort, best->offsets, &bound, &peak, error);
     } while (!status && ++pass < PASSES && peak > memob_max(target, bound) &&
-             effort->nodes_left > 0 && memoi_plan_clock() < effort->deadline);
+             effort->nodes_left > 0 && memob_now_s() < effort->deadline);
     effort->seed = seed;
     if (!status) {
         best->peak = peak;
@@ -3411,7 +3398,7 @@ typedef struct memoi_mip_setting {
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
-    return memoi_plan_clock() > ((const memoi_mip*)user)->deadline;
+    return memob_now_s() > ((const memoi_mip*)user)->deadline;
 }
 
 /* Appends "i below j" times factor to a row of n terms; returns its constant, which goes to the
@@ -3642,7 +3629,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
     for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
         int result;
-        double now = memoi_plan_clock();
+        double now = memob_now_s();
         if (now >= deadline) break;
         mip.deadline = now + (deadline - now) * settings[run].share;
         mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
@@ -3708,7 +3695,7 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
             best->offsets[i] * problem->unit_bytes;
     plan->peak_bytes = 0;
     for (i = 0; i < plan->n_buffers; i++) {
-        int64_t end = plan->buffers[i].offset_bytes + memob_plan_bytes(plan, i);
+        int64_t end = plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i);
         if (end > plan->peak_bytes) plan->peak_bytes = end;
     }
     /* A fixed buffer that occupies nothing is no item, but counts in the peak and the bound. */
@@ -3871,7 +3858,7 @@ enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4
 
 MEMOI uint64_t memoi_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
     int64_t i = bilevel->events[e];
-    uint64_t bytes = (uint64_t)memob_plan_bytes(bilevel->plan, i < 0 ? -1 - i : i);
+    uint64_t bytes = (uint64_t)memob_buffer_bytes(bilevel->plan, i < 0 ? -1 - i : i);
     return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
 }
 
@@ -3883,7 +3870,7 @@ MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, in
     for (e = begin; e < end; e++) {
         int64_t i = bilevel->events[e], first, stop, bytes;
         if (i < 0 || bilevel->ends[i] >= end || bilevel->ends[i] - e >= period) continue;
-        bytes = memob_plan_bytes(bilevel->plan, i);
+        bytes = memob_buffer_bytes(bilevel->plan, i);
         first = (e + 1 - begin) % period; /* cuts [first, stop), as differences */
         stop = (bilevel->ends[i] + 1 - begin) % period;
         across[first] += bytes;
@@ -4155,7 +4142,7 @@ MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
         int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
         int64_t m = bilevel->member_of[buffer], bytes;
         if (m < 0) {
-            bytes = memob_plan_bytes(bilevel->plan, buffer);
+            bytes = memob_buffer_bytes(bilevel->plan, buffer);
         } else { /* a block begins with its first event and ends with its last */
             const memoi_member* member = &bilevel->members[m];
             memoi_group* group = &bilevel->groups[member->group];
@@ -4295,7 +4282,7 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
     for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
-           memoi_plan_clock() < own.deadline;
+           memob_now_s() < own.deadline;
          round++) {
         int is_last = round == 2 * MEMOI_BILEVEL_ROUNDS - 1;
         if (round == MEMOI_BILEVEL_ROUNDS) { /* no marks, or they cut in the wrong places */
@@ -4407,7 +4394,7 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
     const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
     const memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
     const memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
-    double now = memoi_plan_clock(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
+    double now = memob_now_s(), share = engine == MEMO_PLAN_ENGINE_GREEDY ? 1 : 0.5;
     double last_greedy = now + share * (effort->deadline - now);
     int stage;
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
@@ -4461,7 +4448,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
     /* A second for each million buffers is left for what follows the search. */
-    effort.deadline = memoi_plan_clock() + settings.time_limit_s;
+    effort.deadline = memob_now_s() + settings.time_limit_s;
     effort.deadline -= fmin(0.25 * settings.time_limit_s, 1e-6 * (double)plan->n_buffers);
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
@@ -5020,8 +5007,8 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         memo_text_free(&text);
         return status;
     }
-    memob_frame_finish(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
-                                  (profile->file.size_bytes > 0));
+    memob_put_last_line(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
+                                   (profile->file.size_bytes > 0));
     return memo_text_write(&text, path, error);
 }
 
@@ -5114,7 +5101,7 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
     if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a profile has rows, layer, tensors, copies, file",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     *stage = kind < 2 ? kind + 1 : kind;
     if (kind == 0) {
         status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
@@ -5148,12 +5135,12 @@ memo_status memo_profile_parse(const char* text, int64_t n_bytes, const char* na
     if (!text || n_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
-    if (!memob_next_content(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                 "a profile begins with `memo profile 1`");
-    status = memob_frame_open(&reader, "profile", error);
-    if (!status) status = memob_frame_close(&reader, text, &count, &last_line, error);
-    while (!status && memob_next_content(&reader, &word, &length)) {
+    status = memob_read_first_line(&reader, "profile", error);
+    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+    while (!status && memob_next_entry(&reader, &word, &length)) {
         status = memoi_profile_parse_line(&reader, word, length, &stage, profile, error);
         n_lines++;
     }
@@ -5516,7 +5503,7 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_plan_desc: swap and recompute_s_per_row must be set; times, rates and "
             "capacities must be finite and not negative");
-    status = memo_swap_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
+    status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
     if (status) return status;
     s->desc = desc;
     s->device_bytes = desc->device_bytes;
@@ -5550,16 +5537,16 @@ MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_s
 /* --- scoring --- */
 
 /* What the file has to do with layer i. */
-MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_layout* layout, int32_t i) {
+MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_placement* placement, int32_t i) {
     const memo_swap_plan_desc* desc = s->desc;
-    const memob_swap_turn* turn = &layout->turns[i];
+    const memob_swap_turn* turn = &placement->turns[i];
     memoi_layer_times* layer = &s->layers[i];
     layer->before = -1;
-    if (!layer->is_moved || !layout->sizes.n_spilled_layers) return;
-    layer->is_spilled = turn->ordinal < layout->sizes.n_spilled_layers;
-    for (i--; i >= 0 && turn->ordinal >= layout->n_host_layers && layer->before < 0; i--)
+    if (!layer->is_moved || !placement->sizes.n_spilled_layers) return;
+    layer->is_spilled = turn->ordinal < placement->sizes.n_spilled_layers;
+    for (i--; i >= 0 && turn->ordinal >= placement->n_host_layers && layer->before < 0; i--)
         if (s->layers[i].is_moved &&
-            layout->turns[i].ordinal == turn->ordinal - layout->n_host_layers)
+            placement->turns[i].ordinal == turn->ordinal - placement->n_host_layers)
             layer->before = i;
     layer->write_s = layer->read_s = desc->file_s;
     if (desc->to_file_bytes_per_s > 0)
@@ -5572,18 +5559,18 @@ MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_layout* layout,
 
 /* Adds one layer's recomputation, transfers and turn; 0 where a tensor that cannot be is
  * recomputed. */
-MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_layout* layout, int32_t i) {
+MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_placement* placement, int32_t i) {
     const memo_swap_plan_desc* desc = s->desc;
     const memo_swap_desc* swap = desc->swap;
     memoi_layer_times* layer = &s->layers[i];
-    double bytes = (double)layout->turns[i].moved_bytes, n_copies = 0;
+    double bytes = (double)placement->turns[i].moved_bytes, n_copies = 0;
     int32_t t, b;
     memset(layer, 0, sizeof *layer);
-    layer->previous = layout->turns[i].previous;
+    layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
     for (b = 0; b < s->n_bundles; b++) s->bundle_rows[b] = 0;
     for (t = 0; t < swap->n_tensors; t++) {
-        const memob_swap_place* place = &layout->places[(int64_t)i * swap->n_tensors + t];
+        const memob_swap_place* place = &placement->places[(int64_t)i * swap->n_tensors + t];
         double n = (double)(place->recompute_end - place->recompute_begin);
         if (place->row_bytes == 0) continue;
         n_copies += place->moved_end > place->moved_begin;
@@ -5602,7 +5589,7 @@ MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_layout* layout, 
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
     layer->store_s *= s->link_factor;
     layer->load_s *= s->link_factor;
-    memoi_score_spill(s, layout, i);
+    memoi_score_spill(s, placement, i);
     return 1;
 }
 
@@ -5614,26 +5601,26 @@ MEMOI double memoi_excess(int64_t capacity_bytes, int64_t n_bytes) {
 MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
                                    memo_error* error) {
     const memo_swap_plan_desc* desc = s->desc;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     int64_t host_bytes = desc->spill_bytes ? s->host_bytes : 0; /* else it fits or does not */
-    memo_status status = memob_swap_plan_to_fit(swap, host_bytes, &layout, error);
+    memo_status status = memob_swap_placement_fit(swap, host_bytes, &placement, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
     score->excess_bytes = MEMOI_IMPOSSIBLE;
     /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
     if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
-    score->sizes = layout.sizes;
-    score->excess_bytes = memoi_excess(s->device_bytes, layout.sizes.device_bytes) +
-                          memoi_excess(s->host_bytes, layout.sizes.host_bytes);
-    if (layout.sizes.spill_bytes > desc->spill_bytes)
-        score->excess_bytes += (double)(layout.sizes.spill_bytes - desc->spill_bytes);
-    score->n_host_layers = layout.sizes.n_spilled_layers ? layout.n_host_layers : 0;
+    score->sizes = placement.sizes;
+    score->excess_bytes = memoi_excess(s->device_bytes, placement.sizes.device_bytes) +
+                          memoi_excess(s->host_bytes, placement.sizes.host_bytes);
+    if (placement.sizes.spill_bytes > desc->spill_bytes)
+        score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
+    score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
     for (i = 0; i < swap->n_layers; i++) {
-        if (!memoi_score_layer(s, &layout, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
+        if (!memoi_score_layer(s, &placement, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
         score->recompute_s += s->layers[i].recompute_s;
     }
-    memob_swap_layout_free(&layout);
+    memob_swap_placement_free(&placement);
     score->step_s = memoi_step_path(desc, s->layers).time_s;
     busy_s = swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s +
              score->recompute_s;
@@ -6695,7 +6682,7 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
     else
         snprintf(plan->reason, sizeof plan->reason,
                  "%s is the limit; %s more would save %.2g%% of the step",
-                 memo_alpha_limit_name(limit), memob_bytes_name(bytes, extra_bytes), 100 * saved);
+                 memo_alpha_limit_name(limit), memob_bytes_text(bytes, extra_bytes), 100 * saved);
     return status;
 }
 
@@ -6725,8 +6712,8 @@ MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
         error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
         s->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
                                : "the plan that is nearest to fitting",
-        memob_bytes_name(needed, (double)needed_bytes[which]),
-        memob_bytes_name(there, (double)there_bytes[which]));
+        memob_bytes_text(needed, (double)needed_bytes[which]),
+        memob_bytes_text(there, (double)there_bytes[which]));
 }
 
 MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
@@ -7854,13 +7841,13 @@ MEMOI memo_status memoi_degrees_open(memob_reader* reader, const char* text, con
                                      memob_reader* last_line, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *count = -1;
-    if (!memob_next_content(reader, word, length))
+    if (!memob_next_entry(reader, word, length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "empty: `memo %s 1` is expected",
                                 kind);
     if (!memob_word_is(*word, *length, "memo")) return MEMO_STATUS_OK;
-    status = memob_frame_open(reader, kind, error);
-    if (!status) status = memob_frame_close(reader, text, count, last_line, error);
-    if (!status && !memob_next_content(reader, word, length))
+    status = memob_read_first_line(reader, kind, error);
+    if (!status) status = memob_read_last_line(reader, text, count, last_line, error);
+    if (!status && !memob_next_entry(reader, word, length))
         status = memob_line_error(reader, error, MEMO_STATUS_FORMAT, "nothing between the frame");
     return status;
 }
@@ -8035,7 +8022,7 @@ MEMOI memo_status memoi_degrees_parse_line(memoi_degrees_profile* profile, memob
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` is not blocks, degrees, memory, boundary, gradients, gather "
                                 "or block",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     }
     return status ? status : memob_expect_line_end(reader, error);
 }
@@ -8084,7 +8071,7 @@ memo_status memo_degrees_problem_parse(const char* text, int64_t n_bytes, const 
                                 &last_line, error);
     for (; !status && more; n_lines++) {
         status = memoi_degrees_parse_line(&profile, &reader, word, length, error);
-        more = !status && memob_next_content(&reader, &word, &length);
+        more = !status && memob_next_entry(&reader, &word, &length);
     }
     if (!status) status = memoi_degrees_count(&last_line, stated, n_lines, error);
     if (!status) status = memoi_degrees_complete(&profile, &reader, error);
@@ -8138,7 +8125,7 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
                 memoi_degrees_ns(c->backward_collective_s), memoi_degrees_ns(c->gradient_s),
                 (long long)c->state_bytes, (long long)c->saved_bytes, (long long)c->runtime_bytes);
         }
-    memob_frame_finish(&text, n_lines);
+    memob_put_last_line(&text, n_lines);
     return memo_text_write(&text, path, error);
 }
 
@@ -8155,7 +8142,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_text_put(&text, "memo degrees 1\n");
     for (i = 0; i < n_blocks; i++)
         memo_text_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
-    memob_frame_finish(&text, n_blocks);
+    memob_put_last_line(&text, n_blocks);
     return memo_text_write(&text, path, error);
 }
 
@@ -8178,7 +8165,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
         char shown[40];
         if (!memob_word_is(word, length, "block"))
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "`%s` is not block",
-                                      memob_shown(shown, word, length));
+                                      memob_word_text(shown, word, length));
         /* In order, so that none is missing. */
         if (!status && n == MEMOI_DEGREES_BLOCKS)
             status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT, "more than %d blocks",
@@ -8193,7 +8180,7 @@ memo_status memo_degrees_parse(const char* text, int64_t n_bytes, const char* na
             status = memob_no_memory(error, "degrees");
         if (status) break;
         ((int32_t*)degrees)[n++] = (int32_t)degree;
-        more = memob_next_content(&reader, &word, &length);
+        more = memob_next_entry(&reader, &word, &length);
     }
     if (!status) status = memoi_degrees_count(&last_line, stated, n, error);
     if (status) {
@@ -8343,7 +8330,7 @@ typedef struct memoi_degrees_search {
 #define MEMOI_DEGREES_TRAILS ((int64_t)1 << 25)
 
 MEMOI int memoi_degrees_is_late(const memoi_degrees_search* search) {
-    return memoi_plan_clock() > search->deadline_s;
+    return memob_now_s() > search->deadline_s;
 }
 
 MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bound_s) {
@@ -8734,7 +8721,7 @@ MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
 /* From the plan of least memory. */
 MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
                                     memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
-    double begin_s = memoi_plan_clock();
+    double begin_s = memob_now_s();
     int64_t least;
     int32_t i;
     memoi_degrees_search search;
@@ -8755,7 +8742,7 @@ MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double 
     memoi_degrees_search_clear(&search);
     memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
     plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
-    plan->solve_s = memoi_plan_clock() - begin_s;
+    plan->solve_s = memob_now_s() - begin_s;
     for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
     return status;
 }
@@ -8826,7 +8813,7 @@ struct memo_session {
     memo_swap_desc swap_desc;
     int64_t* rows;
     memo_swap_sizes sizes;
-    memob_swap_layout layout;
+    memob_swap_placement placement;
     memo_trace* trace;
     memo_plan* plan;
     memo_swap_plan* swap_plan; /* NULL: rows were given, or nothing had to be planned */
@@ -8884,7 +8871,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     memo_status status;
     if (s->measured_layer < 0 || s->error.status) return;
     if (s->desc.computes_on_host) {
-        s->marks_s[mark] = memoi_plan_clock();
+        s->marks_s[mark] = memob_now_s();
         return;
     }
     status = memo_event_record(s->device, s->events[mark], s->desc.compute_stream, &error);
@@ -8908,13 +8895,13 @@ MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last)
 /* --- a micro-batch --- */
 
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
-int64_t memo_session_rows(const memo_session* s) { return s->n_rows; }
+int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
-void* memo_session_address(const memo_session* s, int32_t layer, int32_t tensor) {
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
-    place = &s->layout.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
     return place->row_bytes ? s->base + place->offset : NULL;
 }
 
@@ -9024,7 +9011,8 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = s->n_rows;
         if (!memoi_session_recomputes(s, t)) continue;
-        if (layer != s->measured_layer) memo_swap_recompute_rows(s->swap, layer, t, &begin, &end);
+        if (layer != s->measured_layer)
+            memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t);
         s->desc.recompute(s->desc.user, s, layer, t, begin, end);
@@ -9078,7 +9066,7 @@ memo_status memo_session_run(memo_session* s, int64_t n_rows, memo_error* error)
 MEMOI void memoi_session_clear_stage(memo_session* s) {
     memo_plan_destroy(s->plan);
     memo_trace_destroy(s->trace);
-    memob_swap_layout_free(&s->layout);
+    memob_swap_placement_free(&s->placement);
     s->plan = NULL;
     s->trace = NULL;
 }
@@ -9106,9 +9094,9 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
 
     memoi_session_clear_stage(s);
     s->swap_desc.rows = s->rows;
-    status = memob_swap_plan(&s->swap_desc, &s->layout, error);
+    status = memob_swap_placement_make(&s->swap_desc, &s->placement, error);
     if (status) return status;
-    s->sizes = s->layout.sizes;
+    s->sizes = s->placement.sizes;
 
     status = memo_trace_create(&s->trace, error);
     dry.trace = s->trace;
@@ -9140,7 +9128,7 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     int64_t* rows = s->rows;
     for (layer = 0; layer < s->desc.n_layers; layer++) {
         for (t = 0; t < s->desc.n_tensors; t++) {
-            memo_tensor_rule rule = memob_tensor_rule_of(s->tensors, t);
+            memo_tensor_rule rule = memob_tensor_rule(s->tensors, t);
             if (rule == MEMO_TENSOR_KEPT)
                 *rows++ = MEMO_ROWS_KEPT;
             else
@@ -9154,8 +9142,8 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
 MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t needed_bytes,
                                       int64_t there_bytes) {
     char needed[32], there[32];
-    memob_bytes_name(needed, (double)needed_bytes);
-    memob_bytes_name(there, (double)there_bytes);
+    memob_bytes_text(needed, (double)needed_bytes);
+    memob_bytes_text(there, (double)there_bytes);
     if (strcmp(needed, there))
         snprintf(buffer, n_buffer, "needs %s of %s", needed, there);
     else
@@ -9195,8 +9183,8 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
             "other buffers); raise device_bytes to %lld, or lower n_rows",
             memoi_session_needs(needs, sizeof needs, peak_bytes[k] + s->desc.other_device_bytes,
                                 s->device_bytes + s->desc.other_device_bytes),
-            memob_bytes_name(activations, (double)(peak_bytes[k] - others_bytes)),
-            memob_bytes_name(others, (double)(others_bytes + s->desc.other_device_bytes)),
+            memob_bytes_text(activations, (double)(peak_bytes[k] - others_bytes)),
+            memob_bytes_text(others, (double)(others_bytes + s->desc.other_device_bytes)),
             (long long)(peak_bytes[k] + s->desc.other_device_bytes));
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE,
@@ -9248,7 +9236,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
         if (swap.rows)
             memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
         else
-            status = memo_swap_fill_rows(&swap, s->rows, error);
+            status = memo_swap_desc_fill_rows(&swap, s->rows, error);
         if (!status) status = memoi_session_stage(s, error);
         if (status) return status;
         *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
@@ -9354,14 +9342,14 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
 MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s,
                                                memo_error* error) {
     double figures_s[MEMOI_SESSION_FIGURES][MEMOI_SESSION_REPETITIONS];
-    double once_s[MEMOI_SESSION_FIGURES], begin_s = memoi_plan_clock();
+    double once_s[MEMOI_SESSION_FIGURES], begin_s = memob_now_s();
     int32_t k, i, n = MEMOI_SESSION_REPETITIONS;
     memo_status status;
     memset(once_s, 0, sizeof once_s);
 
     /* If one micro-batch takes long, its layers are enough. */
     status = memoi_session_measure_once(s, layers_s, once_s, error);
-    if (memoi_plan_clock() - begin_s > 5) n = 1;
+    if (memob_now_s() - begin_s > 5) n = 1;
     if (!status && s->desc.share)
         status = s->desc.share(s->desc.user, &n, (int64_t)sizeof n, error);
     for (i = 0; i < n && !status; i++) {
@@ -9377,8 +9365,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
         s->profile.tensors[k].recompute_s_per_row =
             memoi_session_recomputes(s, k)
                 ? memoi_session_median(figures_s[3 + k], n) / (double)s->desc.n_rows
-            : memob_tensor_rule_of(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
-                                                                       : -1;
+            : memob_tensor_rule(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
+                                                                    : -1;
     return MEMO_STATUS_OK;
 }
 
@@ -9439,7 +9427,7 @@ MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) 
     for (t = 0; t < s->desc.n_tensors; t++) {
         memcpy(profile->tensors[t].name, s->names[t], sizeof s->names[t]);
         profile->tensors[t].recompute_s_per_row =
-            memob_tensor_rule_of(s->tensors, t) <= MEMO_TENSOR_WHOLE
+            memob_tensor_rule(s->tensors, t) <= MEMO_TENSOR_WHOLE
                 ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
                 : -1;
     }
@@ -9462,7 +9450,7 @@ memo_status memo_session_write(const memo_session* s, const char* path, memo_err
         for (t = 0; t < s->desc.n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
         memo_text_put(&text, "\n");
     }
-    memob_frame_finish(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
+    memob_put_last_line(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
     return memo_text_write(&text, path, error);
 }
 
@@ -9489,7 +9477,7 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "`%s` here; a session has shape, host_layers, tensors, layers",
-                                memob_shown(shown, word, length));
+                                memob_word_text(shown, word, length));
     if (kind == 0) {
         status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
         if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
@@ -9524,12 +9512,12 @@ MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
     memo_status status = memob_read_file(s->desc.plan_path, &text, &n_bytes, error);
     if (status) return status;
     memob_reader_init(&reader, s->desc.plan_path, text, n_bytes);
-    if (!memob_next_content(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
+    if (!memob_next_entry(&reader, &word, &length) || !memob_word_is(word, length, "memo"))
         status = memob_line_error(&reader, error, MEMO_STATUS_FORMAT,
                                   "a session begins with `memo session 1`");
-    if (!status) status = memob_frame_open(&reader, "session", error);
-    if (!status) status = memob_frame_close(&reader, text, &count, &last_line, error);
-    while (!status && memob_next_content(&reader, &word, &length))
+    if (!status) status = memob_read_first_line(&reader, "session", error);
+    if (!status) status = memob_read_last_line(&reader, text, &count, &last_line, error);
+    while (!status && memob_next_entry(&reader, &word, &length))
         status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
     if (!status &&
         (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
@@ -9553,25 +9541,25 @@ void memo_session_put_report(const memo_session* s, memo_text* text) {
         memo_text_put(text, "keep      every tensor stays on the device\n");
 
     /* Where it all goes. */
-    memo_text_put(text, "plan      device %s", memob_bytes_name(bytes, (double)info.device_bytes));
+    memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)info.device_bytes));
     if (s->device_bytes)
         memo_text_put(
             text, " of %s",
-            memob_bytes_name(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
+            memob_bytes_text(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
     memo_text_put(text, " (%lld buffer%s, %s", (long long)s->plan->n_buffers,
                   s->plan->n_buffers == 1 ? "" : "s",
                   s->plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
     if (s->plan->proof != MEMO_PROOF_OPTIMAL)
-        memo_text_put(text, "%s", memob_bytes_name(bytes, (double)s->plan->lower_bound_bytes));
-    memo_text_put(text, "), host %s", memob_bytes_name(bytes, (double)info.host_bytes));
+        memo_text_put(text, "%s", memob_bytes_text(bytes, (double)s->plan->lower_bound_bytes));
+    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)info.host_bytes));
     if (s->host_bytes)
         memo_text_put(text, " of %s",
-                      memob_bytes_name(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
+                      memob_bytes_text(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
     memo_text_put(text, ", %s moved each way",
-                  memob_bytes_name(bytes, (double)s->sizes.swapped_bytes));
+                  memob_bytes_text(bytes, (double)s->sizes.swapped_bytes));
     if (s->sizes.n_spilled_layers)
         memo_text_put(text, ", %d layers through a file of %s", (int)s->sizes.n_spilled_layers,
-                      memob_bytes_name(bytes, (double)s->sizes.spill_bytes));
+                      memob_bytes_text(bytes, (double)s->sizes.spill_bytes));
     memo_text_put(text, "\n");
 }
 
@@ -9709,7 +9697,7 @@ MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
         status = memoi_session_read(s, error);
     s->swap_desc.rows = s->rows;
     if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
-        status = memo_swap_fit_host(&s->swap_desc, s->host_bytes, error);
+        status = memo_swap_desc_fit_host(&s->swap_desc, s->host_bytes, error);
     if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
     if (!status) status = memoi_session_stage(s, error);
     return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);

@@ -249,7 +249,8 @@ static bf16* at(const policy* w, int tensor, int64_t row) {
 }
 
 static void look_up(policy* w, int32_t layer) {
-    for (int t = 0; t < N_TENSORS; t++) w->rows[t] = (bf16*)memo_swap_address(w->swap, layer, t);
+    for (int t = 0; t < N_TENSORS; t++)
+        w->rows[t] = (bf16*)memo_swap_get_address(w->swap, layer, t);
 }
 
 static void run(const policy* w, const gemm* g, const void* a, const void* b, const void* c,
@@ -346,7 +347,7 @@ static void backward(policy* w, int32_t layer) {
     check(memo_swap_backward_begin(w->swap, layer, &error));
     look_up(w, layer);
     for (int t = 0; t < N_TENSORS; t++) {
-        memo_swap_recompute_rows(w->swap, layer, t, &begins[t], &ends[t]);
+        memo_swap_get_recompute_rows(w->swap, layer, t, &begins[t], &ends[t]);
         any |= begins[t] < ends[t];
     }
     if (any) {
@@ -570,7 +571,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     desc.device = chain.device;
     desc.is_timed = 1;
     check(memo_recorder_create(&desc, &recorder, &error));
-    open_way(w, memo_recorder_device(recorder));
+    open_way(w, memo_recorder_get_device(recorder));
     memo_recorder_pause(recorder);
     begin_step(w, 0);
     step(w);
@@ -579,7 +580,7 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_recorder_resume(recorder);
     step(w);
     synchronize(w);
-    check(memo_recorder_schedule(recorder, &schedule, &error));
+    check(memo_recorder_get_schedule(recorder, &schedule, &error));
     check(memo_schedule_measured(schedule, &measured, &error));
     check(memo_schedule_add_link(schedule, "to host", bare_bytes_per_s[0], &links[0], &error));
     check(memo_schedule_add_link(schedule, "to device", bare_bytes_per_s[1], &links[1], &error));
@@ -708,7 +709,7 @@ static void open_ways(policy* ways, int n_ways, memo_swap_sizes* sizes) {
         memo_tensor tensors[N_TENSORS];
         ways[i].device = chain.device;
         memo_swap_desc desc = swap_desc(&ways[i], tensors);
-        check(memo_swap_get_sizes(&desc, &sizes[i], &error));
+        check(memo_swap_desc_get_sizes(&desc, &sizes[i], &error));
         if (sizes[i].device_bytes > chain.kept_bytes) chain.kept_bytes = sizes[i].device_bytes;
     }
     chain.kept = device_memory(chain.device, chain.kept_bytes);

@@ -23,7 +23,7 @@ static void pin(const char* name, memo_cuda_device_desc desc, int64_t size_bytes
     void* address;
     check(memo_cuda_device_create(&desc, &device, &error));
     address = host_memory(device, size_bytes);
-    stats = memo_cuda_device_get_stats(device);
+    memo_cuda_device_get_stats(device, &stats);
     begin_s = now_s();
     check(memo_host_free(device, address, &error));
     printf("| %s: %s | %.3f s/GiB (release %.3f) |\n", name,

@@ -68,28 +68,28 @@ static memo_status forward(void*, memo_stream stream, const memo_attention_block
 
 /* A rank's rows; each checks its own. */
 static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error* error) {
-    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t = {};
     memo_mask causal = memo_mask_default();
     memo_sp_attention* attention = NULL;
     float* rows[4] = {}; /* q and k, v, out, lse: managed memory, so that the host can look */
     int64_t n_wrong = 0, n;
-    layout.ring = comm->size;
-    layout.n_tokens = N_TOKENS;
+    sharding.ring = comm->size;
+    sharding.n_tokens = N_TOKENS;
     desc.device = device;
     desc.ring = comm;
     desc.n_q_heads = desc.n_kv_heads = HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention.forward = desc.attention.backward = forward; /* the latter is not called */
-    if (memo_layout_make(&layout, &desc.layout, error)) return error->status;
-    n = desc.layout.local_tokens * ROW;
+    if (memo_sharding_make(&sharding, &desc.sharding, error)) return error->status;
+    n = desc.sharding.local_tokens * ROW;
     for (int i = 0; i < 4; i++)
         if (memo_cuda_check(cudaMallocManaged(&rows[i], n * sizeof(float)), "rows", error))
             return error->status; /* the process ends, and all with it */
     for (int64_t i = 0; i < n; i++) {
         rows[0][i] = 0;
-        rows[1][i] = (float)memo_layout_position(&desc.layout, comm->rank, i / ROW);
+        rows[1][i] = (float)memo_sharding_position(&desc.sharding, comm->rank, i / ROW);
     }
     t.q = t.k = rows[0];
     t.v = rows[1];

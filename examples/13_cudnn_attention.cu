@@ -230,14 +230,14 @@ static memo_status classify(const memo_attention_block* b, shape* s, memo_error*
                               "cuDNN's attention: no windows or documents over a ring");
     if (q_last >= b->mask.n_tokens || k_last >= b->mask.n_tokens)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention: the layout has padding; take a length that 2 x "
+                              "cuDNN's attention: the sharding has padding; take a length that 2 x "
                               "ring x ulysses divides");
     s->is_causal = b->mask.kind == MEMO_MASK_CAUSAL && is_own;
     if (b->mask.kind == MEMO_MASK_CAUSAL && !is_own && k_last > b->q_runs[0].start)
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "cuDNN's attention: a block that is neither causal by rows nor whole; "
-            "take the zigzag layout");
+            "take the zigzag sharding");
     return MEMO_STATUS_OK;
 }
 
@@ -355,7 +355,7 @@ static void reference(const std::vector<bf16>* in, std::vector<double>* to) {
 }
 
 static memo_status check(memo_device* device, cudnn_attention* c, memo_error* error) {
-    memo_layout_desc layout = memo_layout_desc_default();
+    memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     memo_sp_attention_tensors t = {};
     memo_mask mask = memo_mask_default();
@@ -365,7 +365,7 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     bf16* rows[8]; /* these, then out, d_q, d_k, d_v; managed memory */
     float* lse;
     double worst[4];
-    layout.n_tokens = N;
+    sharding.n_tokens = N;
     desc.device = device;
     desc.n_q_heads = H_Q;
     desc.n_kv_heads = H_K;
@@ -394,7 +394,7 @@ static memo_status check(memo_device* device, cudnn_attention* c, memo_error* er
     t.d_k = rows[6];
     t.d_v = rows[7];
     t.lse = lse;
-    if (memo_layout_make(&layout, &desc.layout, error) ||
+    if (memo_sharding_make(&sharding, &desc.sharding, error) ||
         memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sp_attention_create(&desc, &attention, error) ||
         memo_sp_attention_forward(attention, &t, &mask, error) ||

@@ -41,6 +41,12 @@ static inline double memo_test_real(void) {
     return (double)(memo_test_random() >> 11) * (1.0 / 9007199254740992.0);
 }
 
+/* Whether this is `make test-all`: random campaigns may be long. */
+static inline int memo_test_all(void) {
+    const char* all = getenv("MEMO_TEST_ALL");
+    return all && *all;
+}
+
 /* A NaN whatever -ffast-math makes of arithmetic. */
 static inline double memo_test_nan(void) {
     const uint64_t bits = (uint64_t)0x7ff8 << 48;
@@ -97,6 +103,23 @@ static inline const char* memo_test_folder(void) {
 static inline const char* memo_test_path(char* path, const char* name) {
     snprintf(path, 250, "%s/memo_test_%ld_%s", memo_test_folder(), (long)getpid(), name);
     return path;
+}
+
+/* The bytes of a file and a 0 behind them; free it.  NULL if it cannot be read. */
+static inline char* memo_test_file(const char* path, int64_t* n_bytes) {
+    FILE* file = fopen(path, "rb");
+    long size = -1;
+    char* text = NULL;
+    if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
+    if (size >= 0) text = (char*)malloc((size_t)size + 1);
+    if (text) {
+        rewind(file);
+        size = (long)fread(text, 1, (size_t)size, file);
+        text[size] = 0;
+        if (n_bytes) *n_bytes = size;
+    }
+    if (file) fclose(file);
+    return text;
 }
 
 static inline void memo_test_begin(int argc, char** argv) {

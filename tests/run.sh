@@ -8,6 +8,7 @@
 # Environment: MEMO_TEST_WRAPPER  put before each executable (valgrind, ...)
 #              MEMO_TEST_ARGS     given to each program: [NAME] [--seed N]
 #              MEMO_TEST_TIMEOUT  seconds for a program, default 600
+#              MEMO_TEST_ALL      not empty: `make test-all`; scripts and programs run their slow tests too
 # The last line is "N passed, N failed", with ", N skipped" where some were.  Exit status 1 on a failure.
 set -u
 
@@ -22,7 +23,7 @@ if command -v timeout >/dev/null 2>&1; then
     timeout --foreground -k 10 5 true 2>/dev/null && limit="timeout --foreground -k 10 $limit_s"
 fi
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 total_s=0
 : >"$logs/failures"
 
 # Reads one program's output; leaves the counts and the number of tests it promised in $log.counts.
@@ -63,6 +64,7 @@ for program; do
     name=$(basename "$program" .sh)
     log=$logs/$name
     echo "$name"
+    begun_s=$(date +%s)
     case $program in
     *.sh) command="$limit sh $program" ;;
     *) command="$limit ${MEMO_TEST_WRAPPER:-} $program" ;;
@@ -89,6 +91,9 @@ for program; do
     elif [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
         fail "exit status $status although no test failed"
     fi
+    elapsed_s=$(($(date +%s) - begun_s))
+    total_s=$((total_s + elapsed_s))
+    [ $elapsed_s -lt 2 ] || echo "        $elapsed_s s"
     if [ "$bad" -gt 0 ] && [ "${program%.sh}" = "$program" ]; then
         echo "        to repeat: $program NAME $(sed -n '1s/.*\(--seed [0-9]*\)$/\1/p' "$log.log")"
     fi
@@ -100,6 +105,7 @@ if [ -s "$logs/failures" ]; then
     cat "$logs/failures"
     echo
 fi
+echo "$total_s s of tests"
 if [ $skipped -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"
 else

@@ -2,6 +2,7 @@
  * the trace, and equal to the search's where layers are alike. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
@@ -146,7 +147,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
     CHECK_OK(memo_plan_prepare(plan, &error));
     CHECK_OK(memoi_problem_create(plan, &problem, &error));
     memset(&effort, 0, sizeof effort);
-    effort.deadline = memoi_plan_clock() + 1000;
+    effort.deadline = memob_now_s() + 1000;
     effort.nodes_left = nodes;
     effort.n_threads = 1;
     effort.log = &silent;

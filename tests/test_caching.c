@@ -1,4 +1,5 @@
 /* The model of PyTorch's caching allocator: cases worked out by hand from its rules, and a slow twin. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "tools/caching_model.h"

@@ -1,13 +1,11 @@
 /* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
  */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_test.h"
+#include "stats.h"
 
 #ifdef GPT_DOUBLE
 static const double rounding = 1e-12;
@@ -885,7 +883,7 @@ static void recorded_steps_have_no_race(void) {
         recorder_desc.device = run.host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         desc.host_device = run.host;
-        desc.device = memo_recorder_device(recorder);
+        desc.device = memo_recorder_get_device(recorder);
         desc.plan = run.plan;
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         for (i = 0; i < 4 && run.model; i++) {
@@ -893,7 +891,7 @@ static void recorded_steps_have_no_race(void) {
                                      &error));
             if (i % 2) CHECK_OK(gpt_discard(run.model, NULL, &error));
         }
-        CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+        CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         if (check) {
             n_conflicts += check->n_conflicts;
@@ -938,7 +936,7 @@ static int names_of_parts(const gpt_desc* model_desc, int parts, int32_t tensor,
     recorder_desc.device = run.host;
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
     desc.host_device = run.host;
-    desc.device = memo_recorder_device(recorder);
+    desc.device = memo_recorder_get_device(recorder);
     desc.plan = run.plan;
     memo_recorder_pause(recorder);
     CHECK_OK(gpt_create(&desc, &run.model, &error));
@@ -951,7 +949,7 @@ static int names_of_parts(const gpt_desc* model_desc, int parts, int32_t tensor,
     else
         CHECK_OK(gpt_recompute_alone(run.model, tensor, &error));
     CHECK_OK(gpt_wait(run.model, &error));
-    CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
     for (k = 0; schedule && k < schedule->n_ops && n < PART_OPS; k++)
         if (schedule->ops[k].kind == MEMO_OP_RUN)
             snprintf(names[n++], 96, "%s", memo_schedule_op_name(schedule, k));
@@ -1098,8 +1096,8 @@ static void any_failing_call_is_reported(void) {
             free(start);
         }
         gpt_destroy(model);
-        CHECK(memo_host_device_get_stats(run.host).device_bytes == 0);
-        CHECK(memo_host_device_get_stats(run.host).host_bytes == 0);
+        CHECK(host_device_stats(run.host).device_bytes == 0);
+        CHECK(host_device_stats(run.host).host_bytes == 0);
         if (failing > 10000) break;
     }
     CHECK(is_done && failing > 100 && n_recovered > 5);

@@ -1,6 +1,7 @@
 /* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
@@ -322,7 +323,7 @@ static void no_effort_is_left_over(void) {
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         memset(&log, 0, sizeof log);
         memset(&effort, 0, sizeof effort);
-        effort.deadline = memoi_plan_clock() + 1000;
+        effort.deadline = memob_now_s() + 1000;
         effort.nodes_left = 6000;
         effort.n_threads = 1;
         effort.log = &log;

@@ -1,23 +1,13 @@
 /* test_plan_file.c - chapter 3 of memo.h: the problem of a trace, preparing, validating, files,
  * pictures. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
+#include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 #include <time.h>
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static void* test_malloc(size_t n_bytes) {
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 static const char* temporary_path(void) {
     static char path[250];
@@ -282,7 +272,7 @@ static void another_stream_keeps_a_buffer(void) {
  * Forward, step by step: which streams are behind the use by now, and which events carry that? */
 static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
                        int64_t later) {
-    char behind[MEMOI_STREAMS], carries[16];
+    char behind[MEMOB_STREAMS], carries[16];
     int64_t i;
     memset(behind, 0, sizeof behind);
     memset(carries, 0, sizeof carries);
@@ -301,7 +291,7 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
     int64_t i;
     int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
     for (i = m + 1; i < trace->n_requests && is_behind; i++)
-        if (trace->requests[i].kind == MEMO_REQUEST_USE && memoi_origin(trace, i) == m &&
+        if (trace->requests[i].kind == MEMO_REQUEST_USE && memob_request_origin(trace, i) == m &&
             !comes_after(trace, m, trace->requests[m].stream, trace->requests[i].stream, i))
             is_behind = comes_after(trace, use, stream, trace->requests[i].stream, m);
     return is_behind;
@@ -352,13 +342,13 @@ static void holds_wait_for_all_streams(void) {
         for (i = 0; i < trace->n_requests; i++)
             if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) number[i] = n++;
         for (i = 0; i < trace->n_requests; i++) {
-            int64_t origin = memoi_origin(trace, i);
+            int64_t origin = memob_request_origin(trace, i);
             if (trace->requests[i].kind != MEMO_REQUEST_FREE) continue;
             for (m = i + 1; m < trace->n_requests; m++) {
                 int may = 1;
                 if (trace->requests[m].kind != MEMO_REQUEST_MALLOC) continue;
                 for (k = origin + 1; k <= i && may; k++)
-                    may = memoi_origin(trace, k) != origin ||
+                    may = memob_request_origin(trace, k) != origin ||
                           may_share(trace, k,
                                     k == i ? trace->requests[origin].stream
                                            : trace->requests[k].stream,
@@ -790,13 +780,13 @@ static void running_out_of_memory_is_reported(void) {
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_plan* plan = NULL;
         memo_plan* again = NULL;
-        memory_left = k;
+        mallocs_left = k;
         status = memo_plan_from_trace(trace, 0, &plan, &error);
         if (!status) first_fit(plan);
         if (!status) status = memo_plan_write(plan, temporary_path(), &error);
         if (!status) status = memo_plan_read(temporary_path(), &again, &error);
         if (!status) status = memo_plan_write_svg(plan, trace, "x", temporary_path(), &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_plan_destroy(plan);

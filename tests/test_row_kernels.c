@@ -1,5 +1,6 @@
 /* The row kernels against slow, obvious references.  The functions called here are those that the CUDA
  * kernels loop over. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 
@@ -570,7 +571,7 @@ static void run_on_a_host_stream(void) {
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     recorder_desc.device = host;
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
-    device = memo_recorder_device(recorder);
+    device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     for (i = 0; i < N; i++) from[i] = (float)i;
     memset(&cast, 0, sizeof cast);
@@ -599,7 +600,7 @@ static void run_on_a_host_stream(void) {
     CHECK(device->cast(device->context, stream, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK(sum[i] == (float)(2 * i));
     CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
-    CHECK_OK(memo_recorder_schedule(recorder, &schedule, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
     for (i = 0; i < schedule->n_ops; i++)
         if (schedule->ops[i].kind == MEMO_OP_RUN && n < 3)
             CHECK(strcmp(memo_schedule_op_name(schedule, i), names[n++]) == 0);

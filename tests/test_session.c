@@ -2,10 +2,12 @@
  * come back, on the calling thread or on a stream; the device's capacity is the budget, so that a
  * session which takes more fails. */
 #include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+#include "stats.h"
 
 #include <stdlib.h>
 
@@ -74,7 +76,7 @@ static void launch_rows(model* m, memo_session* s, int32_t layer, int32_t t, int
                         int64_t end, int checks) {
     int64_t row_bytes = m->tensors[t].row_bytes;
     uint64_t key = (uint64_t)((m->micro_batch * 64 + layer) * 16 + t) * 1000003u;
-    launch(m, s, memo_session_address(s, layer, t), begin * row_bytes, end * row_bytes, key,
+    launch(m, s, memo_session_get_address(s, layer, t), begin * row_bytes, end * row_bytes, key,
            checks);
 }
 
@@ -88,7 +90,8 @@ static void setup(void* user, memo_session* s) {
 static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     int32_t t;
-    for (t = 0; t < m->desc.n_tensors; t++) launch_rows(m, s, layer, t, 0, memo_session_rows(s), 0);
+    for (t = 0; t < m->desc.n_tensors; t++)
+        launch_rows(m, s, layer, t, 0, memo_session_get_n_rows(s), 0);
     if (layer == m->failing_layer) memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
 }
 
@@ -104,7 +107,8 @@ static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor
 static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     int32_t t;
-    for (t = 0; t < m->desc.n_tensors; t++) launch_rows(m, s, layer, t, 0, memo_session_rows(s), 1);
+    for (t = 0; t < m->desc.n_tensors; t++)
+        launch_rows(m, s, layer, t, 0, memo_session_get_n_rows(s), 1);
 }
 
 /* With a buffer for a part of the step, and perhaps without a backward. */
@@ -189,7 +193,7 @@ static void open_device(model* m, int64_t device_bytes, int64_t host_bytes) {
 static void close_device(model* m) {
     memo_host_device_stats stats;
     CHECK_OK(memo_stream_synchronize(m->host, m->compute, &error));
-    stats = memo_host_device_get_stats(m->host);
+    memo_host_device_get_stats(m->host, &stats);
     CHECK_CASE(stats.device_bytes == 0 && stats.host_bytes == 0, "%lld and %lld bytes left",
                (long long)stats.device_bytes, (long long)stats.host_bytes);
     memo_host_device_destroy(m->host);
@@ -258,7 +262,7 @@ static void any_budget_is_met_or_refused(void) {
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
-        CHECK(memo_arena_get_stats(info.arena).n_fallbacks == 0);
+        CHECK(arena_stats(info.arena).n_fallbacks == 0);
         memo_session_destroy(s);
         close_device(&m);
     }
@@ -569,7 +573,7 @@ static void a_dry_run_takes_no_memory(void) {
     memo_session_get_info(s, &info);
     CHECK(info.device_bytes <= m.desc.device_bytes && info.sizes.swapped_bytes > 0);
     CHECK(!info.arena && !info.swap && !info.profile && m.n_calls == 0);
-    CHECK(memo_host_device_get_stats(m.host).device_peak_bytes == 0);
+    CHECK(host_device_stats(m.host).device_peak_bytes == 0);
     memset(&report, 0, sizeof report);
     memo_session_put_report(s, &report);
     CHECK(strstr(report.data, " of 32.0 GiB") && !strstr(report.data, "predicted"));

@@ -2,11 +2,13 @@
  * time for each operation, against the engine; profiles and their file. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+#include "stats.h"
 #include "swap_chain.h"
 
 static memo_error error;
@@ -503,9 +505,9 @@ static double best_alpha_by_trying(const problem* p) {
         }
         if (t < p->swap.n_tensors) continue;
         if (p->desc.spill_bytes && p->desc.host_bytes &&
-            memo_swap_fit_host(&swap, p->desc.host_bytes, &error))
+            memo_swap_desc_fit_host(&swap, p->desc.host_bytes, &error))
             continue;
-        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
         if ((p->desc.device_bytes && sizes.device_bytes > p->desc.device_bytes) ||
             (p->desc.host_bytes && sizes.host_bytes > p->desc.host_bytes) ||
             sizes.spill_bytes > p->desc.spill_bytes)
@@ -523,7 +525,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
     int32_t n_micro_batches = (int32_t)memo_test_int(1, 2);
     double simulated = simulate_plan(p, plan, n_micro_batches), alpha_s = best_alpha_by_trying(p);
     memo_swap_plan_apply(plan, &swap);
-    CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+    CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
     CHECK_CASE(sizes.device_bytes == plan->device_bytes && sizes.host_bytes == plan->host_bytes,
                "round %d: %s", round, describe(p));
     CHECK_CASE(sizes.spill_bytes == plan->spill_bytes && sizes.spill_bytes <= p->desc.spill_bytes &&
@@ -738,7 +740,7 @@ static void little_memory_is_used_well(void) {
         CHECK_CASE(plan->step_s <= cases[i].by_hand_s, "%g and %g GiB: %.6g s, by hand %.6g",
                    cases[i].device_gib, cases[i].host_gib, plan->step_s, cases[i].by_hand_s);
         memo_swap_plan_apply(plan, &swap);
-        CHECK_OK(memo_swap_get_sizes(&swap, &sizes, &error));
+        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
         CHECK(sizes.device_bytes <= desc.device_bytes && sizes.host_bytes <= desc.host_bytes);
         memo_swap_plan_destroy(plan);
     }
@@ -1127,8 +1129,7 @@ static void a_device_is_measured(void) {
     CHECK_CASE(last->to_host_s > 0.020 && last->to_host_s < 0.1, "%g", last->to_host_s);
     CHECK_CASE(last->to_device_s > 0.041 && last->to_device_s < 0.2, "%g", last->to_device_s);
     CHECK_CASE(last->both_ways_s > last->to_device_s * 0.99, "%g", last->both_ways_s);
-    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0 &&
-          memo_host_device_get_stats(p.host).host_bytes == 0);
+    CHECK(host_device_stats(p.host).device_bytes == 0 && host_device_stats(p.host).host_bytes == 0);
     /* Into a plan. */
     swap.tensors = tensors;
     swap.n_tensors = 2;
@@ -1163,7 +1164,7 @@ static void a_device_is_measured(void) {
     /* Faults. */
     desc.n_tensors = 3;
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_DEVICE);
-    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0);
+    CHECK(host_device_stats(p.host).device_bytes == 0);
     tensors[1].name = "two words";
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_repetitions = -1;
@@ -1195,8 +1196,7 @@ static void a_disk_is_measured(void) {
     CHECK_CASE(profile.file.read_s > 0.02 && profile.file.read_s < 0.2, "%g", profile.file.read_s);
     CHECK_CASE(profile.file.write_with_copies_s > 0.02 && profile.file.read_with_copies_s > 0.02,
                "%g and %g", profile.file.write_with_copies_s, profile.file.read_with_copies_s);
-    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
-          memo_host_device_get_stats(host).host_bytes == 0);
+    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     swap.n_rows = 100;
     plan_desc.swap = &swap;
     CHECK_OK(memo_swap_plan_use_profile(&plan_desc, NULL, &profile, &error));
@@ -1211,8 +1211,7 @@ static void a_disk_is_measured(void) {
     table.launch_host = NULL;
     desc.device = &table;
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_UNSUPPORTED);
-    CHECK(memo_host_device_get_stats(host).device_bytes == 0 &&
-          memo_host_device_get_stats(host).host_bytes == 0);
+    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     memo_host_device_destroy(host);
 }
 
@@ -1294,7 +1293,7 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
     memo_status status;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "%s", lines);
-    memob_frame_finish(&text, count);
+    memob_put_last_line(&text, count);
     status = memo_profile_parse(text.data, text.n_bytes, "profile", profile, &error);
     memo_text_free(&text);
     return status;

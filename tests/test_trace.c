@@ -1,22 +1,12 @@
 /* test_trace.c - chapter 2 of memo.h: requests, their text, marks, classes, layers. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
-#define MEMO_FILE_BYTES_MAX  ((int64_t)2 << 20)
+#include "scarce.h"
+#define MEMO_FILE_BYTES_MAX ((int64_t)2 << 20)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static void* test_malloc(size_t n_bytes) {
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 /* --- helpers --- */
 
@@ -55,7 +45,8 @@ static int64_t first_difference(const memo_trace* a, const memo_trace* b) {
         const memo_request* x = &a->requests[i];
         const memo_request* y = &b->requests[i];
         if (x->kind != y->kind || x->memory_class != y->memory_class || x->stream != y->stream ||
-            x->size_bytes != y->size_bytes || memoi_origin(a, i) != memoi_origin(b, i))
+            x->size_bytes != y->size_bytes ||
+            memob_request_origin(a, i) != memob_request_origin(b, i))
             return i;
         if (x->kind == MEMO_REQUEST_MARK && strcmp(a->text + x->id, b->text + y->id)) return i;
         if ((x->kind == MEMO_REQUEST_RECORD || x->kind == MEMO_REQUEST_WAIT) && x->id != y->id)
@@ -87,7 +78,7 @@ static void requests_are_kept(void) {
     CHECK_OK(memo_trace_malloc(trace, -5, 8, MEMO_CLASS_TRANSIENT, 0, &error)); /* id reused */
     CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK(trace->requests[1].size_bytes == 100 && trace->requests[1].stream == 3);
-    CHECK(memoi_origin(trace, 3) == 1 && memoi_origin(trace, 6) == 1);
+    CHECK(memob_request_origin(trace, 3) == 1 && memob_request_origin(trace, 6) == 1);
     CHECK(strcmp(trace->text + trace->requests[0].id, "iteration begin") == 0);
     memo_trace_destroy(trace);
     memo_trace_destroy(NULL);
@@ -677,11 +668,11 @@ static void running_out_of_memory_is_reported(void) {
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_trace* trace = NULL;
         memo_trace* result = NULL;
-        memory_left = k;
+        mallocs_left = k;
         status = memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error);
         if (!status) status = memo_trace_apply_layers(trace, 5, &result, &error);
         if (!status) status = memo_trace_write(result, temporary_path(), &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_trace_destroy(trace);

@@ -545,7 +545,7 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int d
 /* --- attention over the ranks that hold a sequence --- */
 static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_share* share) {
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    desc.layout = share->layout;
+    desc.sharding = share->layout;
     desc.n_batch = (int32_t)share->batch / gpt_degree(config->sub_batches);
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
@@ -561,7 +561,7 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     int64_t most = 0;
     if (share->layout.ring * share->layout.ulysses == 1) return 0;
     for (; desc.ulysses_rank < share->layout.ulysses; desc.ulysses_rank++)
-        if (!memo_sp_attention_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
+        if (!memo_sp_attention_desc_get_sizes(&desc, &sizes, NULL) && sizes.device_bytes > most)
             most = sizes.device_bytes;
     return most;
 }

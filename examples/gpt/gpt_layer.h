@@ -33,7 +33,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     gpt_array x;
     memset(&x, 0, sizeof x);
     if (model->is_dry_run) return x;
-    x.address = (gpt_real*)memo_swap_address(model->swap, layer, tensor);
+    x.address = (gpt_real*)memo_swap_get_address(model->swap, layer, tensor);
     x.n_columns = model->columns[tensor];
     if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
         x.n_columns *= wider;

@@ -383,12 +383,12 @@ static void gpt_create_engine(gpt_model* model, const gpt_desc* desc, void* swap
 
 /* The angles of this rank's positions.  host: room for those of the whole sequence and of a rank. */
 static void gpt_initialise_rope(gpt_model* model, gpt_real* host) {
-    const memo_layout* layout = &model->share.layout;
+    const memo_sharding* layout = &model->share.layout;
     const int64_t head_size = model->config.hidden / model->config.n_heads;
     gpt_real* local = host + layout->n_tokens * head_size;
     gpt_rope_table(host, layout->n_tokens, head_size);
-    memo_layout_scatter(layout, model->share.sequence_rank, 1, head_size * (int64_t)sizeof *host,
-                        host, local);
+    memo_sharding_scatter(layout, model->share.sequence_rank, 1, head_size * (int64_t)sizeof *host,
+                          host, local);
     model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->rope,
                               local, gpt_rope_bytes(&model->config), &model->error);
 }
@@ -452,8 +452,8 @@ static void gpt_describe_tensors(gpt_model* model, const gpt_desc* desc) {
     for (layer = 0; layer < n_layers; layer++)
         for (t = 0; t < GPT_N_TENSORS && !model->status; t++) {
             gpt_rows* rows = &model->needs[layer][t];
-            model->status = memo_swap_get_recompute_rows(&swap, layer, t, &rows->begin, &rows->end,
-                                                         &model->error);
+            model->status = memo_swap_desc_get_recompute_rows(&swap, layer, t, &rows->begin,
+                                                              &rows->end, &model->error);
         }
 }
 

@@ -116,7 +116,7 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
     desc.host_device = rank->device;
-    desc.device = r->recorder ? memo_recorder_device(r->recorder) : rank->device;
+    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : rank->device;
     desc.plan = c->plan;
     desc.is_timed = r->is_timed;
     desc.mesh = r->mesh;
@@ -653,7 +653,7 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
     (void)unused;
     memo_recorder_resume(r->recorder);
     if (!status) status = run_step(r, j, 1, &loss, error);
-    if (!status) status = memo_recorder_schedule(r->recorder, &schedule, error);
+    if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
@@ -785,7 +785,7 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
     status = memo_swap_get_stats(gpt_swap(r->model), &moved, error);
     if (!status)
         row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
-    stats = memo_host_device_get_stats(r->rank->device);
+    memo_host_device_get_stats(r->rank->device, &stats);
     row->device_peak_bytes = stats.device_peak_bytes;
     row->host_peak_bytes = stats.host_peak_bytes;
     return status;

@@ -412,10 +412,10 @@ static void print_ranks(const train_options* o) {
 }
 
 /* "0-12, 39-50": the positions of a rank's tokens, without padding. */
-static const char* token_ranges(const memo_layout* layout, int32_t sequence_rank, char* text,
+static const char* token_ranges(const memo_sharding* layout, int32_t sequence_rank, char* text,
                                 size_t n_text) {
     memo_run runs[MEMO_RUNS_MAX];
-    int32_t n = memo_layout_runs(layout, sequence_rank, runs), k;
+    int32_t n = memo_sharding_runs(layout, sequence_rank, runs), k;
     size_t used = 0;
     *text = 0;
     for (k = 0; k < n; k++) {
@@ -463,9 +463,11 @@ static memo_status train_report_ranks(thread_rank* rank, const memo_mesh* mesh,
                                       int64_t n_steps, memo_error* error) {
     const memo_device* device = rank->device;
     int64_t mine[3], of_ranks[THREAD_RANKS_MAX][3];
+    memo_host_device_stats stats;
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
-    mine[0] = memo_host_device_get_stats(rank->device).device_peak_bytes;
+    memo_host_device_get_stats(rank->device, &stats);
+    mine[0] = stats.device_peak_bytes;
     mine[2] = gpt_tensor_bytes(model);
     mine[1] =
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];

@@ -44,7 +44,7 @@ static void packed_documents_and_bf16_are_right(void) {
     NEED_WORLD();
     for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         attention_case c = case_of(nccl_world->size, 1, 77, 6, 3, 32);
-        c.layout = MEMO_LAYOUT_DOCUMENTS;
+        c.sharding = MEMO_SHARDING_DOCUMENTS;
         c.type = is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         memcpy(c.document_begins, begins, sizeof begins);
         c.n_documents = 4;

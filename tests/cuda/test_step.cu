@@ -12,6 +12,7 @@
 #include "memo_plan.h"
 
 #include "cuda_test.h"
+#include "../stats.h"
 
 #include <set>
 #include <string>
@@ -213,7 +214,7 @@ static void announce(const model* m, const char* what, int32_t layer) {
 }
 
 static float* rows_of(const model* m, int32_t layer, int32_t tensor) {
-    return (float*)memo_swap_address(m->swap, layer, tensor);
+    return (float*)memo_swap_get_address(m->swap, layer, tensor);
 }
 
 static memo_status step(model* m) {
@@ -229,7 +230,7 @@ static memo_status step(model* m) {
         float *x = rows_of(m, i, 0), *s = rows_of(m, i, 1);
         int64_t begin, end;
         if (memo_swap_backward_begin(m->swap, i, &error)) return error.status;
-        memo_swap_recompute_rows(m->swap, i, 1, &begin, &end);
+        memo_swap_get_recompute_rows(m->swap, i, 1, &begin, &end);
         announce(m, "backward", i);
         if (begin < end) launch(recompute{x, s, begin, end}, m->compute);
         launch(backward{x, s, m->gradient}, m->compute);
@@ -252,7 +253,7 @@ static int open_model(model* m, memo_tensor_rule x_rule, memo_tensor_rule sine_r
         recorder_desc.device = m->owned;
         recorder_desc.is_timed = 1;
         CHECK_OK(memo_recorder_create(&recorder_desc, &m->recorder, &error));
-        m->device = memo_recorder_device(m->recorder);
+        m->device = memo_recorder_get_device(m->recorder);
     }
     CHECK_OK(memo_stream_create(m->device, "compute", 0, &m->compute, &error));
     desc.device = m->device;
@@ -454,7 +455,7 @@ static void the_waits_of_each_layer_are_measured(void) {
     CHECK(cudaGetLastError() == cudaSuccess);
     CHECK_OK(memo_stream_synchronize(m.device, m.compute, &error));
     CHECK_OK(memo_swap_get_stats(m.swap, &stats, &error));
-    CHECK_OK(memo_recorder_schedule(m.recorder, &schedule, &error));
+    CHECK_OK(memo_recorder_get_schedule(m.recorder, &schedule, &error));
     CHECK_OK(memo_schedule_measured(schedule, &measured, &error));
     CHECK_OK(memo_schedule_add_link(schedule, "host", link_bytes_per_s, &link, &error));
     for (int64_t i = 0; i < schedule->n_ops; i++) {
@@ -561,7 +562,7 @@ static void the_arena_reserves_the_plan_s_peak(void) {
         CHECK_OK(memo_arena_end(arena, &error));
     }
     CHECK_NONE_FORBIDDEN("three steps with an arena");
-    CHECK(memo_arena_get_stats(arena).n_requests == 24);
+    CHECK(arena_stats(arena).n_requests == 24);
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
