@@ -1,6 +1,7 @@
 /* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
  *
- *     gcc -std=c99 -O2 -I. -Iexamples examples/gpt/train_gpt.c -o train_gpt -lpthread -lm
+ *     gcc -std=c99 -O3 -I. -Iexamples examples/gpt/train_gpt.c examples/gpt/memo.c -o train_gpt \
+ *         -lpthread -lm
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
@@ -14,11 +15,10 @@
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
  *     gpt.h             the model on memo; lists the files that implement it
  *     README.md         all files in reading order, options by task */
-#define MEMO_IMPLEMENTATION
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE 1
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include <signal.h>
