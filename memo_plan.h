@@ -4845,17 +4845,32 @@ MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) 
     return MEMO_STATUS_OK;
 }
 
+/* Names the field that would help a device that has no room for the copies. */
+MEMOI memo_status memoi_profiler_refuse(const memoi_profiler* p, memo_status status,
+                                        const char* memory, memo_error* error) {
+    if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY && status != MEMO_STATUS_OUT_OF_HOST_MEMORY)
+        return status;
+    return memo_error_set(error, status,
+                          "memo_profile_desc.largest_copy_bytes: %s memory has no room for two "
+                          "copies of %lld bytes; try a smaller largest_copy_bytes, such as %d",
+                          memory, (long long)p->half_bytes, MEMOI_PROFILE_LEAST_BYTES);
+}
+
 MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     const memo_device* d = p->device;
     void* address = NULL;
     memo_status status = memo_device_alloc(d, 2 * p->half_bytes, &address, error);
     int i;
+
+    /* Two copies at a time, on the device and on the host. */
     p->on_device = (char*)address;
-    if (status) return status;
+    if (status) return memoi_profiler_refuse(p, status, "device", error);
     address = NULL;
     status = memo_host_alloc(d, 2 * p->half_bytes, &address, error);
     p->on_host = (char*)address;
-    if (status) return status;
+    if (status) return memoi_profiler_refuse(p, status, "host", error);
+
+    /* Streams and events that time them. */
     for (i = 0; i < 2 && !status; i++) {
         status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
                                     &p->streams[i], error);

@@ -1100,6 +1100,8 @@ static void a_device_is_measured(void) {
     host_desc.to_host_bytes_per_s = 100e6;
     host_desc.to_device_bytes_per_s = 50e6;
     host_desc.both_ways_bytes_per_s = 80e6;
+    host_desc.device_memory_bytes = 32 << 20;
+    host_desc.host_memory_bytes = 16 << 20;
     p.host = NULL;
     CHECK_OK(memo_host_device_create(&host_desc, &p.host, &error));
     CHECK_OK(memo_stream_create(p.host, "compute", 0, &p.stream, &error));
@@ -1153,6 +1155,18 @@ static void a_device_is_measured(void) {
     CHECK(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error) ==
           MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "`other`") != NULL);
+    /* A device without room for two copies. */
+    desc.largest_copy_bytes = 64 << 20;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_CASE(strstr(error.message, "largest_copy_bytes: device memory has no room for two") !=
+                   NULL,
+               "%s", error.message);
+    desc.largest_copy_bytes = 9 << 20;
+    CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_CASE(strstr(error.message, "largest_copy_bytes: host memory has no room for two") != NULL,
+               "%s", error.message);
+    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0);
+    desc.largest_copy_bytes = 2 << 20;
     /* Faults. */
     desc.n_tensors = 3;
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_DEVICE);
