@@ -1703,31 +1703,45 @@ MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, in
     *part_place = batch * merge->part_batch_stride_rows + rest;
 }
 
+MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
+                                   float weight, const memo_row_group* part_group,
+                                   const memo_row_group* out_group, int32_t n) {
+    float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(other, part_group, merge->part_type);
+    memoi_group_widen(out, out_group, MEMO_TYPE_F32);
+    if (weight != 1) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+    }
+    memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
+}
+
 /* The work of one lane on a row; weight belongs to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
     int64_t place, part_place, column;
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
-    for (column = (int64_t)lane << shift; column < merge->n_columns;
-         column += (int64_t)MEMO_ROW_LANES << shift) {
-        float* to = merge->out + place * merge->n_columns + column;
-        const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
-                                                              memo_row_type_bytes(merge->part_type);
-        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
-        memo_row_group part_group, out_group;
-        float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
-        int k;
-        memoi_group_load(&part_group, part, merge->part_type, n);
-        memoi_group_load(&out_group, to, MEMO_TYPE_F32, weight != 1 ? n : 0);
-        memoi_group_widen(other, &part_group, merge->part_type);
-        memoi_group_widen(out, &out_group, MEMO_TYPE_F32);
-        if (weight != 1) {
-            MEMOI_UNROLL
-            for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
-        }
-        memoi_group_store(to, other, MEMO_TYPE_F32, n);
+    /* Two groups at a time: all four loads are on their way before the first is used. */
+    for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
+        memo_row_group part, out, second_part, second_out;
+        if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+                            column, n);
+        memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
+                            weight != 1 ? n : 0);
+        memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
+                            part_place, second, n_second);
+        memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
+                            weight != 1 ? n_second : 0);
+        memoi_merge_group(merge, place, column, weight, &part, &out, n);
+        if (n_second)
+            memoi_merge_group(merge, place, second, weight, &second_part, &second_out, n_second);
     }
 }
 
@@ -10812,12 +10826,68 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
     return MEMO_STATUS_OK;
 }
 
+/* Large operations go in parts, several under way at once: a single call does not fill an array of
+ * disks, and copies to a file in memory by one processor. */
+enum { MEMOI_SPILL_THREADS = 4 };
+#define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
+
+typedef struct memoi_spill_part {
+    const memob_spill_op* op;
+    int64_t begin, n_bytes; /* of the operation's bytes */
+    memo_status status;
+    memo_error error;
+} memoi_spill_part;
+
+MEMOI void* memoi_spill_run_part(void* argument) {
+    memoi_spill_part* part = (memoi_spill_part*)argument;
+    const memob_spill_op* op = part->op;
+    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
+                                        op->offset + part->begin, part->n_bytes, &part->error);
+    return NULL;
+}
+
+MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
+    memoi_spill_part parts[MEMOI_SPILL_THREADS];
+    int64_t part_bytes = memob_align_up(
+        (op->n_bytes + MEMOI_SPILL_THREADS - 1) / MEMOI_SPILL_THREADS, MEMOB_SPILL_ALIGNMENT);
+    int64_t begin = 0;
+    int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_SPILL_THREADS];
+#else
+    part_bytes = op->n_bytes;
+#endif
+    if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
+    while (begin < op->n_bytes) {
+        memset(&parts[n], 0, sizeof parts[n]);
+        parts[n].op = op;
+        parts[n].begin = begin;
+        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
+        begin += parts[n++].n_bytes;
+    }
+
+    /* The first part, and any without a thread, on this thread. */
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        is_started[k] = !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+#endif
+    for (k = 0; k < n; k++)
+        if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        if (is_started[k]) pthread_join(threads[k], NULL);
+#endif
+    for (k = 0; k < n; k++)
+        if (parts[k].status)
+            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_op* op = (const memob_spill_op*)argument;
     const memob_spill_file* file = op->file;
     int64_t begin_ns = memob_now_ns();
-    memo_status status =
-        memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
+    memo_status status = memoi_spill_run_parts(op, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
