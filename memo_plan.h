@@ -2286,7 +2286,11 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  *           not the one looked for
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
- * alone; one that fails fails the node, without trying the other again. */
+ * alone; one that fails fails the node, without trying the other again.
+ *
+ * Failures.  What comes of a part depends on its unplaced items alone: their minimums, bounds and
+ * blocks.  Orders that lead to the same are searched once: a failure is remembered as 128 bits of
+ * hash.  It outlasts restarts, so that these prove something too. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -2339,6 +2343,14 @@ typedef struct memoi_old_look {
     int64_t section;
 } memoi_old_look;
 
+/* A state of a part that has failed: its unplaced items with all that is known of them, in 128
+ * bits. */
+typedef struct memoi_failure {
+    uint64_t low, high;
+} memoi_failure;
+
+enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
+
 typedef struct memoi_search {
     const memoi_problem* problem;
     void* memory; /* of all arrays but the two logs */
@@ -2366,6 +2378,7 @@ typedef struct memoi_search {
     int64_t n_changes, change_capacity;
     memoi_old_look* old_looks;
     int64_t n_old_looks, old_look_capacity;
+    memoi_failure* failures;
 
     /* the run */
     int64_t capacity;
@@ -2383,7 +2396,8 @@ typedef struct memoi_search {
     /* within one capacity */
     int64_t n_runs;
     double run_length;
-    int64_t node_end; /* of its budget */
+    int64_t node_end;  /* of its budget */
+    int64_t node_long; /* the run that reaches it has all the rest */
 
     /* side by side with others */
     int64_t place;      /* among them */
@@ -2422,6 +2436,8 @@ MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_m
     search->weight = (double*)memob_carve(block, &used, n_sections, sizeof(double), 16);
     search->sorted = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
     search->ranked = (memoi_ranked*)memob_carve(block, &used, n, sizeof(memoi_ranked), 16);
+    search->failures =
+        (memoi_failure*)memob_carve(block, &used, MEMOI_FAILURES, sizeof(memoi_failure), 16);
     return used;
 }
 
@@ -2692,17 +2708,36 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
+/* Mixes an unplaced item into a state. */
+MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
+                             int is_blocked) {
+    /* Two hashes that share no constant: both agree by chance once in 2^128. */
+    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+    state->low = (state->low ^ x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+    state->low ^= state->low >> 29;
+    state->high = (state->high ^ y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+    state->high ^= state->high >> 31;
+}
+
+MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
+    return &search->failures[state->low % MEMOI_FAILURES];
+}
+
 /* Sections [begin, end) with their floor, the lowest offset at which one of their items can be
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
-    int32_t is_done; /* nothing is unplaced */
-    int32_t is_dead; /* nothing can be first, or a hole is left */
+    memoi_failure state; /* all that decides what comes of the part */
+    int32_t is_done;     /* nothing is unplaced */
+    int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
 
 MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, int64_t end) {
     int64_t last = search->first_item[end], hole = INT64_MAX, i;
     memoi_part part;
+    part.state.low = (uint64_t)search->capacity;
+    part.state.high = ~part.state.low;
     part.begin = begin;
     part.end = end;
     part.floor = INT64_MAX;
@@ -2711,6 +2746,7 @@ MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, in
         int64_t minimum = search->minimum[i];
         if (search->is_placed[i]) continue;
         part.is_done = 0;
+        memoi_failure_add(&part.state, i, minimum, search->bound[i], search->is_blocked[i]);
         if (minimum < part.floor && !search->is_blocked[i] && search->bound[i] == minimum)
             part.floor = minimum;
         if (minimum + search->size[i] < hole && search->problem->items[i].fixed < 0)
@@ -2812,11 +2848,16 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
-    for (;;) {
+    memoi_failure state = {0, 0};
+    int is_first = 1;
+    for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
+        const memoi_failure* known = memoi_failure_slot(search, &part.state);
         if (part.is_done) return MEMOI_FOUND;
+        if (is_first) state = part.state;
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (known->low == part.state.low && known->high == part.state.high) break;
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
         cut = memoi_search_cut(search, begin, end);
@@ -2841,6 +2882,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         search->is_blocked[chosen] = 1;
     }
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
 }
 
@@ -2904,7 +2946,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     memoi_search_reset(search);
     memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
-    if (search->node_stop > search->node_end) search->node_stop = search->node_end;
+    if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
@@ -3019,6 +3061,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     /* The first run; then all. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
+    searches[0].node_long = before + budget / 2;
     is_open = memoi_search_run(&searches[0]);
     *n_nodes = searches[0].n_nodes - before;
     if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
@@ -3026,6 +3069,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         for (k = 0; k < team->n; k++) {
             searches[k].node_begin = searches[k].n_nodes;
             searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
+            searches[k].node_long = searches[k].n_nodes + (budget - *n_nodes) / 2;
         }
         memoi_team_runs(team);
         for (k = 0; k < team->n; k++) {
@@ -3093,10 +3137,11 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
  * other item the lowest hole is still the one that it lies in. */
 
 enum {
-    MEMOI_CLIMB_MOVES = 3,  /* at most, in one change */
-    MEMOI_CLIMB_CLOCK = 64, /* items placed between two looks at the clock */
-    MEMOI_CLIMB_NODES = 8,  /* items placed that count as a node of the search */
-    MEMOI_CLIMB_FIRST = 100 /* times its items: what a problem's first climb may place */
+    MEMOI_CLIMB_MOVES = 3,   /* at most, in one change */
+    MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
+    MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
+    MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
+    MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
 };
 
 /* An item in the order, and where it lies. */
@@ -3423,6 +3468,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
     int is_over = 0, is_at_goal = 0;
+    int is_small = problem->n_items <= MEMOI_CLIMB_LATER && memoi_problem_is_plain(problem);
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
@@ -3435,7 +3481,9 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             if (budget < (int64_t)1 << 40) budget *= 2;
             limit = memob_min((MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20),
                               MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16));
-            if (!memoi_search_climb(climb, problem, goal, limit, effort, best)) return 0;
+            if ((round > 0 || !is_small) &&
+                !memoi_search_climb(climb, problem, goal, limit, effort, best))
+                return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
             continue;
         }

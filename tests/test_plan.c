@@ -556,12 +556,12 @@ static void threads_give_the_same_plan_twice(void) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         memo_error error;
-        int64_t i, n = memo_test_int(20, 60), offsets[60], peak, bound;
+        int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
         with.has_fixed = k % 2;
         with.has_gaps = k / 2 % 2;
         with.has_alignment = k / 4 % 2;
         plan = random_plan(n, memo_test_int(1, 1000), with);
-        desc.node_limit = 4000;
+        desc.node_limit = 10000;
         desc.time_limit_s = 1000;
         desc.n_threads = (int32_t)memo_test_int(2, 5);
         desc.seed = (uint64_t)k;
