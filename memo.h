@@ -2017,6 +2017,7 @@ MEMOI int memob_compare(int64_t a, int64_t b);
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 /* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
 MEMOI int memob_is_finite(double value);
+MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
 
 /* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
 typedef struct memob_map {
@@ -2323,7 +2324,7 @@ MEMOI int memob_is_finite(double value) {
     memcpy(&bits, &value, sizeof bits);
     return (bits >> 52 & 0x7ff) != 0x7ff;
 }
-MEMOI int memoi_is_in(double value, double least, double most) {
+MEMOI int memob_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
 }
 
@@ -7263,7 +7264,7 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_is_in(duration_s, 0, 1e9))
+    if (!memob_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
@@ -7505,7 +7506,7 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                                       "%s: stream %d is named twice", name,
                                       (int)desc->more_streams[i]);
     }
-    if (!memoi_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
+    if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: duration_s must be finite and not negative", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
@@ -8628,7 +8629,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
     for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
-        if (!memoi_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
+        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "op %lld (%s): duration_s must be finite and not negative",
                                   (long long)i, memo_schedule_op_name(schedule, i));
@@ -10388,14 +10389,14 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
             "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
             "more, and tensors set",
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!desc->rows && !memoi_is_in(desc->alpha, 0, 1))
+    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tile_rows: %lld is negative",
                               (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0 || !memoi_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+    if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
