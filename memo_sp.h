@@ -334,11 +334,13 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
  * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
  * variable is not set.  Otherwise an event makes each operation wait for the previous one of
- * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between them.
+ * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between
+ * them.
  *
- * GRAPHS.  Capture the same operations on all ranks, and replay them on all.  Send each message
- * once before the capture: connections cannot be created inside it.  Destroy the graph before the
- * communicators, or their destruction hangs.  examples/12_ring_nccl.cu shows all three.
+ * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
+ * connections cannot be created inside it.  Destroy the graph before the communicators, or their
+ * destruction hangs.  examples/12_ring_nccl.cu shows this.
  *
  * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
  * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
