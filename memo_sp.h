@@ -2801,7 +2801,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     switch (type) {
     case MEMO_TYPE_F32: return ncclFloat32;
     case MEMO_TYPE_F64: return ncclFloat64;
-    case MEMO_TYPE_BF16: return ncclBfloat16;
+    case MEMO_TYPE_BF16: return (ncclDataType_t)9; /* ncclBfloat16; before 2.24 not in C */
     case MEMO_TYPE_F16: return ncclFloat16;
     case MEMO_TYPE_I32: return ncclInt32;
     case MEMO_TYPE_I64: return ncclInt64;
