@@ -2339,6 +2339,8 @@ MEMOI void memoi_map_remove(memob_map* map, int64_t key) {
 
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot, i;
+
+    /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
         memob_map grown;
         int64_t n_kept = 0;
@@ -2363,6 +2365,7 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
         memob_map_free(map);
         *map = grown;
     }
+
     slot = memoi_map_slot(map, key);
     if (map->values[slot] == -1) map->n_filled++;
     map->keys[slot] = key;
@@ -2383,11 +2386,14 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
     memob_keyed* sorted;
     int64_t* place;
     int is_sorted = 1;
+
     for (i = 0; i < n; i++) {
         largest = memob_max(largest, list[i].key);
         if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
     }
     if (is_sorted) return;
+
+    /* By counting if keys are small; without memory, or with large keys, by comparing. */
     sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
     if (!place) {
@@ -2395,6 +2401,7 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
         qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
         return;
     }
+
     for (i = 0; i < n; i++) place[list[i].key + 1]++;
     for (i = 0; i <= largest; i++) place[i] = sum += place[i];
     for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
@@ -2473,7 +2480,7 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     text->n_bytes += length;
 }
 
-/* A number with a point whatever the locale says. */
+/* A number with a decimal point, in every locale. */
 MEMOI void memoi_put_number(memo_text* text, double value, int decimals) {
     char digits[352];
     char* p;
@@ -2514,15 +2521,15 @@ void memo_text_put_json(memo_text* text, const char* s) {
 #define MEMOI_PATH_BYTES 4096
 #endif
 
-/* Also without _GNU_SOURCE. */
+/* __O_TMPFILE is visible without _GNU_SOURCE. */
 #if defined(O_TMPFILE)
 #define MEMOI_TMPFILE O_TMPFILE
 #elif defined(__O_TMPFILE)
 #define MEMOI_TMPFILE __O_TMPFILE
 #endif
 
-/* A descriptor that is none of the standard ones: if those are closed, a file would get one, and
- * lines that the program prints would land in it.  -1 on failure, as open. */
+/* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
+ * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_descriptor_from_3(int descriptor) {
     int higher, code;
     if (descriptor < 0 || descriptor > 2) return descriptor;
@@ -2533,7 +2540,7 @@ MEMOI int memoi_descriptor_from_3(int descriptor) {
     return higher;
 }
 
-/* An errno.  Beyond the limit on file sizes the kernel would end the process. */
+/* Returns an errno.  It checks the limit on file sizes, because exceeding it ends the process. */
 MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
     struct rlimit limit;
     struct stat info;
@@ -2554,8 +2561,8 @@ MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
     return 0;
 }
 
-/* Completes name, a folder of folder_bytes, by a short name that is free there: of a new file, or
- * of the unnamed one.  Its descriptor, or -1. */
+/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name,
+ * or links the unnamed one to it.  Returns the descriptor, or -1. */
 MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
     char link[48];
     int k, descriptor;
@@ -2573,8 +2580,9 @@ MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
     return -1;
 }
 
-/* Writes a new file and renames it to target, whose owner and mode it keeps if there is one.  While
- * it is written it has no name, if may_be_unnamed and the file system allows that.  An errno. */
+/* Writes a new file and renames it to target; owner and mode of an existing target are kept.  If
+ * may_be_unnamed and the file system allows it, the file has no name while it is written.  Returns
+ * an errno. */
 MEMOI int memoi_replace_file(const char* target, const struct stat* old, const char* data,
                              int64_t n_bytes, char* name, int may_be_unnamed) {
     const char* slash = strrchr(target, '/');
@@ -2582,7 +2590,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
     int descriptor = -1, is_named, code;
     memcpy(name, target, folder_bytes);
 
-    /* The new file. */
+    /* Write the new file under no name or a temporary name, so that no reader sees half of it. */
 #if defined(MEMOI_TMPFILE)
     memcpy(name + folder_bytes, ".", 2);
     if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
@@ -2599,7 +2607,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
         if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
     }
 
-    /* Its name. */
+    /* Only a complete file gets the name of the target. */
     if (!code && !is_named) {
         is_named = memoi_temporary_name(name, folder_bytes, descriptor) >= 0;
         if (!is_named) code = errno;
@@ -2610,8 +2618,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
     return code;
 }
 
-/* As memoi_replace_file.  Signals that come meanwhile wait, so that none leaves the new file behind
- * under another name. */
+/* Like memoi_replace_file, with signals blocked, so that none leaves a temporary file. */
 MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, const char* data,
                                     int64_t n_bytes) {
     char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
@@ -2627,7 +2634,7 @@ MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, 
     return code;
 }
 
-/* Into a device, a pipe, or the file that a link to nothing promises.  An errno. */
+/* Writes into a device, a pipe, or the missing target of a link.  Returns an errno. */
 MEMOI int memoi_write_through(const char* path, const char* data, int64_t n_bytes) {
     int descriptor =
         memoi_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -2664,7 +2671,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
             close(descriptor);
     }
 
-    /* The bytes. */
+    /* Write, then free text on every path. */
     if (!code && is_stdout)
         code = fflush(stdout) ? errno : memoi_write_all(fileno(stdout), text->data, text->n_bytes);
     else if (!code && replaces)
@@ -2692,7 +2699,7 @@ MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) 
     memo_text_put(text, "\"");
 }
 
-/* Without its closing mark, so that a title can follow. */
+/* Without its closing "/>", so that a title can follow. */
 MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
                           double height) {
     memo_text_put(text, "<rect%s", attributes);
@@ -2720,7 +2727,7 @@ MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, 
     memo_text_put(text, ">");
 }
 
-/* 1, 2 or 5 times a power of ten: about n steps in range. */
+/* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
 MEMOI double memoi_nice_step(double range, double n) {
     double step = pow(10.0, floor(log10(range / n)));
     if (step * n * 5 < range) return step * 10;
@@ -2728,8 +2735,8 @@ MEMOI double memoi_nice_step(double range, double n) {
     return step * n < range ? step * 2 : step;
 }
 
-/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
- * none. */
+/* Estimated width of text in Helvetica and similar fonts, a little too wide.  Continuation bytes of
+ * UTF-8 have no width. */
 MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
     double width = 0;
     int64_t i;
@@ -2753,6 +2760,8 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
                               strerror(errno));
+
+    /* Sizes of pipes and devices are unknown, so read until the end, up to a limit. */
     for (;;) {
         size_t n;
         if (!memob_reserve(&bytes, &capacity, used + 65537, 1)) {
@@ -2766,15 +2775,17 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
         if (used > MEMO_FILE_BYTES_MAX) {
             char limit[32];
             status = memo_error_set(error, MEMO_STATUS_IO,
-                                    "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
+                                    "%s: larger than %s; define a larger MEMO_FILE_BYTES_MAX", path,
                                     memob_bytes_text(limit, (double)MEMO_FILE_BYTES_MAX));
             break;
         }
     }
+
     if (!status && ferror(file))
         status =
             memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
     if (file != stdin) fclose(file);
+
     if (status) {
         MEMO_FREE(bytes);
         return status;
@@ -2911,15 +2922,17 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
     memo_status status;
     if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "this is a memo `%s`, a `memo %s` was expected",
+                                "the file is a memo `%s`; a `memo %s` was expected",
                                 memob_word_text(shown, word, length), kind);
     status = memob_expect_number(reader, "version", &version, error);
     if (status) return status;
     if (version > 1)
         return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld is newer than this reader (1)", (long long)version);
+                                "version %lld is newer than this reader; version 1 is supported",
+                                (long long)version);
     if (version < 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld does not exist; version 1 is supported",
                                 (long long)version);
     return MEMO_STATUS_OK;
 }
@@ -2934,6 +2947,9 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     memo_status status = memob_expect_line_end(reader, error);
     int is_end = 0;
     if (status) return status;
+
+    /* Before any other line is parsed: a damaged file is reported as damaged, and not as whatever
+     * the damage did to a line. */
     while (!is_end && memob_next_entry(&ahead, &word, &length))
         is_end = memob_word_is(word, length, "end");
     if (!is_end)
@@ -2942,6 +2958,8 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     *last_line = ahead;
     status = memob_expect_number(&ahead, "count", count, error);
     if (status) return status;
+
+    /* The stated checksum against the checksum of all bytes before the line. */
     if (!memob_next_word(&ahead, &word, &length) || length != 16)
         return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
                                 "the checksum must have 16 hexadecimal digits");
@@ -2958,6 +2976,7 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     }
     status = memob_expect_line_end(&ahead, error);
     if (status) return status;
+
     found = memoi_fnv1a(text, (int64_t)(end_line - text));
     if (found != stated)
         return memob_line_error(
@@ -2965,6 +2984,8 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
             "wrong checksum: the lines above have %016llx; the file was changed "
             "or damaged",
             (unsigned long long)found);
+
+    /* Whatever follows is covered by no checksum. */
     while (memoi_next_line(&ahead)) {
         if (memob_next_word(&ahead, &word, &length))
             return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
@@ -2982,11 +3003,11 @@ MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
 /* ---- >>trace ------------------------------------------------------------------------------------
  * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
 
-/* What memo_trace.reserved points to. */
+/* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
     int64_t requests_capacity, origin_capacity, text_capacity;
-    int64_t* origin; /* of each request: the malloc that it is about, as an index; -1: about none */
-    memob_map live;  /* id -> index of its malloc */
+    int64_t* origin;  /* of each request: index of the malloc that it refers to; -1: none */
+    memob_map live;   /* id -> index of its malloc */
     memob_map events; /* event -> index of its first record */
 } memoi_trace_book;
 
@@ -3030,7 +3051,8 @@ void memo_trace_destroy(memo_trace* trace) {
     MEMO_FREE(trace);
 }
 
-/* --- appending: first everything that can fail, then the request --- */
+/* --- appending: first everything that can fail, then the request, so that a failure changes
+ * nothing --- */
 
 MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
     memoi_trace_book* book = memoi_book(trace);
@@ -3057,11 +3079,12 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
 
 MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
     if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "stream %lld is outside [0, %d]",
-                          (long long)stream, MEMOB_STREAMS - 1);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "stream: out of range (%lld); 0 to %d are valid", (long long)stream,
+                          MEMOB_STREAMS - 1);
 }
 
-/* The malloc of a live id, or an error that says why it is not live. */
+/* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     int64_t i;
@@ -3070,10 +3093,12 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s of id %lld, which was freed before", what, (long long)id);
+                                  "%s of id %lld: it was freed before; request it again first",
+                                  what, (long long)id);
     }
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s of id %lld, which was never requested", what, (long long)id);
+                          "%s of id %lld: it was never requested; request it first", what,
+                          (long long)id);
 }
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
@@ -3084,19 +3109,23 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
     if (status) return status;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size %lld of id %lld is outside [0, 2^62]", (long long)size_bytes,
-                              (long long)id);
+                              "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
+                              (long long)id, (long long)size_bytes);
     if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "class %d of id %lld is none",
-                              (int)memory_class, (long long)id);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "class of id %lld: not a memo_class (%d); 0 to %d are valid",
+                              (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
     if (memob_map_get(&book->live, id) >= 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "id %lld is live already; free it first or take another id",
+                              "id %lld is already live; free it first or use another id",
                               (long long)id);
+
+    /* All that can fail, before the trace changes. */
     status = memoi_trace_room(trace, error);
     if (status) return status;
     if (!memob_map_put(&book->live, id, trace->n_requests))
         return memob_no_memory(error, "a trace");
+
     request = memoi_trace_append(trace, MEMO_REQUEST_MALLOC, id, stream, trace->n_requests);
     request->memory_class = memory_class;
     request->size_bytes = size_bytes;
@@ -3142,7 +3171,8 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
     if (status) return status;
     if (memob_map_get(&memoi_book(trace)->events, event) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "wait for event %lld, which was never recorded", (long long)event);
+                              "wait for event %lld: it was never recorded; record it first",
+                              (long long)event);
     status = memoi_trace_room(trace, error);
     if (status) return status;
     memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
@@ -3156,11 +3186,13 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     memo_status status;
     int fits;
     if (length == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a mark needs a text");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "a mark is one line without control characters");
+                                  "mark: it has a control character (%d); pass one line of text",
+                                  (int)(unsigned char)text[i]);
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
@@ -3239,9 +3271,10 @@ MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo
     if (status) return status;
     requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "free of id %lld says %lld bytes, its malloc said %lld",
-                                (long long)id, (long long)size_bytes, (long long)requested);
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "free of id %lld: %lld bytes do not match the %lld bytes of its malloc", (long long)id,
+            (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
@@ -3256,14 +3289,14 @@ MEMOI memo_status memoi_parse_mark(memob_reader* reader, memo_trace* trace, memo
     text[length] = 0;
     if (memchr(text, 0, length))
         status = memo_error_set(reason, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a mark is one line without control characters");
+                                "mark: it has a zero byte; write one line of text");
     else
         status = memo_trace_mark(trace, text, reason);
     MEMO_FREE(text);
     return status;
 }
 
-/* One request; the reader stands behind its first word. */
+/* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, int64_t length,
                                       memo_trace* trace, int version, memo_error* error) {
     memo_error reason;
@@ -3271,7 +3304,9 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
     int64_t number = 0;
     int32_t stream = 0;
     memo_status status;
-    reason.message[0] = 0; /* stays empty where error has the whole message already */
+    reason.message[0] = 0; /* stays empty if error already has the whole message */
+
+    /* Each branch fails with error, complete, or with reason, which lacks the line. */
     if (memob_word_is(word, length, "malloc")) {
         status = memoi_parse_malloc(reader, trace, version, error, &reason);
     } else if (memob_word_is(word, length, "free")) {
@@ -3295,10 +3330,11 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
-                        : "`%s` is none of malloc, free and mark; a file with more than these "
-                          "begins with `memo trace 1`",
+                        : "`%s` is none of malloc, free and mark; a file with more begins "
+                          "with `memo trace 1`",
             memob_word_text(shown, word, length));
     }
+
     if (status && reason.message[0])
         status = memob_line_error(
             reader, error, status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
@@ -3316,6 +3352,8 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
     if (!more)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "empty: a trace begins with `memo trace 1` or a request");
+
+    /* Version 1 has a frame, which is checked first. */
     if (memob_word_is(word, length, "memo")) {
         version = 1;
         status = memob_read_first_line(reader, "trace", error);
@@ -3323,10 +3361,12 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
         if (status) return status;
         more = memob_next_entry(reader, &word, &length);
     }
+
     for (; more; more = memob_next_entry(reader, &word, &length)) {
         status = memoi_parse_request(reader, word, length, trace, version, error);
         if (status) return status;
     }
+
     if (version > 0 && count != trace->n_requests)
         return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld requests above", (long long)count,
@@ -3370,6 +3410,8 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
     int64_t i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
+
+    /* What is usual is left out: class transient and stream 0. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MARK) {
@@ -3390,6 +3432,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
         }
         memo_text_put(&text, "\n");
     }
+
     memob_put_last_line(&text, trace->n_requests);
     return memo_text_write(&text, path, error);
 }
@@ -3409,6 +3452,8 @@ memo_mark memo_mark_parse(const char* text) {
     none.is_end = 0;
     mark = none;
     if (!text) return none;
+
+    /* "iteration", or "layer N PHASE". */
     memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
     if (!memoi_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "iteration")) {
@@ -3423,6 +3468,8 @@ memo_mark memo_mark_parse(const char* text) {
     } else {
         return none;
     }
+
+    /* "begin" or "end", and nothing after it. */
     if (!memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "end"))
         mark.is_end = 1;
@@ -3438,10 +3485,12 @@ MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
 }
 
 void memo_trace_classify(memo_trace* trace) {
-    /* Born in a forward and not yet known to outlive it: the one value that the enum leaves free.
-     */
+    /* Of buffers requested in a forward until they are freed: a value that the enum does not
+     * use. */
     const memo_class undecided = (memo_class)3;
-    int64_t i, forward_begin = -1; /* of the forward that is open */
+    int64_t i, forward_begin = -1; /* of the open forward */
+
+    /* A free decides: inside the same forward transient, after it skeletal. */
     for (i = 0; i < trace->n_requests; i++) {
         memo_request* request = &trace->requests[i];
         memo_request* origin;
@@ -3460,6 +3509,7 @@ void memo_trace_classify(memo_trace* trace) {
                     : MEMO_CLASS_SKELETAL;
         }
     }
+
     for (i = 0; i < trace->n_requests; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
             trace->requests[i].memory_class == undecided)
@@ -3474,9 +3524,9 @@ void memo_trace_classify(memo_trace* trace) {
  *     0     1    2     3    ...   2m-1    2m      2m+1    ...  4m-1   4m
  *     pre   F0   gap   F1   ...   F(m-1)  middle  B(m-1)  ...  B0     post
  *
- * so odd segments are layers, and even ones lie between them.  The same numbering serves the
- * result. A block is named by its segment and its number among that segment's mallocs: this name
- * survives when the segment is repeated, with its layer shifted. */
+ * Odd segments are layers, even ones lie between them.  The result is numbered in the same way.  A
+ * block is named by its segment and its number among the segment's mallocs, because this name stays
+ * correct when the segment is repeated for another layer. */
 
 typedef struct memoi_layers {
     const memo_trace* trace;
@@ -3486,8 +3536,8 @@ typedef struct memoi_layers {
     int64_t* segment;    /* of each malloc number */
     int64_t* number;     /* of each request that is a malloc */
     int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
-    int64_t* incoming;   /* one layer: of each malloc number, that of the block which a layer before
-                            it   in time puts in its place; or -1 */
+    int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
+                            time puts in its place; -1: none */
 } memoi_layers;
 
 MEMOI void memoi_layers_free(memoi_layers* layers) {
@@ -3514,12 +3564,14 @@ MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n)
     return is_gap && layer == 0 ? -1 : 4 * n - 1 - 2 * layer + is_gap;
 }
 
-/* Cuts at the marks.  A recomputation between two layers opens the backward that follows it. */
+/* Cuts the trace at its marks.  A recomputation between two layers belongs to the next backward. */
 MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
     memo_phase open = MEMO_PHASE_NONE;
     void* first = NULL;
+
+    /* One more round than requests, for the room of the last cut. */
     for (i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
@@ -3529,6 +3581,9 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
         if (i == trace->n_requests) break;
         mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
+
+        /* A recomputation inside a layer cuts nothing; one that opened a backward replaces its
+         * begin. */
         if (mark.phase == MEMO_PHASE_RECOMPUTE &&
             (open != MEMO_PHASE_NONE || mark.is_end || mark.layer != n_forward - 1 - n_backward))
             continue;
@@ -3536,13 +3591,15 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
             mark.layer == n_forward - 1 - n_backward &&
             memob_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
             continue;
+
+        /* Every other mark must be the next one in order. */
         expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
         if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
             (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "request %lld, mark \"%.60s\", is out of order; layers go forward 0, 1, ... and "
-                "backward in reverse, once, each with begin and end",
+                "request %lld: the mark \"%.60s\" is out of order; mark forwards 0, 1, ..., then "
+                "backwards in reverse, each with begin and end",
                 (long long)i, trace->text + trace->requests[i].id);
         layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
         if (mark.is_end) {
@@ -3553,13 +3610,15 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
             open = mark.phase == MEMO_PHASE_FORWARD ? MEMO_PHASE_FORWARD : MEMO_PHASE_BACKWARD;
         }
     }
+
     layers->first[n_cuts] = trace->n_requests;
     layers->n_layers = n_forward;
     if (n_forward == 0 || n_backward != n_forward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the trace has %lld forward and %lld backward layers; mark begin and "
-                              "end of both of every layer",
-                              (long long)n_forward, (long long)n_backward);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "trace: %lld forwards and %lld backwards are marked; mark begin and end "
+            "of both in every layer",
+            (long long)n_forward, (long long)n_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -3574,6 +3633,8 @@ MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
     if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
         !layers->incoming)
         return memob_no_memory(error, "the layers of a trace");
+
+    /* Frees come after their mallocs, so one pass numbers both. */
     for (s = 0; s < n_segments; s++) {
         layers->base[s] = n;
         for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
@@ -3605,8 +3666,8 @@ MEMOI int64_t memoi_next_crossing(const memoi_layers* layers, int64_t number, in
     return -1;
 }
 
-/* One layer: the k-th block that comes in from outside is, from the second layer on, the k-th that
- * the layer before hands out. */
+/* One layer: from the second layer on, the k-th block that comes from outside is the k-th that the
+ * previous layer leaves behind. */
 MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int64_t outside,
                                      int64_t in_a, int64_t in_b, int64_t inside, int64_t out_a,
                                      int64_t out_b, memo_error* error) {
@@ -3625,13 +3686,13 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "what the layer's %s takes from outside and what it leaves behind do not "
-                          "match in number, order and size; record three layers and apply those",
+                          "layer 0: the blocks that its %s takes from outside and those that it "
+                          "leaves behind differ in number, order or size; record three layers",
                           what);
 }
 
-/* Of the result's segment t: the recorded segment that it repeats (-1: empty) and, for a layer or a
- * gap, by how much its layers are shifted. */
+/* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
+ * added to its layers. */
 MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
     int64_t layer = memoi_segment_layer(t, n), source;
     *shift = 0;
@@ -3656,6 +3717,8 @@ MEMOI int64_t memoi_layer_from_outside(int64_t layer, int64_t m, int64_t n, int6
 MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int64_t t,
                                  int64_t shift, int64_t inner, int64_t n, const int64_t* base) {
     int64_t m = layers->n_layers, layer = memoi_segment_layer(t, n), s, target;
+
+    /* One recorded layer: what came from outside now comes from the previous layer. */
     if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
         int is_forward = layers->segment[number] == 0;
         int64_t giver = is_forward ? layer - 1 : layer + 1;
@@ -3664,6 +3727,8 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
             shift = giver;
         }
     }
+
+    /* The same block, in the segment of its layer in the result. */
     s = layers->segment[number];
     if (memoi_segment_layer(s, m) < 0) {
         target = s == 0 ? 0 : s == 2 * m ? 2 * n : 4 * n;
@@ -3678,6 +3743,7 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
         target = memoi_segment_like(s, m, of_layer, n);
         if (target < 0) return -1;
     }
+
     number = base[target] + (number - layers->base[s]);
     return number < base[target + 1] ? number : -1;
 }
@@ -3692,13 +3758,15 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     int64_t id = 0, layer;
     memo_mark mark;
     char text[64];
+
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = memoi_result_block(layers, layers->number[memob_request_origin(trace, i)], t, shift,
                                 inner, n, base);
         if (id < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "it is about a block for which other layers have no counterpart");
+                                  "it refers to a block that other layers do not have");
     }
+
     switch (request->kind) {
     case MEMO_REQUEST_MALLOC:
         return memo_trace_malloc(result, result->n_buffers, request->size_bytes,
@@ -3709,6 +3777,8 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
     case MEMO_REQUEST_MARK: break;
     }
+
+    /* A mark of a layer gets the number of the layer in the result. */
     mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
         return memo_trace_mark(result, trace->text + request->id, error);
@@ -3779,7 +3849,7 @@ MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int
     return status;
 }
 
-/* The trace of n layers, ids 0, 1, 2, ... in the order of the mallocs. */
+/* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
 MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace** result,
                               memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
@@ -3792,6 +3862,8 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
         *result = NULL;
         return memob_no_memory(error, "a trace");
     }
+
+    /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
         s = memoi_source_segment(t, n, layers->n_layers, &shift);
@@ -3800,19 +3872,23 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
         for (number = layers->base[s]; number < layers->base[s + 1]; number++)
             n_never_freed += layers->free_index[number] < 0;
     }
+
     for (t = 0; t < n_segments && !status; t++) {
         status = memoi_apply_segment(layers, t, n, base, *result, &at, &reason);
     }
     if (status == MEMO_STATUS_INVALID_ARGUMENT) {
         memo_error_set(error, status,
-                       "request %lld of the trace cannot be repeated for other layers: %s",
+                       "request %lld cannot be repeated for other layers: %s; record three layers",
                        (long long)at, reason.message);
     } else if (status) {
         memo_error_set(error, status, "%s", reason.message);
     } else if ((*result)->n_live != n_never_freed) {
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "blocks of a layer are freed in a place that other layers lack");
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "trace: blocks of one layer are freed where other layers free none; record "
+            "three layers");
     }
+
     MEMO_FREE(base);
     if (status) {
         memo_trace_destroy(*result);
@@ -3821,7 +3897,7 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
     return status;
 }
 
-/* Repeating layer 1 must give the recorded trace itself; else its layers are not alike. */
+/* If the layers are alike, repeating layer 1 reproduces the recorded trace. */
 MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     memo_trace* again;
@@ -3829,6 +3905,8 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     int64_t i, n_common;
     memo_status status = memoi_apply(layers, layers->n_layers, &again, &reason);
     if (status) return memo_error_set(error, status, "%s", reason.message);
+
+    /* The first request that differs, of those that both have. */
     n_common = trace->n_requests < again->n_requests ? trace->n_requests : again->n_requests;
     for (i = 0; i < n_common; i++) {
         const memo_request* a = &trace->requests[i];
@@ -3840,11 +3918,13 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
             (a->kind == MEMO_REQUEST_MARK && strcmp(trace->text + a->id, again->text + b->id)))
             break;
     }
+
     if (i < trace->n_requests || i < again->n_requests)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "request %lld: the layers between the first and the last are not "
-                                "alike, so no pattern can be repeated",
-                                (long long)i);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "request %lld: the layers between the first and the last are not alike "
+                           "here; record layers with equal requests",
+                           (long long)i);
     memo_trace_destroy(again);
     return status;
 }
@@ -3857,21 +3937,27 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     *result = NULL;
     if (n_layers < 1 || n_layers > 1 << 20)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_layers %lld is outside [1, 2^20]", (long long)n_layers);
+                              "n_layers: out of range (%lld); 1 to 2^20 are valid",
+                              (long long)n_layers);
+
+    /* Cut, number and match the recorded layers. */
     memset(&layers, 0, sizeof layers);
     layers.trace = trace;
     status = memoi_layers_cut(&layers, error);
     if (!status) status = memoi_layers_number(&layers, error);
     m = layers.n_layers;
     if (!status && (m == 2 || (m > 2 && n_layers < 2)))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%lld layers cannot be made of %lld: one layer gives any number, "
-                                "three or more give two or more; record one or three",
-                                (long long)n_layers, (long long)m);
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "n_layers: %lld layers cannot be made from %lld; record one layer for any "
+            "number, or three for two or more",
+            (long long)n_layers, (long long)m);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "backward", 2, 3, 3, 3, 4, 4, error);
+
+    /* Prove the pattern, then repeat it. */
     if (!status && m > 2) status = memoi_layers_check(&layers, error);
     if (!status) status = memoi_apply(&layers, n_layers, result, error);
     memoi_layers_free(&layers);
@@ -3898,12 +3984,17 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%lld buffers and %lld gaps",
-                              (long long)n_buffers, (long long)n_gaps);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
+            (long long)n_buffers, (long long)n_gaps);
     if (!memoi_is_alignment(alignment_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "alignment %lld is not a power of two up to 2^40",
-                              (long long)alignment_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)alignment_bytes);
+
+    /* One owner for all arrays, so that a failure destroys what exists. */
     made = (memo_plan*)memob_calloc(1, sizeof(memo_plan));
     if (!made) return memob_no_memory(error, "a plan");
     made->buffers = (memo_buffer*)memob_calloc(n_buffers, sizeof(memo_buffer));
@@ -3912,6 +4003,7 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
         memo_plan_destroy(made);
         return memob_no_memory(error, "a plan");
     }
+
     made->n_buffers = n_buffers;
     made->n_gaps = n_gaps;
     made->alignment_bytes = alignment_bytes;
@@ -3947,29 +4039,30 @@ MEMOI int memoi_hold_compare(const void* a, const void* b) {
                                   : memob_compare(x->lane, y->lane);
 }
 
-/* What is wrong with buffer i taken alone, or NULL. */
+/* What is wrong with buffer i alone; NULL: nothing. */
 MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
     int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
     if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
-        return "its size is outside [0, 2^62]";
-    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX) return "its lifetime leaves [0, 2^62]";
+        return "its size is out of range; 0 to 2^62 bytes are valid";
+    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX)
+        return "its lifetime is out of range; 0 to 2^62 are valid";
     if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
     if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
-        return "its alignment is not a power of two from the plan's up to 2^40";
+        return "its alignment is invalid; powers of two from the plan's up to 2^40 are valid";
     if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
-        return "its stream is outside [0, 63]";
-    if (buffer->lane < 0) return "its lane is negative";
+        return "its stream is out of range; 0 to 63 are valid";
+    if (buffer->lane < 0) return "its lane is negative; 0 or more are valid";
     if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
         (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
-        return "its class is none";
+        return "its class is not a memo_class";
     if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOB_BYTES_MAX ||
                              buffer->offset_bytes % alignment))
         return "its fixed offset is negative, not aligned, or beyond 2^62";
     return NULL;
 }
 
-/* *culprit: the buffer at fault, or -1; so throughout this chapter. */
+/* *culprit: the buffer with the error, or -1, here and in the next rooms. */
 MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
                                      memo_error* error, const char* fault) {
     *culprit = i;
@@ -3977,14 +4070,17 @@ MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* 
                           (long long)i, (long long)plan->buffers[i].id, fault);
 }
 
-/* Everything that must hold before a planner starts, but for the order. */
+/* All conditions of a problem except the order. */
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
     int64_t i, bytes, total = 0;
     *culprit = -1;
     if (!memoi_is_alignment(plan->alignment_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "alignment %lld is not a power of two up to 2^40",
-                              (long long)plan->alignment_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)plan->alignment_bytes);
+
+    /* Buffers: each alone, and the sum of sizes so far. */
     for (i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_buffer_fault(plan, i);
         if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
@@ -3995,45 +4091,51 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                                       "the sizes up to here sum to more than 2^62");
         total += bytes;
     }
+
+    /* Gaps: inside the lifetime of a buffer that exists. */
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "gap %lld is of buffer %lld, of which there are %lld",
-                                  (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
             return memoi_buffer_error(plan, gap->buffer, culprit, error,
-                                      "a gap is empty or leaves the lifetime");
+                                      "a gap is empty or outside the lifetime");
     }
+
+    /* Holds: after the lifetime; never together with gaps. */
     if (plan->n_holds > 0 && plan->n_gaps > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.holds: a plan with gaps has none (%lld)",
+                              "plan.holds: the plan has gaps and %lld holds; remove one kind",
                               (long long)plan->n_holds);
     for (i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "hold %lld is of buffer %lld, of which there are %lld",
-                                  (long long)i, (long long)hold->buffer,
-                                  (long long)plan->n_buffers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
-            return memoi_buffer_error(plan, hold->buffer, culprit, error,
-                                      "a hold ends with the lifetime or before, or beyond 2^62, or "
-                                      "its lane is negative");
+            return memoi_buffer_error(
+                plan, hold->buffer, culprit, error,
+                "a hold must end after the lifetime and not above 2^62, and its "
+                "lane must be 0 or more");
     }
     return MEMO_STATUS_OK;
 }
 
-/* Gaps and holds are in order. */
+/* Gaps and holds must be in order. */
 MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     int64_t i;
     for (i = 1; i < plan->n_holds; i++)
         if (memoi_hold_compare(&plan->holds[i - 1], &plan->holds[i]) >= 0)
             return memoi_buffer_error(plan, plan->holds[i].buffer, culprit, error,
-                                      "its holds are not in order, or two are of one lane; "
+                                      "its holds are not in order, or two have the same lane; "
                                       "memo_plan_prepare sorts them");
     for (i = 1; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
@@ -4046,13 +4148,14 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of live sizes; no fixed buffer may end above it either.  -1: no memory. */
+/* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
     memob_keyed* births = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memob_keyed* deaths = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+
+    /* A gap is a death at its begin and a birth at its end. */
     for (i = 0; births && deaths && i < n; i++) {
-        /* A gap dies at its begin and is born at its end. */
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
         births[i].index = deaths[i].index = gap ? gap->buffer : i;
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
@@ -4060,10 +4163,12 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
         if (!gap && plan->buffers[i].is_fixed)
             bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
+
+    /* Sweep: ends first at equal times, because lifetimes are half-open. */
     if (births && deaths) {
         memob_keyed_sort(births, n);
         memob_keyed_sort(deaths, n);
-        while (born < n) { /* ends come first: lifetimes are half-open */
+        while (born < n) {
             if (died < n && deaths[died].key <= births[born].key)
                 live -= memob_buffer_bytes(plan, deaths[died++].index);
             else
@@ -4073,12 +4178,13 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     } else {
         bound = -1;
     }
+
     MEMO_FREE(births);
     MEMO_FREE(deaths);
     return bound;
 }
 
-/* Puts buffers in the order of begin, stably; gaps and holds go with them. */
+/* Sorts buffers by begin, stably; gaps and holds follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
     memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -4090,18 +4196,23 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         MEMO_FREE(place);
         return memob_no_memory(error, "sorting a plan");
     }
+
     for (i = 0; i < n; i++) {
         order[i].key = plan->buffers[i].begin;
         order[i].index = i;
     }
     memob_keyed_sort(order, n);
+
+    /* Buffers move; gaps and holds follow them. */
     for (i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
     }
     for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
     for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
-    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer)); /* the array stays the user's */
+
+    /* The array stays the caller's, so copy back. */
+    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
     MEMO_FREE(sorted);
     MEMO_FREE(order);
     MEMO_FREE(place);
@@ -4132,7 +4243,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "body_begin %lld is outside the %lld times",
+                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
                               (long long)plan->body_begin, (long long)plan->n_times);
     return MEMO_STATUS_OK;
 }
@@ -4680,7 +4791,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     }
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "body_begin %lld is outside the %lld times",
+                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
                               (long long)plan->body_begin, (long long)plan->n_times);
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
@@ -5184,9 +5295,10 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
                                 "wrong count: %lld stated, %lld lines announced above",
                                 (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
     if (!memoi_is_alignment(numbers[0]))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "alignment %lld is not a power of two up to 2^40",
-                                (long long)numbers[0]);
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)numbers[0]);
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
     if (status) return status;
     (*plan)->n_times = numbers[1];

@@ -613,13 +613,13 @@ static void bad_plans_are_named(void) {
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 12, 12,
             "0 or 1");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 12, 12,
-            "stream 99");
+            "stream: out of range (99)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 12, 12,
             "class is missing");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 12, 12,
             "not a valid plan: buffer 0 (id 1): its lifetime is empty");
     refuses(HEAD "buffers 1\ngaps 1\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n", 13,
-            13, "gap 0 is of buffer 5");
+            13, "gaps[0].buffer: out of range (5)");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 9 0 0 0 0 transient\n",
             13, 14, "the peak says 20");
@@ -638,15 +638,15 @@ static void bad_plans_are_named(void) {
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 12, 12,
             "lane -1");
     refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
-            13, 13, "hold 0 is of buffer 1");
+            13, 13, "holds[0].buffer: out of range (1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
-            13, 12, "a hold ends with the lifetime");
+            13, 12, "a hold must end after the lifetime");
     refuses(HEAD "buffers 1\ngaps 0\nholds 2\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
                  "hold 0 1 4\n",
             14, 12, "its holds are not in order");
     refuses(HEAD "buffers 1\ngaps 1\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
                  "hold 0 0 4\n",
-            14, 14, "a plan with gaps has none");
+            14, 14, "the plan has gaps and 1 holds");
     refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
             14, 13, "the first is held against lane 1 until 4");
