@@ -119,9 +119,15 @@
 #endif
 #endif
 
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#if UINTPTR_MAX < 0xffffffffffffffffu
+#error                                                                                             \
+    "memo.h: a 64-bit target is required: sizes and addresses exceed 32 bits; compile without -m32"
+#endif
+
+#include <math.h>
 #include <string.h>
 
 #if UINTPTR_MAX < 0xffffffffffffffffu
@@ -559,6 +565,9 @@ typedef struct memo_device {
      * as long as the stream, or a graph captured from it, may run it. */
     memo_status (*launch_host)(void* context, memo_stream stream, memo_host_call* call,
                                memo_error* error);
+
+    /* As event_create, for an event that event_elapsed never reads; NULL: event_create serves. */
+    memo_status (*event_create_untimed)(void* context, memo_event* event, memo_error* error);
 } memo_device;
 
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
@@ -599,6 +608,12 @@ static inline memo_status memo_stream_synchronize(const memo_device* device, mem
 static inline memo_status memo_event_create(const memo_device* device, memo_event* event,
                                             memo_error* error) {
     return device->event_create(device->context, event, error);
+}
+static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
+                                                    memo_error* error) {
+    if (device->struct_bytes < (int64_t)sizeof *device || !device->event_create_untimed)
+        return device->event_create(device->context, event, error);
+    return device->event_create_untimed(device->context, event, error);
 }
 static inline memo_status memo_event_destroy(const memo_device* device, memo_event event,
                                              memo_error* error) {
@@ -9408,7 +9423,7 @@ MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range)
 
 MEMOI memo_status memoi_parse_stream(memoi_schedule_reader* r) {
     int64_t key;
-    int32_t stream;
+    int32_t stream = 0;
     memo_status status = memoi_expect_token(r, "a stream has a name");
     if (!status && memoi_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
         status = memoi_bad_word(r, "declared twice");
@@ -9955,6 +9970,14 @@ MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_
     return status;
 }
 
+MEMOI memo_status memoi_rec_event_create_untimed(void* context, memo_event* event,
+                                                 memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memo_event_create_untimed(&r->inner, event, error);
+    if (!status) memoi_map_remove(&r->events, memoi_key(*event));
+    return status;
+}
+
 MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memo_event_destroy(&r->inner, event, error);
@@ -10207,6 +10230,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->stream_destroy = memoi_rec_stream_destroy;
     device->stream_synchronize = memoi_rec_stream_synchronize;
     device->event_create = memoi_rec_event_create;
+    device->event_create_untimed = memoi_rec_event_create_untimed;
     device->event_destroy = memoi_rec_event_destroy;
     device->event_record = memoi_rec_event_record;
     device->event_wait = memoi_rec_event_wait;
@@ -11096,7 +11120,7 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     memoi_swap_describe_spill(swap);
     status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
     for (i = 0; i < swap->placement.n_host_layers && !status; i++)
-        status = memo_event_create(device, &swap->passed[i], error);
+        status = memo_event_create_untimed(device, &swap->passed[i], error);
     return status;
 }
 
@@ -11139,9 +11163,9 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
             swap->owns_to_device = !status;
         }
         for (i = 0; i < 2 && !status; i++) {
-            status = memo_event_create(device, &swap->computed[i], error);
-            if (!status) status = memo_event_create(device, &swap->stored[i], error);
-            if (!status) status = memo_event_create(device, &swap->loaded[i], error);
+            status = memo_event_create_untimed(device, &swap->computed[i], error);
+            if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
+            if (!status) status = memo_event_create_untimed(device, &swap->loaded[i], error);
         }
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);

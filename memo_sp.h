@@ -1390,7 +1390,8 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
  *
  *   way        from a sender to a receiver.  The sender posts a chain of messages; the receiver
  *              copies each and takes the chain.  A waiting rank sleeps on its bell, and the other
- *              side rings it.  Posts and takes order memory; the bell does not.
+ *              side rings it.  The bell is released and acquired, as posts and takes are: who
+ *              sees a ring sees the post or take it announces.
  *   meeting    all ranks of a group arrive; none leaves before the last one has arrived.
  *   failure    the world keeps the first one.  A waiting rank checks it at least every
  *              MEMOI_THREADS_NAP_NS.
@@ -1603,7 +1604,7 @@ MEMOI void memoi_threads_nap(uint32_t* word, uint32_t value) {
 }
 
 MEMOI void memoi_threads_ring(memoi_threads_seat* seat) {
-    uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELAXED);
+    uint32_t before = __atomic_fetch_add(&seat->bell, 2, __ATOMIC_RELEASE);
 #if MEMOB_HAS_FUTEX
     if (before & 1)
         syscall(SYS_futex, &seat->bell, 1 | 128 /* wake, private */, INT32_MAX, NULL, NULL, 0);
@@ -1919,7 +1920,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
     memset(&patience, 0, sizeof patience);
     while (n_left) {
         /* Read the bell before the attempt: a ring during it ends the rest at once. */
-        uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_RELAXED) & ~1u;
+        uint32_t bell = __atomic_fetch_and(&me->seat->bell, ~1u, __ATOMIC_ACQUIRE) & ~1u;
         int has_moved = memoi_threads_try_group(run, start_ns, &n_left);
         if (has_moved < 0) return memoi_threads_give_up(me, error);
         if (has_moved) memset(&patience, 0, sizeof patience);
@@ -5738,7 +5739,7 @@ MEMOI memo_status memoi_sp_attention_open(memo_sp_attention* a, const memo_sp_at
     if (a->shape.sharding.ring > 1) {
         status = memo_stream_create(device, "ring", 1, &a->queue.streams[MEMOI_SP_RING], error);
         for (i = 0; i < MEMOI_SP_N_EVENTS && !status; i++)
-            status = memo_event_create(device, &a->queue.events[i], error);
+            status = memo_event_create_untimed(device, &a->queue.events[i], error);
     }
 
     /* Scratch memory. */
@@ -7179,7 +7180,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     blocks->events = (memo_event*)memob_calloc(n_events, sizeof(memo_event));
     if (!blocks->events) return memob_no_memory(error, "overlapped blocks");
     for (k = 0; k < n_events && !status; k++) {
-        status = memo_event_create(d, &blocks->events[k], error);
+        status = memo_event_create_untimed(d, &blocks->events[k], error);
         blocks->n_events += !status;
     }
     if (!status && !blocks->desc.comm_stream) {

@@ -9,7 +9,7 @@
 #define PAPER_MEMO_H
 
 #include "paper_common.h"
-#include "caching_model.h"
+#include "tools/caching_model.h"
 
 /* ---- published figures ----------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#include "caching_model.h"
+#include "tools/caching_model.h"
 
 static double now_s(void) { return memob_now_s(); }
 

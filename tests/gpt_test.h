@@ -3,7 +3,7 @@
 #ifndef GPT_TEST_H
 #define GPT_TEST_H
 
-#include "gpt_model.h"
+#include "gpt/gpt_generate.h"
 #include "memo_plan.h"
 #include "memo_test.h"
 

@@ -1,24 +1,12 @@
 /* test_arena.c - chapter 5 of memo.h: recording, replaying, and what happens to those who diverge. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
+#include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 #include "stats.h"
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static long n_mallocs;
-static void* test_malloc(size_t n_bytes) {
-    n_mallocs++;
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 /* --- a device of the C library's memory --- */
 
@@ -176,7 +164,7 @@ static void the_example_works(void) {
     memo_arena* arena;
     memo_arena_desc desc = memo_arena_desc_default();
     const memo_device* device = fresh_device(5 << 20);
-    long before;
+    long long before;
     int i;
     CHECK_OK(memo_trace_create(&trace, &error));
     desc.trace = trace;
@@ -189,9 +177,9 @@ static void the_example_works(void) {
     desc.device = device;
     desc.plan = plan;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
-    before = n_mallocs;
+    before = mallocs_done;
     for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
-    CHECK(n_mallocs == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
+    CHECK(mallocs_done == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
     CHECK(arena_stats(arena).n_requests == 2000);
     CHECK(arena_stats(arena).reserved_bytes == 4 << 20);
     memo_arena_destroy(arena);
@@ -327,7 +315,7 @@ static void replay_gives_the_planned_addresses(void) {
     const memo_device* device = fresh_device(1 << 20);
     memo_arena* arena = replay(device, plan, MEMO_DIVERGENCE_ERROR);
     char* base = (char*)the_device.addresses[0];
-    long before = n_mallocs;
+    long long before = mallocs_done;
     int round;
     void *w, *v, *a, *b, *c, *d;
     w = take(arena, 1000);
@@ -353,7 +341,7 @@ static void replay_gives_the_planned_addresses(void) {
         CHECK_OK(memo_arena_mark(arena, "here", &error));
         CHECK_OK(memo_arena_end(arena, &error));
     }
-    CHECK(n_mallocs == before && the_device.n_allocs == 1);
+    CHECK(mallocs_done == before && the_device.n_allocs == 1);
     CHECK(arena_stats(arena).n_requests == 22);
     CHECK(arena_stats(arena).n_fallbacks == 0);
     drop(arena, v);
@@ -924,7 +912,7 @@ static void running_out_of_memory_is_reported(void) {
         memo_arena* other = NULL;
         void* address;
         desc.device = fresh_device(1 << 20);
-        memory_left = k;
+        mallocs_left = k;
         status = memo_trace_create(&trace, &error);
         desc.trace = trace;
         if (!status) status = memo_arena_create(&desc, &arena, &error);
@@ -938,7 +926,7 @@ static void running_out_of_memory_is_reported(void) {
         desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
         if (!status) status = memo_arena_create(&desc, &other, &error);
         if (!status) status = memo_arena_alloc(other, 5000, 0, &address, &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_arena_destroy(arena);

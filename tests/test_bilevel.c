@@ -2,6 +2,7 @@
  * the trace, and equal to the search's where layers are alike. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"

@@ -1,8 +1,5 @@
 /* Chapter 8 of memo_sp.h, run over threads: the schedule as recorded, losses and gradients bitwise those of the default
  * order and within rounding those of the unsplit model, the layers of a split model, order and errors. */
-#define MEMO_IMPLEMENTATION
-#define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_test.h"

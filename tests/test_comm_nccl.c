@@ -5,6 +5,7 @@
  *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks, see nccl_ranks.h
  *
  * Built without MEMO_SP_NCCL it skips. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"

@@ -1,5 +1,6 @@
 #!/bin/sh
 # test_compile.sh - the headers under every compiler here: alone, in every standard, in one program, warnings as errors.
+# `make test` takes the first C and C++ compiler, the oldest standards and no nvcc; `make test-all` takes all.
 #
 # Sources in tests/compile.  Output: TAP.
 set -u
@@ -33,6 +34,11 @@ set -- $c_compilers
 first_c=$1
 set -- $cxx_compilers
 first_cxx=${1:-}
+c_standards="c99 c11 c17" cxx_standards="c++11 c++17 c++20"
+if ! tests_all; then
+    c_compilers=$first_c cxx_compilers=$first_cxx
+    c_standards=c99 cxx_standards=c++11
+fi
 
 # The standards of those named that the compiler knows.
 standards() { # COMPILER LANGUAGE STANDARD...
@@ -193,6 +199,12 @@ late_header() { # COMPILER
         run $1 -std=gnu99 $warnings -I. -fsyntax-only $sources/late.c
 }
 
+# The check comes before the first header that a system without 32-bit headers lacks.
+narrow_target() { # COMPILER
+    $1 -std=c99 -m32 -ffreestanding -I. -DHEADER='"memo.h"' -fsyntax-only $sources/alone.c >"$folder/narrow" 2>&1
+    grep -q 'error.*memo\.h: a 64-bit target is required' "$folder/narrow" || { cat "$folder/narrow"; return 1; }
+}
+
 with_nvcc() { # HEADER ARCHITECTURES
     generate=
     for architecture in $2; do
@@ -208,7 +220,7 @@ with_nvcc() { # HEADER ARCHITECTURES
 
 tap_jobs=$tap_processors
 for compiler in $c_compilers; do
-    known=$(standards $compiler c c99 c11 c17)
+    known=$(standards $compiler c $c_standards)
     for header in memo.h memo_plan.h memo_sp.h; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c "$known"
     done
@@ -219,7 +231,7 @@ if [ -z "$cxx_compilers" ]; then
     skip "C and C++ in one program" "no C++ compiler here (g++ or clang++)"
 fi
 for compiler in $cxx_compilers; do
-    known=$(standards $compiler c++ c++11 c++17 c++20)
+    known=$(standards $compiler c++ $cxx_standards)
     for header in memo.h memo_plan.h memo_sp.h; do
         test_is "$header alone, $compiler: $known" alone $header $compiler c++ "$known"
     done
@@ -246,6 +258,11 @@ for header in memo.h memo_sp.h; do
     test_is "the table of rooms of $header" rooms $header
 done
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
+    test_is "a 32-bit target is refused" narrow_target $first_c
+else
+    skip "a 32-bit target is refused" "$first_c has no 32-bit target"
+fi
 for header in memo.h memo_plan.h memo_sp.h; do
     test_is "the example in the head of $header" head_example $first_c $header
 done
@@ -258,7 +275,9 @@ else
     done
 fi
 
-if has nvcc; then
+if ! tests_all; then
+    skip "headers alone, nvcc" "run make test-all"
+elif has nvcc; then
     architectures=
     for architecture in 80 90 100; do
         nvcc --list-gpu-code 2>/dev/null | grep -qx "sm_$architecture" && architectures="$architectures $architecture"

@@ -1,10 +1,7 @@
 /* The trainer's maths against slow, obvious references; the model under every policy, bit by bit.
  */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_test.h"
@@ -182,7 +179,7 @@ static void adamw_matches_its_paper(void) {
 /* ---- the model, plainly ---------------------------------------------------------------------
  *
  * In double, all rows of one sequence at once, with the whole score matrix; nothing in common with
- * gpt_ops.h but the function that draws a dropout mask. */
+ * gpt_math.h but the function that draws a dropout mask. */
 
 static void plain_linear(double* y, const double* x, const double* w, int64_t rows, int64_t outputs,
                          int64_t inputs) {

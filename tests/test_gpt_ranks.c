@@ -1,10 +1,7 @@
 /* The trainer's model on several ranks, threads here: losses, gradients and parameters against one
  * rank's, the same bits under every policy and ZeRO stage, capacities, failures. */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_ranks_test.h"

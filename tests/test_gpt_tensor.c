@@ -1,11 +1,8 @@
 /* The trainer's model split by columns and into sub-batches: under every schedule and policy the bits
  * of the default one, against one rank's numbers, with data, Ulysses and ZeRO around it, ordering,
  * refusals. */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include "gpt_ranks_test.h"

@@ -1,6 +1,7 @@
 /* The host device: what chapter 4 promises of any device, and chapter 6 of this one. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"

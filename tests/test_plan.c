@@ -1,6 +1,7 @@
 /* The planners: greedy, search and MIP against a brute force; alpha by two ways. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"

@@ -1,23 +1,13 @@
 /* test_plan_file.c - chapter 3 of memo.h: the problem of a trace, preparing, validating, files,
  * pictures. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
+#include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 #include <time.h>
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static void* test_malloc(size_t n_bytes) {
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 static const char* temporary_path(void) {
     static char path[250];
@@ -790,13 +780,13 @@ static void running_out_of_memory_is_reported(void) {
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_plan* plan = NULL;
         memo_plan* again = NULL;
-        memory_left = k;
+        mallocs_left = k;
         status = memo_plan_from_trace(trace, 0, &plan, &error);
         if (!status) first_fit(plan);
         if (!status) status = memo_plan_write(plan, temporary_path(), &error);
         if (!status) status = memo_plan_read(temporary_path(), &again, &error);
         if (!status) status = memo_plan_write_svg(plan, trace, "x", temporary_path(), &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_plan_destroy(plan);

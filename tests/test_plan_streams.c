@@ -1,4 +1,5 @@
 /* Plans and streams: memo_plan_check against reachability by brute force, and lifetimes that keep to it. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"

@@ -1,6 +1,5 @@
 /* Schedules as text, and what is said of their races: bugs that others shipped (tests/races, each faulty and
  * mended), and random schedules whose races go where the diagnosis is followed.  Run from the project's root. */
-#define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 
@@ -16,9 +15,10 @@ static memo_schedule* parsed(const char* text) {
 
 /* Through a file and back into a buffer of the caller. */
 static const char* written(const memo_schedule* schedule, char* text, size_t n_bytes) {
-    static const char path[] = "build/tests/test_races.schedule";
+    char path[250];
     size_t n = 0;
     FILE* file;
+    memo_test_path(path, "races.schedule");
     CHECK_OK(memo_schedule_write(schedule, path, &error));
     file = fopen(path, "rb");
     CHECK(file != NULL);

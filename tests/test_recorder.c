@@ -1,28 +1,7 @@
 /* Chapter 8: a recorder around a fake device whose clock is known, and around the host device. */
-#include <stddef.h>
-
-static void* counted_malloc(size_t size_bytes);
-static void counted_free(void* address);
-#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
-#define MEMO_FREE(address)      counted_free(address)
-#define MEMO_IMPLEMENTATION
+#include "scarce.h"
 #include "memo.h"
 #include "memo_test.h"
-
-/* Streams of the host device ask for memory too. */
-static int64_t n_live, fail_at = -1;
-static void* counted_malloc(size_t size_bytes) {
-    void* result = NULL;
-    if (__atomic_load_n(&fail_at, __ATOMIC_RELAXED) < 0 ||
-        __atomic_fetch_sub(&fail_at, 1, __ATOMIC_RELAXED) > 0)
-        result = malloc(size_bytes);
-    if (result) __atomic_fetch_add(&n_live, 1, __ATOMIC_RELAXED);
-    return result;
-}
-static void counted_free(void* address) {
-    if (address) __atomic_fetch_sub(&n_live, 1, __ATOMIC_RELAXED);
-    free(address);
-}
 
 static memo_error error;
 
@@ -334,7 +313,7 @@ static void calls_become_a_schedule(void) {
     memo_recorder_destroy(recorder);
     memo_recorder_destroy(NULL);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* One line a launch; nothing where nobody listens. */
@@ -370,7 +349,7 @@ static void launches_are_annotated_in_a_line(void) {
     CHECK(f->n_annotated == 0);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void a_missing_wait_is_found(void) {
@@ -398,7 +377,7 @@ static void a_missing_wait_is_found(void) {
         memo_recorder_destroy(recorder);
         free(f);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void handles_may_come_again(void) {
@@ -428,7 +407,7 @@ static void handles_may_come_again(void) {
     memo_check_destroy(check);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void times_are_those_of_the_device(void) {
@@ -498,7 +477,7 @@ static void times_are_those_of_the_device(void) {
     memo_recorder_destroy(recorder);
     CHECK(n_events_used(f) == n_before);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void an_open_operation_ends_with_the_schedule(void) {
@@ -516,7 +495,7 @@ static void an_open_operation_ends_with_the_schedule(void) {
     CHECK(s->n_ops == 1 && s->ops[0].end_s - s->ops[0].start_s == 4);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void pauses_leave_no_trace_but_a_sync(void) {
@@ -564,7 +543,7 @@ static void pauses_leave_no_trace_but_a_sync(void) {
     memo_recorder_destroy(recorder);
     CHECK(n_events_used(f) == 1);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void recorders_stack(void) {
@@ -588,7 +567,7 @@ static void recorders_stack(void) {
     memo_recorder_destroy(outer);
     memo_recorder_destroy(inner);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void shorter_tables_are_understood(void) {
@@ -611,7 +590,7 @@ static void shorter_tables_are_understood(void) {
     CHECK(f->n_annotated == 0);
     memo_recorder_destroy(recorder);
     free(f);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- without memory --- */
@@ -666,13 +645,13 @@ static void no_memory_is_an_error(void) {
         fake* f = fake_create(0);
         memo_status status;
         int i, is_met;
-        fail_at = n;
+        mallocs_left = n;
         status = short_run(f);
-        is_met = fail_at >= 0; /* this time all requests were met */
-        fail_at = -1;
+        is_met = mallocs_left >= 0; /* this time all requests were met */
+        mallocs_left = -1;
         CHECK_CASE(status == (is_met ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY),
                    "request %d: %s", n, memo_status_name(status));
-        CHECK_CASE(n_live == 0 && n_events_used(f) == 0, "request %d leaks", n);
+        CHECK_CASE(mallocs_live == 0 && n_events_used(f) == 0, "request %d leaks", n);
         for (i = 0; i < 8; i++) CHECK(!f->streams[i].is_used);
         free(f);
         if (is_met) break;
@@ -756,7 +735,7 @@ static void the_host_device_is_recorded(void) {
     CHECK_OK(d->host_free(c, on_host, &error));
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 int main(int argc, char** argv) {

@@ -1,5 +1,6 @@
 /* The row kernels against slow, obvious references.  The functions called here are those that the CUDA
  * kernels loop over. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 

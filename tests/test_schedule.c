@@ -1,26 +1,8 @@
 /* Chapter 7: building, checking against brute force, simulating against a slow reference,
  * timelines. */
-#include <stddef.h>
-
-static void* counted_malloc(size_t size_bytes);
-static void counted_free(void* address);
-#define MEMO_MALLOC(size_bytes) counted_malloc(size_bytes)
-#define MEMO_FREE(address)      counted_free(address)
-#define MEMO_IMPLEMENTATION
+#include "scarce.h"
 #include "memo.h"
 #include "memo_test.h"
-
-static int64_t n_live, fail_at = -1; /* fail_at 0: the next request fails */
-static void* counted_malloc(size_t size_bytes) {
-    void* result = NULL;
-    if (fail_at < 0 || fail_at-- > 0) result = malloc(size_bytes);
-    n_live += result != NULL;
-    return result;
-}
-static void counted_free(void* address) {
-    n_live -= address != NULL;
-    free(address);
-}
 
 static memo_error error;
 
@@ -136,7 +118,7 @@ static void builder_refuses_and_leaves_no_trace(void) {
     CHECK(strcmp(memo_schedule_op_name(schedule, 1), "run") == 0);
     memo_schedule_destroy(schedule);
     memo_schedule_destroy(NULL);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- check --- */
@@ -203,7 +185,7 @@ static void check_finds_the_textbook_cases(void) {
     memo_check_destroy(check);
     memo_check_destroy(NULL);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
@@ -395,7 +377,7 @@ static void check_agrees_with_brute_force(void) {
         memo_schedule_destroy(schedule);
     }
     CHECK(n_racy > 100 && n_clean > 100 && n_redundant > 100 && n_needed > 100);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- simulate --- */
@@ -516,7 +498,7 @@ static void simulation_agrees_with_slow_one(void) {
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void links_are_shared(void) {
@@ -555,7 +537,7 @@ static void links_are_shared(void) {
     schedule->ops[0].duration_s = -1;
     CHECK(memo_schedule_simulate(schedule, &simulation, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static void waits_show_how_long_they_hold(void) {
@@ -687,7 +669,7 @@ static void oases_makespans(void) {
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- measured, compare --- */
@@ -717,7 +699,7 @@ static void measured_starts_at_zero(void) {
     CHECK(times->makespan_s == 11 && times->busy_s[0] == 10 && times->busy_s[1] == 1);
     memo_simulation_destroy(times);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 static memo_schedule* to_compare(int variant) {
@@ -758,7 +740,7 @@ static void compare_names_the_first_difference(void) {
         memo_schedule_destroy(recorded);
     }
     memo_schedule_destroy(promised);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- files --- */
@@ -857,13 +839,12 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
                      int is_svg) {
     char path[250];
     char* data = NULL;
-    int64_t n_bytes;
     memo_test_path(path, "schedule");
     if (is_svg)
         CHECK_OK(memo_schedule_write_svg(schedule, times, title, path, &error));
     else
         CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
-    CHECK_OK(memob_read_file(path, &data, &n_bytes, &error));
+    data = memo_test_file(path, NULL);
     unlink(path);
     return data;
 }
@@ -899,8 +880,8 @@ static void files_are_well_formed(void) {
         CHECK_CASE(is_xml(svg), "%.2000s", svg);
         CHECK(count_of(svg, "<title>") == n_drawn + n_waits);
         CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
-        MEMO_FREE(chrome);
-        MEMO_FREE(svg);
+        free(chrome);
+        free(svg);
         memo_simulation_destroy(times);
         memo_schedule_destroy(schedule);
     }
@@ -911,7 +892,7 @@ static void files_are_well_formed(void) {
         CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
         svg = written(schedule, times, NULL, 1);
         CHECK(is_xml(svg));
-        MEMO_FREE(svg);
+        free(svg);
         CHECK(memo_schedule_write_svg(schedule, times, "", "/nowhere/at/all", &error) ==
               MEMO_STATUS_IO);
         CHECK(memo_schedule_write_chrome(schedule, times, "/nowhere/at/all", &error) ==
@@ -919,7 +900,7 @@ static void files_are_well_formed(void) {
         memo_simulation_destroy(times);
         memo_schedule_destroy(schedule);
     }
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 /* --- what happens without memory: an error, nothing lost, nothing leaked --- */
@@ -980,18 +961,18 @@ static void no_memory_is_an_error(void) {
     int n;
     for (n = 0; n < 1000; n++) {
         memo_status status;
-        fail_at = n;
+        mallocs_left = n;
         status = everything();
-        if (fail_at >= 0) { /* this time all requests were met */
+        if (mallocs_left >= 0) { /* this time all requests were met */
             CHECK(status == MEMO_STATUS_OK && n > 40);
             break;
         }
         CHECK_CASE(status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "request %d: %s", n,
                    memo_status_name(status));
-        CHECK_CASE(n_live == 0, "request %d leaks", n);
+        CHECK_CASE(mallocs_live == 0, "request %d leaks", n);
     }
-    fail_at = -1;
-    CHECK(n_live == 0);
+    mallocs_left = -1;
+    CHECK(mallocs_live == 0);
 }
 
 /* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
@@ -1047,7 +1028,7 @@ static void large_schedules_are_handled(void) {
     CHECK(check->races[0].range.begin == 0 && check->races[0].range.end == 32);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
-    CHECK(n_live == 0);
+    CHECK(mallocs_live == 0);
 }
 
 int main(int argc, char** argv) {

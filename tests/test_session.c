@@ -2,6 +2,7 @@
  * come back, on the calling thread or on a stream; the device's capacity is the budget, so that a
  * session which takes more fails. */
 #include "scarce.h"
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"

@@ -1,4 +1,5 @@
 /* test_sharding.c - which rank holds which tokens: maps, runs, rows, labels, the mean loss. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"

@@ -28,6 +28,7 @@
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #define MEMO_MALLOC(n_bytes) counted_malloc(n_bytes)
 #define MEMO_FREE(address)   free(address)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"

@@ -2,9 +2,8 @@
  * or of the local attention, the k-th for every k.  Both ranks get a status with a message in bounded time, nothing
  * leaks, and the next run gives the right results: on a fresh communicator, and, as an operation that failed leaves a
  * host device of no use, on fresh devices. */
-#define MEMO_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"
 #include <time.h>

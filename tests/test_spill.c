@@ -1,5 +1,6 @@
 /* The third tier: a file that nobody sees and that is gone afterwards, sizes that are exact, and a
  * status for everything that a disk can do. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"

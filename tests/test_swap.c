@@ -1,5 +1,6 @@
 /* The swap engine: what comes back is what left, over random tables of tensors; ordering proven on
  * what was really enqueued; every fault is a status. */
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"

@@ -2,6 +2,7 @@
  * time for each operation, against the engine; profiles and their file. */
 #include "scarce.h"
 
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION

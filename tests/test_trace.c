@@ -1,22 +1,12 @@
 /* test_trace.c - chapter 2 of memo.h: requests, their text, marks, classes, layers. */
-#include <stddef.h>
-static void* test_malloc(size_t n_bytes);
-#define MEMO_MALLOC(n_bytes) test_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
-#define MEMO_FILE_BYTES_MAX  ((int64_t)2 << 20)
+#include "scarce.h"
+#define MEMO_FILE_BYTES_MAX ((int64_t)2 << 20)
+#define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
 
 static memo_error error;
-
-/* memo's own memory can be made to run out: after memory_left allocations; -1: never. */
-static long memory_left = -1;
-static void* test_malloc(size_t n_bytes) {
-    if (memory_left == 0) return NULL;
-    if (memory_left > 0) memory_left--;
-    return malloc(n_bytes);
-}
 
 /* --- helpers --- */
 
@@ -679,11 +669,11 @@ static void running_out_of_memory_is_reported(void) {
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
         memo_trace* trace = NULL;
         memo_trace* result = NULL;
-        memory_left = k;
+        mallocs_left = k;
         status = memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error);
         if (!status) status = memo_trace_apply_layers(trace, 5, &result, &error);
         if (!status) status = memo_trace_write(result, temporary_path(), &error);
-        memory_left = -1;
+        mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
         memo_trace_destroy(trace);

@@ -1,10 +1,12 @@
-/* gpt_operations.h - the model's state, memory from its arena, and its operations: each a struct of
+/* gpt_enqueue.h - the model's state, memory from its arena, and its operations: each a struct of
  * arguments, a function that runs with them on the compute stream, and one that announces and
  * enqueues it.
  *
- * Included by gpt_model.h. */
-#ifndef GPT_OPERATIONS_H
-#define GPT_OPERATIONS_H
+ * Single translation unit: everything is static. */
+#ifndef GPT_ENQUEUE_H
+#define GPT_ENQUEUE_H
+
+#include "gpt_layout.h"
 
 /* ---- the model ----------------------------------------------------------------------------- */
 

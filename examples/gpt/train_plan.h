@@ -201,31 +201,56 @@ static const char* shortage(const train_options* o, const candidate* c, char* te
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* In place of a measured one: seconds stand for multiplications and additions, and copies take no
- * time. */
+/* The rates of a dry run: reached of the peak, as layout_plan has it. */
+#define ESTIMATE_TFLOPS             312.0 /* A100 */
+#define ESTIMATE_GEMM               0.75
+#define ESTIMATE_ATTENTION_FORWARD  0.6
+#define ESTIMATE_ATTENTION_BACKWARD 0.55
+static double estimate_tflops(const train_options* o) {
+    return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
+}
+
+/* In place of a measured profile: products and attention at the rates of --flops, copies at that of
+ * --link-bandwidth.  Without one, copies take no time.  Attention has two products of the causal half
+ * forward and five backward; the backward of other products is twice their forward. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
     const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
-    const double wide = (double)at.wide, attention = (double)o->sequence * q;
-    const double per_row[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   attention,
-                                           -1, h * q, -1,    4 * h, h * wide, 10 * wide};
+    const double wide = (double)at.wide, peak = 1e12 * estimate_tflops(o);
+    const double product_s = 2 / (ESTIMATE_GEMM * peak); /* a multiplication and an addition */
+    const double attention_flops = 2 * (double)o->sequence * q;
+    const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
+    const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
+    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv,   h * kv,   0,
+                                            -1, h * q, -1,    4 * h, h * wide, 10 * wide};
+    double row_s = product_s * h * wide; /* down; what it reads is below */
     memo_tensor tensors[GPT_N_TENSORS];
     int t;
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
     profile->n_tensors = GPT_N_TENSORS;
-    profile->forward_s = h * wide * (double)profile->n_rows; /* down; what it reads is below */
+
+    /* A row of each tensor, and of the layer. */
     for (t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
-        tensor->recompute_s_per_row = per_row[t];
-        if (per_row[t] > 0) profile->forward_s += per_row[t] * (double)profile->n_rows;
-        if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tensor->recompute_s_per_row = -1;
+        tensor->recompute_s_per_row = product_s * products[t];
+        if (products[t] > 0) row_s += product_s * products[t];
+        if (t == GPT_ATTENTION) tensor->recompute_s_per_row = attention_s;
+        if (products[t] < 0 || tensors[t].rule == MEMO_TENSOR_SWAPPED)
+            tensor->recompute_s_per_row = -1;
     }
-    profile->backward_s = 2 * profile->forward_s;
-    profile->between_s = 3 * GPT_VOCABULARY * h * (double)profile->n_rows;
+    profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
+    profile->backward_s = (2 * row_s + attention_back_s) * (double)profile->n_rows;
+    profile->between_s = 3 * GPT_VOCABULARY * h * product_s * (double)profile->n_rows;
+
+    if (o->link_bandwidth) {
+        memo_profile_copy* copy = &profile->copies[profile->n_copies++];
+        copy->size_bytes = o->link_bandwidth;
+        copy->to_host_s = copy->to_device_s = copy->both_ways_s = 1;
+    }
 }
 
 /* Replaces *c, the least demanding candidate of its policy, by one that takes the least time; where

@@ -1,6 +1,6 @@
 /* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
  *
- *     gcc -std=c99 -O2 -I. -Iexamples examples/train_gpt.c -o train_gpt -lpthread -lm
+ *     gcc -std=c99 -O2 -I. -Iexamples examples/gpt/train_gpt.c -o train_gpt -lpthread -lm
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
@@ -11,8 +11,8 @@
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
- *     gpt_model.h       the model on memo          gpt_ops.h        its maths
- *     gpt_tensor.h      the same, with layers split over ranks and sums behind computation */
+ *     gpt.h             the model on memo; lists the files that implement it
+ *     README.md         all files in reading order, options by task */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
@@ -25,8 +25,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "gpt_generate.h"
 #include "gpt_model.h"
-#include "tool_files.h"
+#include "tools/tool_files.h"
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_ranks.h"
@@ -883,6 +884,17 @@ static void print_outputs(const job* j) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
+static void print_estimate(const train_options* o) {
+    printf(
+        "profile   estimated: %g TFLOP/s, of which products reach %g and attention %g, %g in the "
+        "backward; ",
+        estimate_tflops(o), ESTIMATE_GEMM, ESTIMATE_ATTENTION_FORWARD, ESTIMATE_ATTENTION_BACKWARD);
+    if (o->link_bandwidth)
+        printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+    else
+        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
+}
+
 /* Plans every policy.  No text is needed, nothing is measured: memory alone limits what is planned. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -895,9 +907,8 @@ static memo_status dry_run(job* j, memo_error* error) {
     if (status) return status;
     print_model(o);
     print_ranks(o);
-    if (j->plan.swap_plan)
-        printf("profile   none in a dry run: operations are counted, and copies cost nothing\n");
-    print_choice(o, &j->plan, 0);
+    if (j->plan.swap_plan) print_estimate(o);
+    print_choice(o, &j->plan, o->link_bandwidth > 0);
     print_plan(o, &j->plan);
     status = print_policies(o, &j->plan, &j->profile, &fits, error);
     return status || fits ? status : refuse(o, &j->plan, error);

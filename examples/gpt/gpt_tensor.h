@@ -1,5 +1,5 @@
 /* gpt_tensor.h - layers split by columns over tensor ranks, and a micro-batch into parts: the two
- * blocks of a layer (gpt_model.h) as functions that memo_blocks calls in its schedule's order.
+ * blocks of a layer (gpt_layer.h) as functions that memo_blocks calls in its schedule's order.
  *
  * Each rank has its heads and its columns of the MLP; everything of the width of the residual stream
  * is whole on all of them and has the same bits, since a sum over ranks has.  Norms, and embedding
@@ -22,16 +22,14 @@
  * the rows that it needs.  A block's tensors are fewer and wider rows in the smaller degree, and as
  * many bytes; parameters have room for the smallest degree's share in every layer.
  *
- * Included by gpt_model.h. */
+ * Single translation unit: everything is static. */
 #ifndef GPT_TENSOR_H
 #define GPT_TENSOR_H
 
-/* ---- parts ---- */
+#include "gpt_layer.h"
+#include "gpt_parallel.h"
 
-static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
-    const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
-    return gpt_rows_make(share.begin, share.begin + share.count);
-}
+/* ---- parts ---- */
 
 /* What the larger of the two backward functions requests. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
@@ -42,33 +40,6 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
     const int64_t attention = 2 * hidden + 2 * q + 2 * kv + heads;
     const int64_t mlp = 2 * hidden + 8 * q; /* a smaller degree has wider rows, but fewer */
     return n_rows * (attention > mlp ? attention : mlp) * (int64_t)sizeof(gpt_real) + 8 * 64;
-}
-
-/* Of the degree's group of this rank. */
-static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree) {
-    const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
-    const memo_share share =
-        memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
-    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
-}
-
-/* A skeletal tensor; of the part at hand if degrees differ.  Then the engine has room for all rows in
- * the width of the largest degree.  This rank's rows are fewer and wider, and lie there side by
- * side, part by part. */
-static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
-    const int32_t wider = gpt_degree(model->config.tensor) / degree;
-    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
-    gpt_array x;
-    memset(&x, 0, sizeof x);
-    if (model->is_dry_run) return x;
-    x.address = (gpt_real*)memo_swap_get_address(model->swap, layer, tensor);
-    x.n_columns = model->columns[tensor];
-    if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
-        x.n_columns *= wider;
-    x.address += part.begin / wider * x.n_columns;
-    x.begin = gpt_slice(model, part, degree).begin;
-    return x;
 }
 
 /* The degree of a block; before the first and behind the last one all ranks have all rows. */

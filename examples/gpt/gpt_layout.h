@@ -1,9 +1,11 @@
 /* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a layer's
  * backward needs of its forward; and which configurations can be meant.
  *
- * Included by gpt_model.h. */
+ * Single translation unit: everything is static. */
 #ifndef GPT_LAYOUT_H
 #define GPT_LAYOUT_H
+
+#include "gpt.h"
 
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 

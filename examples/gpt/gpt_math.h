@@ -1,4 +1,4 @@
-/* gpt_ops.h - the maths of a small GPT: pure functions on arrays, each beside its backward.
+/* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
  *
  * Nothing here knows of memo, of layers or of where a tensor lies.  A tensor of tokens is a table
  * of rows, a row a token, given by its address and a number of rows, so that any range of rows can
@@ -18,8 +18,8 @@
  *
  * Shapes are in parentheses, rows first: (rows, hidden).  Matrices are row-major; a weight of a
  * linear layer is (outputs, inputs).  Backward functions add to the gradients of parameters. */
-#ifndef GPT_OPS_H
-#define GPT_OPS_H
+#ifndef GPT_MATH_H
+#define GPT_MATH_H
 
 #include <math.h>
 #include <stdint.h>
