@@ -130,10 +130,6 @@
 #include <math.h>
 #include <string.h>
 
-#if UINTPTR_MAX < 0xffffffffffffffffu
-#error "memo.h: this machine has addresses of 32 bits; memo needs 64"
-#endif
-
 #if defined(__GNUC__) || defined(__clang__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
 #define MEMO_UNUSED                  __attribute__((unused))
@@ -4266,9 +4262,9 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
 /* ---- >>plan from trace --------------------------------------------------------------------------
  * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
  *
- * Vector clocks: clock[s][u] is the last request of stream u behind which everything comes that
- * stream s enqueues from now on.  Only waits advance it, so its advances are kept, to be asked
- * later: from which request on is stream s behind a given use on stream u? */
+ * Vector clocks: all that stream s enqueues from now on comes after request clock[s][u] of stream
+ * u.  Only waits advance it.  The advances are kept, to find out later from which request on stream
+ * s is behind a given use on stream u. */
 
 typedef struct memoi_advance {
     int64_t at, reaches; /* from request `at` on, the clock is `reaches` */
@@ -4322,7 +4318,7 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     MEMO_FREE(clocks->lane_of);
 }
 
-/* Which streams occur? */
+/* Numbers the streams that occur. */
 MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
     int64_t i, s;
     memset(clocks, 0, sizeof *clocks);
@@ -4367,7 +4363,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
         !clocks->previous_use || !clocks->starts)
         return memob_no_memory(error, "the order of streams");
+
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
+
+    /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
@@ -4405,7 +4404,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     return MEMO_STATUS_OK;
 }
 
-/* The lane of a set of streams, a new one if need be; -1: no memory. */
+/* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
     void* lanes = clocks->lanes;
@@ -4422,8 +4421,8 @@ MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t s
     return clocks->n_lanes++;
 }
 
-/* Gives each buffer its lane, and each lane its mallocs in order.  A buffer without bytes, and one
- * that lives from 0 whenever it is requested, needs no place in the list. */
+/* Gives each buffer its lane, and each lane its mallocs in order.  Not listed are buffers without
+ * bytes, and buffers that live from 0 on. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
     memob_map known;
@@ -4432,6 +4431,8 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memset(&known, 0, sizeof known);
     clocks->mallocs = (int64_t*)memob_calloc(trace->n_buffers, 8);
     clocks->lane_of = (int64_t*)memob_calloc(trace->n_requests, 8);
+
+    /* Equal sets of streams share a lane. */
     for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         clocks->lane_of[i] = memoi_lane_find(clocks, &known, clocks->starts[i]);
@@ -4441,7 +4442,9 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memob_map_free(&known);
     if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
         return memob_no_memory(error, "the order of streams");
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+
+    /* The mallocs of each lane: the first pass counts them, the second lists them. */
+    for (pass = 0; pass < 2; pass++) {
         for (i = 0; i < trace->n_requests; i++) {
             const memo_buffer* buffer = &plan->buffers[number[i]];
             memoi_lane* lane;
@@ -4479,7 +4482,7 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`; 0 where there is none. */
+/* The time just after the last malloc of a lane up to request `at`; 0: there is none. */
 MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lane, int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
     int64_t low = 0, high = lane->n;
@@ -4493,11 +4496,12 @@ MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lan
     return low > 0 ? clocks->time[mallocs[low - 1]] + 1 : 0;
 }
 
-/* The holds of the buffer that request i frees. */
+/* Adds the holds of the buffer that request i frees. */
 MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
                                   const memo_trace* trace, int64_t i, int64_t buffer,
                                   int64_t* capacity, memo_error* error) {
     int64_t behind[MEMOB_STREAMS], s, lane, use, origin = memob_request_origin(trace, i);
+
     /* When is each stream behind all uses? */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
@@ -4526,7 +4530,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     return MEMO_STATUS_OK;
 }
 
-/* Lanes and holds.  number: of each request that is a malloc, its buffer. */
+/* Sets lanes and holds.  number: of each request that is a malloc, its buffer. */
 MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
                                      const int64_t* number, memo_error* error) {
     memoi_clocks clocks;
@@ -4546,7 +4550,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Lifetimes by the order of the requests alone. */
+/* Sets lifetimes by the order of requests alone. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
     int64_t i, time = 0, n = 0, has_body = 0;
     for (i = 0; i < trace->n_requests; i++) {
@@ -4580,6 +4584,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     memo_status status =
         memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
     if (status) return status;
+
+    /* Lifetimes and holds by the order of requests. */
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
@@ -4588,6 +4594,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     } else {
         status = memob_no_memory(error, "a plan");
     }
+
+    /* Persistent buffers outlive their frees, because the body repeats. */
     for (i = 0; i < (*plan)->n_buffers && !status; i++) {
         memo_buffer* buffer = &(*plan)->buffers[i];
         int is_before = buffer->begin < (*plan)->body_begin;
@@ -4596,6 +4604,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
             buffer->end = (*plan)->n_times;
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT && !is_before) buffer->begin = 0;
     }
+
     if (!status) status = memo_plan_prepare(*plan, error);
     if (status) {
         memo_plan_destroy(*plan);
@@ -4607,11 +4616,11 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
 /* ---- >>plan validation --------------------------------------------------------------------------
  * Knows: a plan alone.  Shares no code with any planner.
  *
- * What is live is kept by address, as a set of ranks: a complete binary tree of flags, each the
- * "or" of its two children.  A piece that begins to live overlaps one that lives only if it
- * overlaps its neighbor above or below. */
+ * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
+ * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
+ * its neighbor above or below. */
 
-/* A stretch of a buffer's life without gaps. */
+/* A part of a buffer's lifetime between gaps. */
 typedef struct memoi_piece {
     int64_t buffer, begin, end;
     int64_t rank; /* among all pieces by offset */
@@ -4624,7 +4633,7 @@ MEMOI void memoi_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, 
         tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
 }
 
-/* The nearest rank in the set above (direction 1) or below (0); -1 where there is none. */
+/* The nearest rank in the set, above (direction 1) or below (0); -1: there is none. */
 MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
                                int64_t direction) {
     int64_t node = n_leaves + rank;
@@ -4643,7 +4652,7 @@ MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const
            b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
 }
 
-/* Pieces of all buffers that occupy anything, in the order of buffers; returns how many. */
+/* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
 MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     int64_t i, gap = 0, n = 0;
     for (i = 0; i < plan->n_buffers; i++) {
@@ -4663,7 +4672,7 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     return n;
 }
 
-/* The sweep: every overlap in time and address, and the bound, from the pieces. */
+/* Finds every overlap in time and address, and computes the bound. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
                                    memob_keyed* order, memob_keyed* events, unsigned char* tree,
                                    int64_t n_leaves, int check_offsets, int64_t* bound,
@@ -4677,9 +4686,12 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         events[2 * i + 1].key = pieces[i].end;
         events[2 * i + 1].index = i;
     }
+
+    /* Ranks by address, and events by time with ends first. */
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
     qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
+
     for (i = 0; i < 2 * n; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
@@ -4721,10 +4733,11 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     }
     if (plan->peak_bytes != peak)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the peak says %lld, the offsets and sizes make it %lld",
+                              "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
                               (long long)plan->peak_bytes, (long long)peak);
     if (plan->proof == MEMO_PROOF_OPTIMAL && peak < plan->lower_bound_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the peak is below the bound");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "plan.peak_bytes: below the lower bound");
     return MEMO_STATUS_OK;
 }
 
@@ -4744,7 +4757,7 @@ MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memob_keyed* lanes, 
     return low;
 }
 
-/* What is held shares no byte with what it is held against. */
+/* No buffer shares a byte with a buffer that it is held against. */
 MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4756,6 +4769,8 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
         lanes[i].index = i;
     }
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each hold against the buffers of its lane that begin while it lasts. */
     for (i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
@@ -4783,7 +4798,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     return status;
 }
 
-/* Everything, or without what a planner sets (check_offsets 0). */
+/* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
@@ -4794,11 +4809,13 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
+
+    /* Order, times and offsets of each buffer. */
     for (i = 0; i < plan->n_buffers; i++) {
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
             return memoi_buffer_error(
                 plan, i, culprit, error,
-                "it begins before the one before it; memo_plan_prepare sorts");
+                "it begins before the previous buffer; memo_plan_prepare sorts");
         if (plan->buffers[i].end > plan->n_times)
             return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
@@ -4810,6 +4827,8 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
                               (long long)plan->body_begin, (long long)plan->n_times);
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
+
+    /* Overlaps, by a sweep over the pieces. */
     while (n_leaves < n) n_leaves *= 2;
     pieces = (memoi_piece*)memob_calloc(n, sizeof(memoi_piece));
     order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -4824,13 +4843,16 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     MEMO_FREE(order);
     MEMO_FREE(events);
     MEMO_FREE(tree);
+
+    /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
         status = memoi_plan_check_holds(plan, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the bound says %lld, the lifetimes and sizes make it %lld",
-                                (long long)plan->lower_bound_bytes, (long long)bound);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
+                           (long long)plan->lower_bound_bytes, (long long)bound);
     }
     return status;
 }
@@ -4839,7 +4861,7 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "no planner has set the offsets yet; memo_plan_solve does");
+                              "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
 
@@ -4847,16 +4869,15 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
  * Knows: offsets, and the order of requests on streams.  Uses nothing that memo_plan_from_trace
  * has computed.
  *
- * From each point where a stream has got its last work for a buffer, what comes after it is flooded
- * through the requests: the rest of that stream, and each stream from its wait for a record that
- * was flooded. */
+ * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
+ * come later: the rest of that stream, and each stream from its wait for a covered record. */
 
 typedef struct memoi_flood {
     const memo_trace* trace;
     int64_t n_buffers, n_streams;
     int64_t body;                /* the mark that begins the body; -1: there is none */
-    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, which are numbered from 0 */
-    int32_t* stream;             /* of each request; what has none counts as stream 0 */
+    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, numbered from 0 */
+    int32_t* stream;             /* of each request; 0 if it has none */
     int64_t* record;             /* of each request that is a wait: the record it waits for */
     int64_t* last_use;  /* of each request that is a malloc: the latest use or the free; or -1 */
     int64_t* previous;  /* of each such use or free: the one before it, or -1 */
@@ -4893,7 +4914,7 @@ MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, i
     }
 }
 
-/* Numbers the streams and links waits, uses and frees to what they belong to. */
+/* Numbers the streams; links waits to records, and uses and frees to mallocs. */
 MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     const memo_trace* trace = flood->trace;
     memob_map events;
@@ -4901,6 +4922,7 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     int64_t i;
     memset(&events, 0, sizeof events);
     for (i = 0; i < MEMOB_STREAMS; i++) number[i] = -1;
+
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t origin = memob_request_origin(trace, i);
@@ -4913,12 +4935,16 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
             number[stream] = (int32_t)flood->n_streams++;
         }
         flood->stream[i] = number[stream];
+
+        /* The latest record of an event serves its waits. */
         if (request->kind == MEMO_REQUEST_RECORD && !memob_map_put(&events, request->id, i)) {
             memob_map_free(&events);
             return memob_no_memory(error, "checking a plan");
         }
         if (request->kind == MEMO_REQUEST_WAIT)
             flood->record[i] = memob_map_get(&events, request->id);
+
+        /* Uses and the free of a buffer form a list, latest first. */
         if (request->kind != MEMO_REQUEST_USE && request->kind != MEMO_REQUEST_FREE) continue;
         flood->previous[i] = flood->last_use[origin];
         flood->last_use[origin] = i;
@@ -4927,7 +4953,7 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Sets early: which streams have not waited for a malloc when they use it? */
+/* Sets early: the streams that use a buffer without having waited for its malloc. */
 MEMOI void memoi_flood_early(memoi_flood* flood) {
     int64_t i, use, reach[MEMOB_STREAMS];
     for (i = 0; i < flood->trace->n_requests; i++) {
@@ -4948,9 +4974,12 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
     const memo_trace* trace = flood->trace;
     int64_t i, k, n = 0, time = 0;
     if (plan->n_buffers != trace->n_buffers)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the plan has %lld buffers, the trace %lld",
-                              (long long)plan->n_buffers, (long long)trace->n_buffers);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+            (long long)plan->n_buffers, (long long)trace->n_buffers);
+
+    /* The order that memo_plan_from_trace gives its buffers. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
@@ -4963,16 +4992,18 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Position by position, plan and trace must agree. */
     for (k = 0; k < n; k++) {
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "buffer %lld of the plan (id %lld, %lld bytes) is not the "
-                                  "trace's (id %lld, %lld bytes)",
-                                  (long long)k, (long long)buffer->id,
-                                  (long long)buffer->size_bytes, (long long)request->id,
-                                  (long long)request->size_bytes);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.buffers[%lld]: id %lld of %lld bytes does not match the trace's "
+                "id %lld of %lld bytes; plan this trace",
+                (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                (long long)request->id, (long long)request->size_bytes);
         flood->malloc_of[k] = flood->places[k].index;
     }
     return MEMO_STATUS_OK;
@@ -5000,11 +5031,10 @@ MEMOI void memoi_flood_cover(memoi_flood* flood) {
     }
 }
 
-/* A stream on which the later requested of two buffers may be used before the earlier is done with;
- * -1: there is none. */
+/* A stream that may use the later of two buffers before all uses of the earlier; -1: none. */
 MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64_t later) {
     int64_t at = flood->malloc_of[later], own = flood->stream[at], s;
-    /* Each micro-batch finds the later one in place: it was requested in the first. */
+    /* A persistent buffer exists in every micro-batch, not only after its request in the first. */
     if (flood->trace->requests[at].memory_class == MEMO_CLASS_PERSISTENT &&
         flood->malloc_of[earlier] > flood->body)
         return own;
@@ -5015,7 +5045,7 @@ MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64
     return -1;
 }
 
-/* All pairs that share bytes: by offset, each with those that begin below its end. */
+/* Checks all pairs that share bytes: sorted by offset, each with those that begin below its end. */
 MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
     int64_t i, j, n = 0, k;
     for (k = 0; k < plan->n_buffers; k++) {
@@ -5024,6 +5054,8 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
         flood->places[n++].index = k;
     }
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* A pair that shares bytes must not clash on any stream. */
     for (i = 0; i < n; i++) {
         int64_t a = flood->places[i].index;
         int64_t bytes = memob_buffer_bytes(plan, a);
@@ -5046,7 +5078,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* All but the pairs; to be freed whatever the status. */
+/* Computes all that the pairs need.  Free it whatever the status. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -5055,10 +5087,13 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     flood->trace = trace;
     flood->n_buffers = trace->n_buffers;
     flood->body = -1;
+
+    /* The body begins at its first mark. */
     for (i = 0; i < n && flood->body < 0; i++) {
         memo_mark mark = memob_request_mark(trace, i);
         if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
     }
+
     flood->stream = (int32_t*)memob_calloc(n, sizeof(int32_t));
     flood->record = (int64_t*)memob_calloc(n, 8);
     flood->last_use = (int64_t*)memob_calloc(n, 8);
@@ -5069,6 +5104,8 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
         !flood->malloc_of || !flood->places)
         return memob_no_memory(error, "checking a plan");
+
+    /* Each step needs the one before it. */
     status = memoi_flood_link(flood, error);
     if (status) return status;
     flood->cover = (int64_t*)memob_calloc(flood->n_buffers * flood->n_streams, 8);
@@ -5118,6 +5155,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
                              ? memoi_plan_verify(plan, 0, &culprit, error)
                              : memo_plan_validate(plan, error);
     if (status) return status;
+
+    /* A plan that is not solved yet is written too, as a problem. */
     memset(&text, 0, sizeof text);
     memo_text_put(
         &text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
@@ -5126,6 +5165,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\nholds %lld\n",
                   memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
                   (long long)plan->n_buffers, (long long)plan->n_gaps, (long long)plan->n_holds);
+
+    /* One line per buffer, gap and hold. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %d %s\n",
@@ -5141,6 +5182,7 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     for (i = 0; i < plan->n_holds; i++)
         memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
                       (int)plan->holds[i].lane, (long long)plan->holds[i].until);
+
     memob_put_last_line(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
 }
@@ -5174,6 +5216,8 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
     int proof;
     memo_status status = memoi_expect_word(reader, "proof", error);
     if (status) return status;
+
+    /* A name of the enum. */
     if (!memob_next_word(reader, &word, &length)) length = 0;
     for (proof = 0; proof < 3; proof++)
         if (memob_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
@@ -5181,6 +5225,8 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "the proof must be none, feasible or optimal");
     plan->proof = (memo_proof)proof;
+
+    /* One word; "-" stands for an empty name. */
     status = memob_expect_line_end(reader, error);
     if (!status) status = memoi_expect_word(reader, "engine", error);
     if (status) return status;
@@ -5199,7 +5245,8 @@ MEMOI memo_status memoi_expect_lane(memob_reader* reader, int32_t* lane, memo_er
     int64_t number = 0;
     memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "lane %lld is outside [0, 2^31)",
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
                                 (long long)number);
     *lane = (int32_t)number;
     return status;
@@ -5249,7 +5296,7 @@ MEMOI memo_status memoi_parse_hold(memob_reader* reader, memo_hold* hold, memo_e
     return status;
 }
 
-/* Buffers, gaps, holds, and the verdict on the whole, with the line of the buffer that it names. */
+/* Reads buffers, gaps and holds, then checks the plan; an error has the line of its buffer. */
 MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -5267,7 +5314,7 @@ MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, i
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a line more than `buffers`, `gaps` and `holds` announce");
+                                "there are more lines than `buffers`, `gaps` and `holds` announce");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -5288,6 +5335,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     if (!memob_next_entry(reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a plan begins with `memo plan 1`");
+
+    /* The header lines, in fixed order. */
     status = memob_read_first_line(reader, "plan", error);
     if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
@@ -5298,6 +5347,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     if (!status) status = memoi_expect_header(reader, "gaps", &n_gaps, error);
     if (!status) status = memoi_expect_header(reader, "holds", &n_holds, error);
     if (status) return status;
+
+    /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
     length = reader->end - reader->next;
     if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
         n_holds > length)
@@ -5314,6 +5365,7 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
             reader, error, MEMO_STATUS_FORMAT,
             "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
             (long long)numbers[0]);
+
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
     if (status) return status;
     (*plan)->n_times = numbers[1];
@@ -5322,6 +5374,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     (*plan)->lower_bound_bytes = numbers[4];
     (*plan)->proof = head.proof;
     memcpy((*plan)->engine, head.engine, sizeof head.engine);
+
+    /* Lines of buffers are kept for errors of the whole plan. */
     (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
     (*plan)->n_holds = n_holds;
     lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
@@ -5387,6 +5441,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         unit *= 1024;
         n_unit++;
     }
+
+    /* Grid lines at round addresses in this unit. */
     step = memoi_nice_step(picture->n_bytes / unit, 8);
     for (value = 0; value * unit <= picture->n_bytes; value += step) {
         double y = memoi_picture_y(picture, value * unit);
@@ -5395,6 +5451,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_number(text, value, step < 1 ? 1 : 0);
         memo_text_put(text, "</text>\n");
     }
+
+    /* Ticks at whole times. */
     step = memoi_nice_step(picture->n_times, 10);
     if (step < 1) step = 1;
     for (value = 0; value <= picture->n_times; value += step) {
@@ -5404,6 +5462,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_number(text, value, 0);
         memo_text_put(text, "</text>\n");
     }
+
+    /* Names of both axes. */
     memoi_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
                       (picture->left + picture->right) / 2, picture->bottom + 42);
     memo_text_put(text, "time (mallocs and frees)</text>\n");
@@ -5412,7 +5472,7 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
 }
 
-/* One piece of a buffer.  Of pieces too narrow to be told apart, the first in a place is drawn. */
+/* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
                                const memoi_piece* piece, memob_map* drawn) {
     const memo_buffer* buffer = &plan->buffers[piece->buffer];
@@ -5422,14 +5482,17 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
                                             (double)memob_buffer_bytes(plan, piece->buffer));
     double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
     char bytes[32];
+
+    /* Invisible pieces would only make the file large. */
     if (height < 0.2) return;
     if (width < 0.2) {
         int64_t place =
             ((int64_t)(x * 4) * 10000 + (int64_t)(y * 2)) * 10000 + (int64_t)(height * 2);
         if (memob_map_get(drawn, place) >= 0) return;
-        memob_map_put(drawn, place, 1); /* where this fails, a piece is drawn twice */
+        memob_map_put(drawn, place, 1); /* if this fails, a piece is drawn twice */
         width = 0.2;
     }
+
     memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
                    height);
     memo_text_put(
@@ -5466,8 +5529,8 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     return MEMO_STATUS_OK;
 }
 
-/* A band above the plot with its label, where there are label_width pixels for it; a thin one
- * without. */
+/* A band above the plot, with its label if it is label_width pixels wide; a thin band without a
+ * label. */
 MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double begin, double end,
                               double y, double label_width, const char* label, const char* hover) {
     double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
@@ -5485,12 +5548,12 @@ static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", 
 static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
-/* A band for each layer in this phase. */
+/* One band per layer in this phase. */
 MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace, memo_phase phase,
                                 double y) {
     double time = 0, begin = -1, label_width = 3;
     int64_t i, last = 1;
-    /* All layers get a label, or none: room for the longest decides. */
+    /* All layers get a label, or none: the longest must fit. */
     for (i = 0; i < trace->n_requests; i++)
         last = memob_max(last, memob_request_mark(trace, i).layer);
     for (; last > 0; last /= 10) label_width += 6.4;
@@ -5510,11 +5573,13 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
     }
 }
 
-/* A band for each run of layers that go the same way, and lines through the plot at its ends. */
+/* One band per run of layers of the same pass, and lines through the plot at its ends. */
 MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, double y) {
     double time = 0, begin = -1, run_begin = 0, run_end = 0;
     int64_t i;
     int run = 0; /* its phase; 0: none yet */
+
+    /* One more round than requests, to close the last run. */
     for (i = 0; i <= trace->n_requests && time <= picture->n_times; i++) {
         int at_end = i == trace->n_requests, phase;
         memo_mark mark;
@@ -5526,6 +5591,8 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         } else {
             mark = memo_mark_parse(NULL);
         }
+
+        /* Another pass closes the open run. */
         phase = (int)mark.phase;
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
@@ -5537,6 +5604,8 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
                            picture->bottom);
             run = 0;
         }
+
+        /* A layer that ends extends its run. */
         if (mark.is_end && begin >= 0) {
             if (!run) run_begin = begin;
             run = phase;
@@ -5576,7 +5645,7 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
 }
 
-/* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
+/* Names of buffers: a mark without phase directly before a malloc, written if it fits. */
 MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                                const memo_trace* trace) {
     const char* name = NULL;
@@ -5588,6 +5657,8 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             if (memo_mark_parse(name).phase != MEMO_PHASE_NONE) name = NULL;
             continue;
         }
+
+        /* Buffers are in the order of mallocs, so one pass finds each. */
         while (b < plan->n_buffers && plan->buffers[b].begin < time) b++;
         if (name && request->kind == MEMO_REQUEST_MALLOC && b < plan->n_buffers &&
             plan->buffers[b].id == request->id) {
@@ -5605,12 +5676,13 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                 memo_text_put(&picture->text, "</text>\n");
             }
         }
+
         name = NULL;
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
 }
 
-/* Peak and bound as lines with labels to the right, which keep clear of each other. */
+/* Peak and lower bound as lines; their labels do not overlap. */
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
     double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
@@ -5642,6 +5714,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
               ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
               "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
               "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
+
+    /* Title and figures. */
     memo_text_put_xml(text, title ? title : "memory plan");
     memo_text_put(text,
                   "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
@@ -5652,7 +5726,9 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memo_text_put_xml(text, memoi_engine_name(plan, engine));
     memo_text_put(text, ")</text>\n");
-    for (i = 2; i >= 0; i--) { /* the classes that there are, from the right */
+
+    /* Legend of the classes that occur, from right to left. */
+    for (i = 2; i >= 0; i--) {
         char fill[32];
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
@@ -5674,7 +5750,9 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     int64_t i;
     if (plan->proof == MEMO_PROOF_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a plan without offsets has no picture; memo_plan_solve sets them");
+                              "plan: it has no offsets to draw; call memo_plan_solve first");
+
+    /* Bands of phases need room above the plot. */
     for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
         has_phases = memob_request_mark(trace, i).layer >= 0;
     memset(&picture, 0, sizeof picture);
@@ -5685,6 +5763,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
     picture.n_bytes = 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes);
     if (picture.n_bytes < 8) picture.n_bytes = 8;
+
+    /* Later elements cover earlier ones: names and axes come after the pieces. */
     memoi_picture_head(&picture, plan, title);
     memoi_picture_axes(&picture);
     status = memoi_picture_pieces(&picture, plan, error);
@@ -5706,22 +5786,27 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 /* ---- >>device -----------------------------------------------------------------------------------
  * Knows: the table of functions.  Knows nothing of what runs on it. */
 
-/* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
- * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
+/* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
+ * refuses a table without the functions that every engine calls.  what names the table in messages,
+ * such as "memo_swap_desc.device". */
 MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
     size_t i, known_bytes = sizeof *taken;
     memset(taken, 0, sizeof *taken);
-    if (!device) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s is not set", what);
+    if (!device)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: a table of %lld bytes, %lld are needed; set struct_bytes to "
-                              "sizeof(memo_device) and fill the table",
-                              what, (long long)device->struct_bytes,
-                              (long long)offsetof(memo_device, annotate));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at least "
+            "%lld, and fill the table",
+            what, (long long)device->struct_bytes, (long long)offsetof(memo_device, annotate));
+
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
     taken->struct_bytes = (int64_t)sizeof *taken;
+
+    /* The functions that every engine calls; the others may be NULL. */
     {
         const struct {
             const char* name;
@@ -5741,10 +5826,11 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
                       {"copy", taken->copy != NULL}};
         for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
             if (!needed[i].is_there)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: the table has no %s; fill it, or start from a copy of "
-                                      "another device's",
-                                      what, needed[i].name);
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "%s.%s: NULL; set it, or start from a copy of another device's "
+                    "table",
+                    what, needed[i].name);
     }
     return MEMO_STATUS_OK;
 }
@@ -5851,7 +5937,7 @@ MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** 
     uint64_t bytes = (uint64_t)memob_align_up(size_bytes + !size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                              "a dry run has no more addresses for %lld bytes",
+                              "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
     *address = (void*)(uintptr_t)arena->dry_address;
     arena->dry_address += bytes;
@@ -5865,14 +5951,17 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     memoi_block* block;
     int64_t i;
     memo_status status = memoi_blocks_room(blocks, error);
+
     if (!status && size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                                "live sizes sum to more than 2^62 bytes");
+                                "size: live sizes sum to more than 2^62 bytes; free some first");
     if (!status)
         status = arena->device
                      ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
                      : memoi_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
+
+    /* An unused entry of the list, or a new one. */
     i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
     if (!memob_map_put(&blocks->index, memoi_address_key(*address), i)) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
@@ -5883,6 +5972,7 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
         blocks->n++;
     else
         blocks->first_unused = block->next_unused;
+
     block->address = *address;
     block->size_bytes = size_bytes;
     block->id = id;
@@ -5913,31 +6003,43 @@ MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the device lacks device_alloc or device_free");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
     if (desc->on_divergence != MEMO_DIVERGENCE_ERROR &&
         desc->on_divergence != MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "on_divergence %d is none",
-                              (int)desc->on_divergence);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.on_divergence: not a memo_divergence (%d); 0 and 1 are "
+            "valid",
+            (int)desc->on_divergence);
     if (!desc->plan == !desc->trace)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "set either trace, to record, or plan, to replay");
+                              "memo_arena_desc: set either trace, to record, or plan, to replay");
+
+    /* Recording: an empty trace, and no memory of the caller. */
     if (desc->trace) {
         if (desc->memory)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memory is for replay; recording takes a device or none");
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory: not used while recording; set a device, or neither");
         if (desc->trace->n_requests)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the trace has %lld requests already; record into an empty one",
-                                  (long long)desc->trace->n_requests);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
+                (long long)desc->trace->n_requests);
         return MEMO_STATUS_OK;
     }
+
+    /* Replay: memory, and a valid plan. */
     if (!desc->device && !desc->memory)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "replay needs a device, or memory of its own");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc: device and memory are NULL; replay needs one of them");
     if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MEMO_DIVERGENCE_FALLBACK needs a device to fall back to");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -5973,6 +6075,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         MEMO_FREE(events);
         return memob_no_memory(error, "an arena");
     }
+
+    /* Frees of persistent buffers are not planned: they may come at any time. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         events[n].time = buffer->begin;
@@ -5985,16 +6089,19 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         events[n].is_malloc = 0;
         events[n++].buffer = i;
     }
+
+    /* Two requests at one time would leave their order open. */
     qsort(events, (size_t)n, sizeof(memoi_event), memoi_event_compare);
     for (i = 0; i < n && !status; i++) {
         const memoi_event* event = &events[i];
         if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
             event[-1].is_malloc && event[-1].time == event->time)
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "buffers %lld and %lld begin at the same time %lld, so the plan does not say which "
-                "is requested first; replay a plan made by memo_plan_from_trace",
-                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "buffers %lld and %lld begin at the same time (%lld), so their "
+                                    "order of requests is "
+                                    "ambiguous; replay a plan made by memo_plan_from_trace",
+                                    (long long)event[-1].buffer, (long long)event->buffer,
+                                    (long long)event->time);
         arena->events[i] = 2 * event->buffer + !event->is_malloc;
         arena->body_event += !event->in_body;
     }
@@ -6020,6 +6127,8 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     arena->slots = (memoi_slot*)memob_calloc(plan->n_buffers, sizeof(memoi_slot));
     arena->holders = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     if (!arena->slots || !arena->holders) return memob_no_memory(error, "an arena");
+
+    /* Slots at the same address share a holder: at most one of them is live. */
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         const memo_buffer* buffer = &plan->buffers[i];
@@ -6050,18 +6159,24 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     char name[32];
     for (i = 0; i < arena->plan->n_buffers; i++)
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
+
+    /* The caller's memory must suffice. */
     if (desc->memory) {
         arena->memory = (char*)desc->memory;
         if (desc->memory_bytes < needed)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the plan needs %lld bytes, memory has %lld", (long long)needed,
-                                  (long long)desc->memory_bytes);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
+                (long long)desc->memory_bytes, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memory is not at a multiple of the plan's alignment, %lld",
-                                  (long long)alignment);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes", desc->memory,
+                (long long)alignment);
         return MEMO_STATUS_OK;
     }
+
+    /* The device's memory, with room to align it. */
     if (needed == 0) return MEMO_STATUS_OK;
     if (alignment > MEMOB_DEVICE_ALIGNMENT) needed += alignment;
     reason.message[0] = 0;
@@ -6070,8 +6185,8 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         int64_t free_bytes = -1, total_bytes = 0;
         char free_name[32];
         arena->own_memory = NULL;
-        /* How much is free is worth saying where that is the reason; a device without a capacity of
-         * its own cannot know what the machine has. */
+        /* Free bytes are stated only if they explain the failure: a device without a capacity does
+         * not know how much memory the machine has. */
         if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
             free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
@@ -6083,6 +6198,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
             memob_bytes_text(name, (double)needed), (long long)needed,
             memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
     }
+
     arena->memory = (char*)arena->own_memory;
     if ((uintptr_t)arena->memory % (uintptr_t)alignment)
         arena->memory += (uintptr_t)alignment - (uintptr_t)arena->memory % (uintptr_t)alignment;
@@ -6134,12 +6250,13 @@ void memo_arena_destroy(memo_arena* arena) {
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_begin inside a micro-batch; end or abandon it first");
+                              "memo_arena_begin: a micro-batch is open; end or abandon it first");
     if (arena->n_early_live)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%lld buffers are still live that the plan frees before the first "
-                              "micro-batch, whose buffers take their place; free them",
-                              (long long)arena->n_early_live);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_arena_begin: %lld buffers are live that the plan frees before the "
+            "first micro-batch; free them, their bytes are reused",
+            (long long)arena->n_early_live);
     if (arena->trace) {
         int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
@@ -6156,14 +6273,15 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     int64_t n_live = arena->n_body_live + arena->blocks.n_in_body;
     if (arena->state != MEMOI_ARENA_INSIDE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_end without memo_arena_begin");
-    if (n_live)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
-            "%lld buffers of this micro-batch are still live; free them before its "
-            "end, or request before memo_arena_begin what stays",
-            (long long)n_live);
+            "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
+    if (n_live)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_end: %lld buffers of this micro-batch are live; free "
+                              "them first, or request "
+                              "persistent buffers before memo_arena_begin",
+                              (long long)n_live);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
@@ -6293,6 +6411,8 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
         snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
                  (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
                  (long long)arena->plan->buffers[event / 2].id);
+
+    /* One message serves the error and the log. */
     snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
              (long long)arena->n_body_requests,
              arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
@@ -6301,6 +6421,8 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
         return memo_error_set(error, MEMO_STATUS_DIVERGED,
                               "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
                               message);
+
+    /* Fall back to the device. */
     status = memoi_block_alloc(arena, size_bytes, -1, address, error);
     if (status) return status;
     arena->n_unplanned++;
@@ -6353,11 +6475,11 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
                              memo_error* error) {
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a request of %lld bytes is outside [0, 2^62]",
+                              "size: out of range (%lld); 0 to 2^62 bytes are valid",
                               (long long)size_bytes);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a request between micro-batches; call memo_arena_begin first");
+                              "request between micro-batches; call memo_arena_begin first");
     return arena->plan ? memoi_replay_alloc(arena, size_bytes, address, error)
                        : memoi_record_alloc(arena, size_bytes, stream, address, error);
 }
@@ -6370,7 +6492,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         arena->cursor = cursor;
         if (cursor < arena->n_events && arena->events[cursor] % 2 &&
             arena->slots[arena->events[cursor] / 2].address == address) {
-            slot = &arena->slots[arena->events[cursor] / 2]; /* its turn, and live */
+            slot = &arena->slots[arena->events[cursor] / 2]; /* planned next, and live */
             arena->cursor++;
         } else {
             slot = memoi_find_slot(arena, address); /* early, or late */
@@ -6380,10 +6502,12 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
             return MEMO_STATUS_OK;
         }
     }
+
+    /* Not a planned buffer: a block of the device, recorded or a fallback. */
     i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "free of %p, which is not live: freed before, or not from this arena",
+                              "free of %p: not a live buffer of this arena; free each buffer once",
                               address);
     if (arena->trace) {
         memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
@@ -6397,8 +6521,8 @@ memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, mem
     if (!arena->trace) return MEMO_STATUS_OK;
     i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "use of %p, which is not live",
-                              address);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "use of %p: not a live buffer of this arena", address);
     return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
