@@ -1699,31 +1699,45 @@ MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, in
     *part_place = batch * merge->part_batch_stride_rows + rest;
 }
 
+MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
+                                   float weight, const memo_row_group* part_group,
+                                   const memo_row_group* out_group, int32_t n) {
+    float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(other, part_group, merge->part_type);
+    memoi_group_widen(out, out_group, MEMO_TYPE_F32);
+    if (weight != 1) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+    }
+    memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
+}
+
 /* The work of one lane on a row; weight belongs to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
     int64_t place, part_place, column;
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
-    for (column = (int64_t)lane << shift; column < merge->n_columns;
-         column += (int64_t)MEMO_ROW_LANES << shift) {
-        float* to = merge->out + place * merge->n_columns + column;
-        const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
-                                                              memo_row_type_bytes(merge->part_type);
-        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
-        memo_row_group part_group, out_group;
-        float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
-        int k;
-        memoi_group_load(&part_group, part, merge->part_type, n);
-        memoi_group_load(&out_group, to, MEMO_TYPE_F32, weight != 1 ? n : 0);
-        memoi_group_widen(other, &part_group, merge->part_type);
-        memoi_group_widen(out, &out_group, MEMO_TYPE_F32);
-        if (weight != 1) {
-            MEMOI_UNROLL
-            for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
-        }
-        memoi_group_store(to, other, MEMO_TYPE_F32, n);
+    /* Two groups at a time: all four loads are on their way before the first is used. */
+    for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
+        memo_row_group part, out, second_part, second_out;
+        if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+                            column, n);
+        memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
+                            weight != 1 ? n : 0);
+        memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
+                            part_place, second, n_second);
+        memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
+                            weight != 1 ? n_second : 0);
+        memoi_merge_group(merge, place, column, weight, &part, &out, n);
+        if (n_second)
+            memoi_merge_group(merge, place, second, weight, &second_part, &second_out, n_second);
     }
 }
 
@@ -1999,6 +2013,7 @@ MEMOI int memob_compare(int64_t a, int64_t b);
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 /* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
 MEMOI int memob_is_finite(double value);
+MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
 
 /* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
 typedef struct memob_map {
@@ -2305,7 +2320,7 @@ MEMOI int memob_is_finite(double value) {
     memcpy(&bits, &value, sizeof bits);
     return (bits >> 52 & 0x7ff) != 0x7ff;
 }
-MEMOI int memoi_is_in(double value, double least, double most) {
+MEMOI int memob_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
 }
 
@@ -7485,7 +7500,7 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_is_in(duration_s, 0, 1e9))
+    if (!memob_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
@@ -7727,7 +7742,7 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                                       "%s: stream %d is named twice", name,
                                       (int)desc->more_streams[i]);
     }
-    if (!memoi_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
+    if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: duration_s must be finite and not negative", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
@@ -8850,7 +8865,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
     for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
-        if (!memoi_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
+        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "op %lld (%s): duration_s must be finite and not negative",
                                   (long long)i, memo_schedule_op_name(schedule, i));
@@ -10610,14 +10625,14 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
             "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
             "more, and tensors set",
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!desc->rows && !memoi_is_in(desc->alpha, 0, 1))
+    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "memo_swap_desc.tile_rows: %lld is negative",
                               (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0 || !memoi_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+    if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
@@ -11047,12 +11062,68 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
     return MEMO_STATUS_OK;
 }
 
+/* Large operations go in parts, several under way at once: a single call does not fill an array of
+ * disks, and copies to a file in memory by one processor. */
+enum { MEMOI_SPILL_THREADS = 4 };
+#define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
+
+typedef struct memoi_spill_part {
+    const memob_spill_op* op;
+    int64_t begin, n_bytes; /* of the operation's bytes */
+    memo_status status;
+    memo_error error;
+} memoi_spill_part;
+
+MEMOI void* memoi_spill_run_part(void* argument) {
+    memoi_spill_part* part = (memoi_spill_part*)argument;
+    const memob_spill_op* op = part->op;
+    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
+                                        op->offset + part->begin, part->n_bytes, &part->error);
+    return NULL;
+}
+
+MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
+    memoi_spill_part parts[MEMOI_SPILL_THREADS];
+    int64_t part_bytes = memob_align_up(
+        (op->n_bytes + MEMOI_SPILL_THREADS - 1) / MEMOI_SPILL_THREADS, MEMOB_SPILL_ALIGNMENT);
+    int64_t begin = 0;
+    int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_SPILL_THREADS];
+#else
+    part_bytes = op->n_bytes;
+#endif
+    if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
+    while (begin < op->n_bytes) {
+        memset(&parts[n], 0, sizeof parts[n]);
+        parts[n].op = op;
+        parts[n].begin = begin;
+        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
+        begin += parts[n++].n_bytes;
+    }
+
+    /* The first part, and any without a thread, on this thread. */
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        is_started[k] = !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+#endif
+    for (k = 0; k < n; k++)
+        if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        if (is_started[k]) pthread_join(threads[k], NULL);
+#endif
+    for (k = 0; k < n; k++)
+        if (parts[k].status)
+            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_op* op = (const memob_spill_op*)argument;
     const memob_spill_file* file = op->file;
     int64_t begin_ns = memob_now_ns();
-    memo_status status =
-        memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
+    memo_status status = memoi_spill_run_parts(op, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;

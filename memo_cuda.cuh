@@ -1828,7 +1828,8 @@ MEMOI_CUDA __device__ int64_t memoi_cuda_row_step(void) {
     return (int64_t)gridDim.x * blockDim.x / 32 * MEMOI_CUDA_WARP_ROWS;
 }
 
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+/* Four blocks at a time; without the bound the compiler uses registers for three. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_merge_kernel(const __grid_constant__ memo_merge_desc merge, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
@@ -1846,7 +1847,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
-/* Four blocks at a time; without the bound the compiler uses registers for three. */
+/* Four blocks, as above. */
 static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_row_sums_kernel(const __grid_constant__ memo_row_sums_desc sums, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);

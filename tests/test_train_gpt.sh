@@ -84,7 +84,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --flops --cluster; do
+        --tensor --degrees --sub-batches --schedule --flops --cluster --seconds; do
         expect_out "^  $name "
     done
     [ -s err ] && fail "help writes to standard error"
@@ -534,6 +534,59 @@ comparison_of_policies() {
     expect_out 'bitwise the same'
 }
 
+# The table comes before training; a run that would take longer takes fewer steps.
+runs_are_shortened_to_seconds() {
+    run $tiny --steps 1000000 --seconds 4 --compare 2
+    expect_code 0
+    expect_out '^steps     [0-9]*, to end within 4 s: one takes [0-9]* ms'
+    awk '/bitwise the same/ { compared = NR } /^  step / { if (!trained) trained = NR }
+         END { exit !(compared && trained && compared < trained) }' out || fail 'training comes before the table'
+    run $tiny --steps 3 --seconds 1000 --loss-log seconds.log
+    expect_out '^steps     3, to end within'
+    run $tiny --steps 3 --loss-log steps.log
+    expect_same steps.log seconds.log
+}
+
+# ---- OpenBLAS --------------------------------------------------------------------------------------
+
+# Where it does not know the processor it falls back on kernels for an ancient one.
+old_kernels_are_replaced() {
+    cat >fallback.c <<'END'
+#include <stdlib.h>
+char* openblas_get_corename(void);
+char* openblas_get_corename(void) {
+    char* type = getenv("OPENBLAS_CORETYPE");
+    return type ? type : "Prescott";
+}
+END
+    ${CC:-cc} -shared -fPIC fallback.c -o "$directory/fallback.so" || fail 'no shared object'
+    LD_PRELOAD=$directory/fallback.so "$program" $tiny >out 2>err
+    code=$?
+    expect_code 0
+    expect_out '^compute .*OpenBLAS with kernels for \(Haswell\|SkylakeX\) (OPENBLAS_CORETYPE)'
+    LD_PRELOAD=$directory/fallback.so OPENBLAS_CORETYPE=Nehalem "$program" $tiny >out 2>err
+    expect_out 'kernels for Nehalem; OPENBLAS_CORETYPE=\(Haswell\|SkylakeX\) would be faster'
+}
+
+# OpenBLAS itself tries for ever to get its buffers.
+little_address_space_is_refused() {
+    n_refused=0
+    for kib in 200000 250000 300000 350000 400000 500000; do
+        (ulimit -v $kib && exec timeout 60 "$program" $tiny >out 2>err)
+        code=$?
+        case $code in
+        0) ;;
+        1) expect_one_line ;; # a thread or other memory is refused
+        2)
+            grep -q '^train_gpt: OpenBLAS needs [0-9]* MiB of address space for' err && n_refused=$((n_refused + 1))
+            expect_one_line
+            ;;
+        *) fail "exit $code at $kib KiB: $(tail -n 1 err)" ;;
+        esac
+    done
+    [ $n_refused -gt 0 ] || fail 'no limit was refused'
+}
+
 # ---- what is written -------------------------------------------------------------------------------
 
 files_are_written() {
@@ -683,6 +736,7 @@ for name in help_lists_every_option \
     plans_keep_within_device_memory \
     plans_are_printed \
     comparison_of_policies \
+    runs_are_shortened_to_seconds \
     files_are_written \
     output_into_a_file \
     generated_text_is_escaped \
@@ -693,6 +747,10 @@ for name in help_lists_every_option \
     two_runs_share_a_new_directory; do
     test_is "$(echo $name | tr _ ' ')" judged $name
 done
+if "$program" $tiny | grep -q 'OpenBLAS with'; then
+    grep -q avx2 /proc/cpuinfo && test_is "old kernels are replaced" judged old_kernels_are_replaced
+    test_is "little address space is refused" judged little_address_space_is_refused
+fi
 if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
     test_is "progress on a terminal" judged progress_on_a_terminal
 else

@@ -25,6 +25,7 @@
  * This file is the interface.  The implementation, in reading order:
  *
  *     gpt_math.h        products, norm, attention, ... on arrays, without memo
+ *     gpt_threads.h     helper threads that share an operation
  *     gpt_layout.h      where parameters lie, which rows a rank has, which tensors a layer saves
  *     gpt_enqueue.h     what runs on the compute stream, in memory from the arena
  *     gpt_layer.h       a layer: two blocks, forward and backward

@@ -7,6 +7,7 @@
 #define GPT_ENQUEUE_H
 
 #include "gpt_layout.h"
+#include "gpt_threads.h"
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
@@ -256,6 +257,10 @@ static void gpt_launch(gpt_model* model, const gpt_op* op, memo_host_function fu
     if (model->pass != GPT_PASS_WEIGHTS) gpt_enqueue(model, op, function, args, args_bytes);
 }
 
+/* Pieces of an operation that threads share: rows of operations that treat each alone, and outputs of
+ * the gradient of a weight. */
+enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48 };
+
 /* Where the gradient of the parameters from `offset` on is added up. */
 static gpt_real* gpt_gradient(const gpt_model* model, int64_t offset) {
     return model->zero == 2 ? model->bucket.address + (offset - model->bucket_begin)
@@ -278,16 +283,16 @@ typedef struct gpt_linear_args {
 
 /* A tile at a time, so that a row is recomputed in the company in which it was first computed.  (A
  * part may begin inside a tile; it then has the rest of it, whoever computes it and when.) */
+static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_linear_forward(a->y + at * a->n_outputs, a->x + at * a->n_inputs, a->weight, end - begin,
+                       a->n_outputs, a->n_inputs);
+}
 static memo_status gpt_linear_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    int64_t row, next;
     (void)error;
-    for (row = a->rows.begin; row < a->rows.end; row = next) {
-        const int64_t at = row - a->rows.begin;
-        next = gpt_min((row / a->tile_rows + 1) * a->tile_rows, a->rows.end);
-        gpt_linear_forward(a->y + at * a->n_outputs, a->x + at * a->n_inputs, a->weight, next - row,
-                           a->n_outputs, a->n_inputs);
-    }
+    gpt_over(gpt_linear_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     return MEMO_STATUS_OK;
 }
 
@@ -308,14 +313,25 @@ static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_arra
     gpt_launch(model, &op, gpt_linear_run, &a, sizeof a);
 }
 
+static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_linear_backward(a->dx + at * a->n_inputs, a->y + at * a->n_outputs, a->weight, a->is_first,
+                        end - begin, a->n_outputs, a->n_inputs);
+}
+/* Outputs [begin, end), of all rows. */
+static void gpt_linear_weights_outputs(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_linear_args* a = (const gpt_linear_args*)pointer;
+    gpt_linear_weights(a->dweight + begin * a->n_inputs, a->y + begin, a->n_outputs, a->x,
+                       gpt_count(a->rows), end - begin, a->n_inputs);
+}
 static memo_status gpt_linear_backward_run(void* pointer, memo_error* error) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t n = gpt_count(a->rows);
     (void)error;
     if (a->pass != GPT_PASS_WEIGHTS)
-        gpt_linear_backward(a->dx, a->y, a->weight, a->is_first, n, a->n_outputs, a->n_inputs);
+        gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     if (a->pass != GPT_PASS_INPUTS)
-        gpt_linear_weights(a->dweight, a->y, a->x, n, a->n_outputs, a->n_inputs);
+        gpt_over(gpt_linear_weights_outputs, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
     return MEMO_STATUS_OK;
 }
 
@@ -332,6 +348,7 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
     a.weight = model->parameters + weight;
     a.dweight = gpt_gradient(model, weight);
     a.rows = rows;
+    a.tile_rows = model->config.tile_rows;
     a.n_outputs = dy.n_columns;
     a.n_inputs = x.n_columns;
     a.is_first = is_first;
@@ -359,10 +376,16 @@ typedef struct gpt_norm_args {
     int64_t hidden;
 } gpt_norm_args;
 
+static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
+    const int64_t at = begin - a->rows.begin;
+    gpt_norm_forward(a->y + at * a->hidden, a->rstd + at, a->x + at * a->hidden, a->weight,
+                     end - begin, a->hidden);
+}
 static memo_status gpt_norm_run(void* pointer, memo_error* error) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     (void)error;
-    gpt_norm_forward(a->y, a->rstd, a->x, a->weight, gpt_count(a->rows), a->hidden);
+    gpt_over(gpt_norm_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
@@ -420,13 +443,12 @@ typedef struct gpt_elements_args {
 } gpt_elements_args;
 
 /* Of x, or of x and z: as many rows at a time as hold consecutive tokens. */
-static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     int64_t row, n, token;
-    (void)error;
-    for (row = a->rows.begin; row < a->rows.end; row += n) {
+    for (row = begin; row < end; row += n) {
         const int64_t at = (row - a->rows.begin) * a->n_columns;
-        n = gpt_run_of_tokens(a->share, row, a->rows.end, &token);
+        n = gpt_run_of_tokens(a->share, row, end, &token);
         token += a->first_token;
         if (a->z)
             gpt_residual_forward(a->y + at, a->x + at, a->z + at, &a->dropout, token, n,
@@ -434,20 +456,35 @@ static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
         else
             gpt_dropout_apply(a->y + at, a->x + at, &a->dropout, token, n, a->n_columns);
     }
+}
+static memo_status gpt_dropout_run(void* pointer, memo_error* error) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    (void)error;
+    gpt_over(gpt_dropout_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
+static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_gelu_forward(a->y + at, a->x + at, end - begin, a->n_columns);
+}
 static memo_status gpt_gelu_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     (void)error;
-    gpt_gelu_forward(a->y, a->x, gpt_count(a->rows), a->n_columns);
+    gpt_over(gpt_gelu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
+static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
+    const int64_t at = (begin - a->rows.begin) * a->n_columns;
+    gpt_gelu_backward(a->y + at, a->x + at, a->z + at, end - begin, a->n_columns);
+}
 static memo_status gpt_gelu_backward_run(void* pointer, memo_error* error) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     (void)error;
-    gpt_gelu_backward(a->y, a->x, a->z, gpt_count(a->rows), a->n_columns);
+    gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
     return MEMO_STATUS_OK;
 }
 
@@ -577,18 +614,22 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     return a;
 }
 
-static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+/* Key-value head `piece % n_kv_heads` of sequence `piece / n_kv_heads`, with its query heads. */
+static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
     const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
     const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    int64_t b;
-    (void)error;
-    for (b = 0; b < a->batch; b++) {
-        const int64_t row = b * a->shape.sequence;
+    for (; piece < end; piece++) {
+        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
         gpt_attention_forward(a->out + row * q_columns, a->lse + row * a->shape.n_heads,
                               a->q + row * q_columns, a->k + row * kv_columns,
-                              a->v + row * kv_columns, &a->shape);
+                              a->v + row * kv_columns, &a->shape, piece % a->shape.n_kv_heads);
     }
+}
+static memo_status gpt_attention_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    (void)error;
+    gpt_over(gpt_attention_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
     return MEMO_STATUS_OK;
 }
 
@@ -612,20 +653,24 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     gpt_launch(model, &op, gpt_attention_run, &a, sizeof a);
 }
 
-static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int64_t end) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
     const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
     const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    int64_t b;
-    (void)error;
-    for (b = 0; b < a->batch; b++) {
-        const int64_t row = b * a->shape.sequence, head_row = row * a->shape.n_heads;
+    for (; piece < end; piece++) {
+        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
+        const int64_t head_row = row * a->shape.n_heads;
         gpt_attention_backward(a->dq + row * q_columns, a->dk + row * kv_columns,
                                a->dv + row * kv_columns, a->delta + head_row,
                                a->dout + row * q_columns, a->out + row * q_columns,
                                a->lse + head_row, a->q + row * q_columns, a->k + row * kv_columns,
-                               a->v + row * kv_columns, &a->shape);
+                               a->v + row * kv_columns, &a->shape, piece % a->shape.n_kv_heads);
     }
+}
+static memo_status gpt_attention_backward_run(void* pointer, memo_error* error) {
+    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
+    (void)error;
+    gpt_over(gpt_attention_backward_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
     return MEMO_STATUS_OK;
 }
 

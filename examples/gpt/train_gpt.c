@@ -1,23 +1,24 @@
 /* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
  *
- *     gcc -std=c99 -O2 -I. -Iexamples examples/gpt/train_gpt.c -o train_gpt -lpthread -lm
+ *     gcc -std=c99 -O3 -I. -Iexamples examples/gpt/train_gpt.c examples/gpt/memo.c -o train_gpt \
+ *         -lpthread -lm
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
- * What happens, in the order of this file: a run is set up on a host device of the given capacity;
- * one layer is profiled to plan rows; the model trains; one step is recorded, its ordering proven
- * and its timeline drawn; every policy repeats the first steps and is compared bitwise.
+ * What happens: a run is set up on a host device of the given capacity; one layer is profiled to plan
+ * rows; every policy runs the first steps, and all are compared bitwise; the model trains; one step is
+ * recorded, its ordering proven and its timeline drawn.
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
+ *     train_compute.h   threads, OpenBLAS's kernels
  *     train_ranks.h     several ranks: threads, or processes of MPI (mpicc -DTRAIN_MPI)
  *     gpt.h             the model on memo; lists the files that implement it
  *     README.md         all files in reading order, options by task */
-#define MEMO_IMPLEMENTATION
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE 1
 #include "memo.h"
-#define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
-#define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 
 #include <signal.h>
@@ -28,6 +29,7 @@
 #include "gpt_generate.h"
 #include "gpt_model.h"
 #include "tools/tool_files.h"
+#include "train_compute.h"
 #include "train_options.h"
 #include "train_plan.h"
 #include "train_ranks.h"
@@ -47,7 +49,9 @@ typedef struct job {
     candidate plan; /* of the chosen policy */
     memo_profile profile;
     int has_profile;
-    double* losses;           /* of the n_done steps done, nats per byte */
+    double begin_s;   /* when the program began */
+    double* compared; /* losses of the options.compare first steps under keep; NULL: not compared */
+    double* losses;   /* of the n_done steps done, nats per byte */
     int64_t n_done, n_losses; /* there is room for n_losses */
     FILE* loss_log;
 } job;
@@ -272,7 +276,7 @@ static memo_status profile_on_rank(run* r, const job* j, void* result, memo_erro
     /* A whole micro-batch first: it fills all memory with numbers of the usual size. */
     status = run_gradients(r, j, 0, error);
     if (!status) status = memo_profile_measure(&desc, &profile, error);
-    if (!status) status = train_share_profile(r->rank, &profile, error);
+    if (!status) status = train_share(r->rank, &profile, (int64_t)sizeof profile, error);
     if (!status && r->reports) *(memo_profile*)result = profile;
     return status;
 }
@@ -465,12 +469,14 @@ static memo_status print_keep(const train_options* o, memo_error* error) {
 }
 
 static void print_run(const train_options* o) {
-    printf("run       %lld step%s", (long long)o->steps, o->steps == 1 ? "" : "s");
-    if (o->sample) printf(", then %lld bytes generated", (long long)o->sample);
-    if (o->output) printf(", one step recorded");
+    printf("run       ");
     if (o->compare)
-        printf(", %lld step%s of every policy compared", (long long)o->compare,
+        printf("%lld step%s of every policy compared, ", (long long)o->compare,
                o->compare == 1 ? "" : "s");
+    printf("%s%lld step%s trained", o->seconds ? "up to " : "", (long long)o->steps,
+           o->steps == 1 ? "" : "s");
+    if (o->sample) printf(", %lld bytes generated", (long long)o->sample);
+    if (o->output) printf(", one step recorded");
     printf("\n");
 }
 
@@ -493,6 +499,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
+    print_compute(train_n_started() ? 1 : o->ranks);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
@@ -652,6 +659,53 @@ static memo_status record_step(run* r, const job* j, void* unused, memo_error* e
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
 }
 
+/* ---- how many steps ------------------------------------------------------------------------- */
+
+/* A step of the chosen plan, the median of three after one that touches all memory first; and how much
+ * time has passed.  All ranks get the first one's figures. */
+static memo_status time_steps(run* r, const job* j, void* result, memo_error* error) {
+    enum { N = 3 };
+    double step_s[N], shared[2], loss, begin_s;
+    memo_status status = run_step(r, j, 0, &loss, error);
+    int i;
+    for (i = 0; i < N && !status; i++) {
+        begin_s = clock_s();
+        status = run_step(r, j, i + 1, &loss, error);
+        step_s[i] = clock_s() - begin_s;
+    }
+    if (status) return status;
+    shared[0] = median(step_s, N);
+    shared[1] = clock_s() - j->begin_s;
+    status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
+    if (!status && r->reports) memcpy(result, shared, sizeof shared);
+    return status;
+}
+
+/* Shortens the run to --seconds, so that machines of any speed end in time: steps, and where a step
+ * takes long the comparison too. */
+static memo_status choose_steps(job* j, memo_error* error) {
+    train_options* o = &j->options;
+    const double slack = 1.3; /* other policies take longer than the chosen one, and steps vary */
+    double shared[2], step_s, left_s, n;
+    memo_status status;
+    if (!o->seconds) return MEMO_STATUS_OK;
+    status = run_on_ranks(j, &j->plan, 0, time_steps, shared, error);
+    if (status || interrupted) return status;
+
+    step_s = shared[0];
+    left_s = (double)o->seconds - shared[1];
+    n = left_s / 3 / (slack * step_s * (double)train_n_policies(o));
+    if (o->compare && n < (double)o->compare) o->compare = n > 1 ? (int64_t)n : 1;
+    left_s -= slack * step_s * (double)(train_n_policies(o) * o->compare);
+    if (o->output) left_s -= 3 * slack * step_s;
+    n = left_s / (slack * step_s);
+    if (n < (double)o->steps) o->steps = n > 20 ? (int64_t)n : gpt_min(20, o->steps);
+    if (train_is_first())
+        printf("steps     %lld, to end within %lld s: one takes %.0f ms\n", (long long)o->steps,
+               (long long)o->seconds, 1e3 * step_s);
+    return MEMO_STATUS_OK;
+}
+
 /* ---- comparison of the policies ------------------------------------------------------------- */
 
 typedef struct comparison {
@@ -754,11 +808,11 @@ static memo_status compare_policy(const job* j, comparison_table* table, const c
                         error);
 }
 
-/* Is everything bitwise the same, the losses of the training run above included? */
+/* Is everything bitwise the same? */
 static int compare_results(const job* j, comparison_table* table) {
     size_t n_bytes = (size_t)j->options.compare * sizeof(double);
     const double* losses = table->rows[0].losses;
-    int are_equal = memcmp(j->losses, losses, n_bytes) == 0, policy;
+    int are_equal = 1, policy;
     int64_t step;
     for (policy = 0; policy < train_n_policies(&j->options); policy++) {
         comparison* row = &table->rows[policy];
@@ -772,10 +826,10 @@ static int compare_results(const job* j, comparison_table* table) {
 
 static void print_comparison(const job* j, const comparison_table* table) {
     int policy;
-    printf(
-        "\n%lld step%s of every policy, on the data and parameters of the first steps above; time "
-        "and stall are medians of a step, loss difference is in nats per byte\n",
-        (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
+    printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
+           "medians "
+           "of a step, loss difference is in nats per byte\n",
+           (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
     for (policy = 0; policy < train_n_policies(&j->options); policy++) {
@@ -822,7 +876,7 @@ static memo_status compare_policies(job* j, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int policy;
     memset(&table, 0, sizeof table);
-    if (o->compare > j->n_done) o->compare = j->n_done;
+    if (o->compare > o->steps) o->compare = o->steps;
     table.n_parameters = gpt_n_parameters(&j->plan.desc.config);
     table.reference =
         (gpt_real*)calloc((size_t)o->compare, (size_t)table.n_parameters * sizeof(gpt_real));
@@ -841,7 +895,8 @@ static memo_status compare_policies(job* j, memo_error* error) {
             printf("All losses and all gradients of these steps%s are bitwise the same.\n",
                    o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
     }
-    for (policy = 0; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
+    j->compared = table.rows[GPT_POLICY_KEEP].losses;
+    for (policy = 1; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);
     free(table.gradients);
     return status;
@@ -914,17 +969,31 @@ static memo_status dry_run(job* j, memo_error* error) {
     return status || fits ? status : refuse(o, &j->plan, error);
 }
 
+/* Training repeats the steps of the comparison. */
+static memo_status check_training(const job* j, memo_error* error) {
+    const int64_t n = gpt_min(j->options.compare, j->n_done);
+    if (!j->compared || memcmp(j->losses, j->compared, (size_t)n * sizeof *j->losses) == 0)
+        return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INVALID_STATE,
+        "training and the comparison disagree: the losses of the first %lld steps "
+        "differ",
+        (long long)n);
+}
+
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status;
 #ifdef TRAIN_MPI
     signal(SIGTERM, on_interrupt); /* what mpirun makes of Ctrl-C */
 #endif
-    status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    status = choose_steps(j, error);
+    if (!status && !interrupted && o->compare) status = compare_policies(j, error);
+    if (!status && !interrupted) status = run_on_ranks(j, &j->plan, 0, train_and_sample, j, error);
+    if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output)
         status = run_on_ranks(j, &j->plan, RUN_RECORDED, record_step, NULL, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
-    if (!status && !interrupted && o->compare) status = compare_policies(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
     return status;
 }
@@ -943,6 +1012,7 @@ static void job_destroy(job* j) {
     candidate_destroy(&j->plan);
     train_text_free(&j->text);
     free(j->losses);
+    free(j->compared);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);
 }
@@ -959,10 +1029,8 @@ int main(int argc, char** argv) {
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
-#ifdef GPT_BLAS
-    /* A stream is one thread.  OpenBLAS's own threads would mostly wait for each other. */
-    openblas_set_num_threads(1);
-#endif
+    compute_choose_kernels(argv);
+    j.begin_s = clock_s();
     status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
@@ -972,7 +1040,8 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = prepare(&j, &error);
+        status = compute_begin(train_n_started() ? 1 : j.options.ranks, &error);
+        if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
         if (!status && !interrupted) status = work(&j, &error);
@@ -982,5 +1051,6 @@ int main(int argc, char** argv) {
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
+    gpt_helpers_end();
     return train_ranks_end(code, status, error.message);
 }

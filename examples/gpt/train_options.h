@@ -30,7 +30,7 @@ typedef struct train_options {
     int32_t* block_degrees;                   /* what it says, of 2 x layers blocks */
     int64_t schedule;                         /* memo_blocks_order */
     double dropout;
-    int64_t steps, seed;
+    int64_t steps, seconds, seed; /* seconds 0: as long as it takes */
     double learning_rate;
     const char *loss_log, *output, *spill; /* NULL: none */
     int64_t compare, sample;
@@ -121,6 +121,8 @@ static const option option_table[] = {
      "what the ranks split: 0 nothing, 1 Adam's moments, 2 also the gradient"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
+    {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
+     "measure a step first, and take fewer --steps if the whole would last longer"},
     {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N", "of parameters, dropout and data"},
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
      "largest of the cosine schedule"},
@@ -140,10 +142,11 @@ static const option option_table[] = {
 
 /* The default model in a budget that holds neither all activations, nor all rows swapped, nor the
  * inputs of all layers beside a recomputed layer: a plan has to lie in between. */
-static char* demo_arguments[] = {
-    "--policy",         "memo", "--device-memory", "34MiB", "--host-memory", "32MiB",
-    "--link-bandwidth", "1GB",  "--dropout",       "0.02",  "--steps",       "400",
-    "--compare",        "3",    "--sample",        "400",   "--output",      "build/run"};
+static char* demo_arguments[] = {"--policy",      "memo",  "--device-memory",  "34MiB",
+                                 "--host-memory", "32MiB", "--link-bandwidth", "1GB",
+                                 "--dropout",     "0.02",  "--steps",          "400",
+                                 "--seconds",     "70",    "--compare",        "3",
+                                 "--sample",      "400",   "--output",         "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
 static train_options train_options_default(void) {

@@ -328,12 +328,12 @@ static memo_status train_check_agreement(thread_rank* rank, const candidate* c, 
     return status;
 }
 
-/* What the first rank measured, so that each makes the same plan.  All ranks call it; waits. */
-static memo_status train_share_profile(thread_rank* rank, memo_profile* profile,
-                                       memo_error* error) {
+/* Gives all ranks the first one's bytes, so that what follows from a measurement is the same on all.
+ * All ranks call it; waits. */
+static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, memo_error* error) {
     const memo_device* device = rank->device;
-    memo_status status = memo_broadcast(rank->comm, rank->stream, profile, (int64_t)sizeof *profile,
-                                        MEMO_TYPE_U8, 0, error);
+    memo_status status =
+        memo_broadcast(rank->comm, rank->stream, data, n_bytes, MEMO_TYPE_U8, 0, error);
     if (memo_stream_synchronize(device, rank->stream, status ? NULL : error))
         return status ? status : MEMO_STATUS_COMM;
     return status;

@@ -63,11 +63,14 @@ static void ranks_join(void) {
     memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
     int is_concurrent = 0;
     memo_error error;
+    desc.join_timeout_s = 60;
     desc.timeout_s = 60;
+    desc.failed = memo_cuda_device_fail;
     cudaGetDevice(&device_desc.ordinal);
     cudaDeviceGetAttribute(&is_concurrent, cudaDevAttrConcurrentManagedAccess, device_desc.ordinal);
     if (!is_concurrent) SKIP("the host cannot touch managed memory while the GPU works");
     CHECK_OK(memo_cuda_device_create(&device_desc, &cuda_device, &error));
+    desc.failed_user = cuda_device;
     CHECK_OK(memo_comm_create_nccl(&desc, &nccl_world, &error));
 }
 
