@@ -1516,6 +1516,8 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
 /* Stores the first n of 8 numbers, 0 to 8. */
 MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
     int words = memoi_row_words(to, type, n), k;
+
+    /* Aligned groups in few accesses, else element by element. */
     if (words && type != MEMO_TYPE_F32) {
         uint32_t pairs[4];
         MEMOI_UNROLL
@@ -6754,12 +6756,16 @@ MEMOI void* memoi_host_worker(void* argument) {
     /* The default of 50 us would lengthen each sleep. */
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
+
+    /* Until the queue is stopped. */
     memoi_counter_wait(&stream->go, 2);
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         memoi_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
-        if (op->kind == MEMOI_HOST_RECORD) { /* always, or others would hang */
+
+        /* A record is completed even after a failure: other streams may wait for it. */
+        if (op->kind == MEMOI_HOST_RECORD) {
             op->mark->time_ns = memob_now_ns();
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (!stream->is_dropped) {
@@ -6773,6 +6779,8 @@ MEMOI void* memoi_host_worker(void* argument) {
                 if (status) memoi_host_fail(stream, status, &error);
             }
         }
+
+        /* The place in the queue is free for the caller's thread. */
         position += 2;
         if (++index == stream->n_ops) index = 0;
         memob_counter_set(&stream->head, position);
@@ -6950,6 +6958,8 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s memory: size %lld is negative", memory->name,
                               (long long)size_bytes);
+
+    /* The capacity counts whole alignments, and is a hard limit. */
     memob_bytes_text(asked, (double)size_bytes);
     if (size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
@@ -6963,6 +6973,8 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
                               memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
                               memob_bytes_text(all, (double)memory->capacity_bytes));
     }
+
+    /* The machine may have less than the capacity. */
     if (counted_bytes > MEMOB_BYTES_MAX - memory->used_bytes ||
         posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
@@ -6976,6 +6988,7 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
         *address = NULL;
         return memob_no_memory(error, "the sizes of allocations");
     }
+
     memory->used_bytes += counted_bytes;
     if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
     return MEMO_STATUS_OK;
@@ -7039,6 +7052,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     (void)priority;
     *handle = NULL;
     if (status) return status;
+
+    /* A destroyed stream is reused, because events may still refer to it. */
     while (stream && stream->is_live) stream = stream->next;
     is_new = !stream;
     if (is_new) {
@@ -7046,6 +7061,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         if (!stream) return memob_no_memory(error, "a stream");
         stream->host = host;
     }
+
+    /* An empty queue. */
     stream->n_ops =
         (host->desc.queue_operations ? host->desc.queue_operations : MEMOI_HOST_QUEUE_OPERATIONS) +
         1;
@@ -7056,6 +7073,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     stream->tail_index = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
+
+    /* The worker last: it runs at once. */
     if (!stream->ops) {
         status = memob_no_memory(error, "the queue of a stream");
     } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
@@ -7063,12 +7082,14 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
             memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                            "no thread for stream %s: the system refuses one more", stream->name);
     }
+
     if (status) {
         MEMO_FREE(stream->ops);
         stream->ops = NULL;
         if (is_new) MEMO_FREE(stream);
         return status;
     }
+
     stream->is_live = 1;
     if (is_new) {
         stream->next = host->streams;
@@ -7275,6 +7296,8 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
     memoi_host_copy_args copy;
+
+    /* Everything is checked here: an operation that fails later fails the whole device. */
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
                               (int)kind);
@@ -7292,6 +7315,8 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     if ((!to || !from) && row_bytes > 0 && n_rows > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %s is NULL",
                               to ? "from" : "to");
+
+    /* Rows that touch are one long row. */
     copy.host = (memoi_host*)context;
     copy.kind = kind;
     copy.to = (char*)to;
@@ -7300,7 +7325,7 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     copy.from_stride_bytes = from_stride_bytes;
     copy.row_bytes = row_bytes;
     copy.n_rows = n_rows;
-    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) { /* one long row */
+    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) {
         copy.row_bytes = row_bytes * n_rows;
         copy.n_rows = 1;
     }
@@ -7445,14 +7470,18 @@ void memo_host_device_destroy(memo_device* device) {
     memoi_host* host = memoi_host_of(device, NULL);
     memoi_host_stream* stream;
     if (!host) return;
-    /* All are told before any is waited for, as they may wait for each other. */
+
+    /* Stop all before joining any: they may wait for each other. */
     for (stream = host->streams; stream; stream = stream->next)
         if (stream->is_live) memoi_host_stream_stop(stream);
+
     while ((stream = host->streams) != NULL) {
         host->streams = stream->next;
         if (stream->is_live) memoi_host_stream_join(stream);
         MEMO_FREE(stream);
     }
+
+    /* Events and memory last: workers use both. */
     while (host->events) {
         memoi_host_event* event = host->events;
         host->events = event->next;
@@ -7463,6 +7492,7 @@ void memo_host_device_destroy(memo_device* device) {
         }
         MEMO_FREE(event);
     }
+
     memoi_host_memory_destroy(&host->device_memory);
     memoi_host_memory_destroy(&host->host_memory);
     host->magic = 0;
@@ -7729,6 +7759,8 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
     int64_t i, j;
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Streams: each exists and occurs once. */
     if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld more streams%s", name,
                               (long long)desc->n_more_streams,
@@ -7742,6 +7774,8 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
                                       "%s: stream %d is named twice", name,
                                       (int)desc->more_streams[i]);
     }
+
+    /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: duration_s must be finite and not negative", name);
@@ -7755,6 +7789,7 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
             "%s: link_bytes, alloc_bytes and free_bytes must not be negative, nor "
             "their sums over the schedule above 2^62",
             name);
+
     if (memoi_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_check_ranges(name, "written", desc->writes, desc->n_writes, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7770,6 +7805,8 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     if (!memoi_schedule_reserve(schedule, desc->n_more_streams, desc->n_reads + desc->n_writes,
                                 name))
         return memob_no_memory(error, "an operation of a schedule");
+
+    /* Nothing fails from here on, so a failed call changes nothing. */
     op = memoi_schedule_push(schedule);
     op->kind = MEMO_OP_RUN;
     op->stream = desc->stream;
@@ -7779,6 +7816,8 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     op->free_bytes = desc->free_bytes;
     op->duration_s = desc->duration_s;
     op->name = desc->name ? memoi_schedule_text(schedule, name) : 0;
+
+    /* Lists go to the end of the schedule's arrays. */
     op->first_more_stream = rooms->more_streams.n;
     op->n_more_streams = desc->n_more_streams;
     op->first_range = rooms->ranges.n;
@@ -7992,8 +8031,12 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         memoi_graph_free(graph);
         return memob_no_memory(error, "the order of a schedule");
     }
+
     for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
     for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
+
+    /* In the order of enqueueing, keeping the last op of each stream and the last record of each
+     * event. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t* after = graph->after + 3 * i;
@@ -8012,6 +8055,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
     }
+
     MEMO_FREE(last);
     MEMO_FREE(recorded);
     return MEMO_STATUS_OK;
@@ -8209,12 +8253,17 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_op* op = &schedule->ops[b];
     int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
     memo_range shared;
+
+    /* The latest op of the stream that conflicts: reads against writes, writes against all. */
     for (i = 0; i < c->n_touched[b]; i++)
         latest = memoi_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
     for (i = 0; i < c->n_written[b]; i++)
         latest = memoi_last_touch(&c->touches, &c->written[op->first_range + i], latest);
     if (latest < 0) return 1;
     c->check->n_conflicts++;
+
+    /* Not ordered before b: a race.  Then look for the latest conflict that is ordered, which the
+     * redundant waits must keep. */
     if (latest > ordered) {
         void* races = c->check->races;
         memo_race* race;
@@ -8242,6 +8291,8 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
     int64_t stream, i, k;
     size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
     for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
+
+    /* One stream at a time: the trees hold its last touches only, so they stay small. */
     for (stream = 0; stream < c->n_streams; stream++) {
         memset(c->touches.covers, 0, tree_bytes);
         memset(c->touches.begins, 0, tree_bytes);
@@ -8254,14 +8305,15 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
             for (k = 0; k <= op->n_more_streams; k++)
                 is_own |= memoi_op_stream(schedule, op, k) == stream;
             if (!is_own && !memoi_check_op(c, i, stream)) return 0;
-            if (op->stream != stream)
-                continue; /* an op of several streams is kept under its first */
+            /* An op of several streams counts for its first. */
+            if (op->stream != stream) continue;
             for (k = 0; k < c->n_touched[i]; k++)
                 memoi_touch(&c->touches, &c->touched[op->first_range + k], i);
             for (k = 0; k < c->n_written[i]; k++)
                 memoi_touch(&c->writes, &c->written[op->first_range + k], i);
         }
     }
+
     if (c->check->n_races)
         qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race), memoi_compare_races);
     return 1;
@@ -8368,10 +8420,14 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     memset(&c, 0, sizeof c);
     c.schedule = schedule;
     c.n_streams = schedule->n_streams;
+
+    /* Run the check; it can fail only for lack of memory. */
     status = memoi_graph_build(schedule, &c.graph, error);
     if (status) return status;
     c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
     is_done = c.check && memoi_checker_run(&c);
+
+    /* Free all but the result. */
     memoi_graph_free(&c.graph);
     MEMO_FREE(c.clock);
     MEMO_FREE(c.needed);
@@ -8387,6 +8443,7 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     MEMO_FREE(c.touches.begins);
     MEMO_FREE(c.writes.covers);
     MEMO_FREE(c.writes.begins);
+
     if (!is_done) {
         memo_check_destroy(c.check);
         return memob_no_memory(error, "the check of a schedule");
@@ -8696,6 +8753,8 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
     memo_status status = MEMO_STATUS_OK;
     if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
     if (!status) status = memoi_memory_moments(schedule, simulation, &moments, &n_moments, error);
+
+    /* Makespan, and busy time of each stream. */
     for (i = 0; !status && i < schedule->n_streams; i++) first[i] = -1;
     for (i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
@@ -8709,14 +8768,19 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
             simulation->busy_s[stream] += end - start;
         }
     }
+
+    /* A stall is idle time between the first start and the last end. */
     for (i = 0; !status && i < schedule->n_streams; i++) {
         double stall = last[i] - first[i] - simulation->busy_s[i];
         simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
     }
+
+    /* Peak of memory. */
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (bytes > simulation->peak_bytes) simulation->peak_bytes = bytes;
     }
+
     MEMO_FREE(first);
     MEMO_FREE(last);
     MEMO_FREE(moments);
@@ -8800,6 +8864,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     s->running.moments = s->moments;
     for (i = 0; i < schedule->n_links; i++)
         s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
+
+    /* Count what each op waits for, and how many wait for each op. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         for (k = 0; k < memoi_n_after(op); k++) {
@@ -8810,6 +8876,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
             n_edges++;
         }
     }
+
+    /* Turn the counts into lists of followers. */
     s->next = (int64_t*)memob_calloc(n_edges, sizeof(int64_t));
     if (!s->next) return 0;
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
@@ -8829,7 +8897,11 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
     for (;;) {
         int64_t link = -1; /* whose event is next; -1: the end of a duration */
         double time = 0;
+
+        /* Starting an op takes no simulated time, so start all that can. */
         while (s->ready_begin < s->ready_end) memoi_start_op(s, s->ready[s->ready_begin++]);
+
+        /* The next event: the end of a duration, or of a transfer on a link. */
         if (s->running.n) time = s->running.moments[0].time;
         for (i = 0; i < n_links; i++) {
             memoi_flow* flow = &s->flows[i];
@@ -8842,6 +8914,8 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
                 link = i;
             }
         }
+
+        /* Advance to it.  Time never goes back, whatever rounding does. */
         if (link < 0 && !s->running.n) return;
         if (time > s->now) s->now = time;
         if (link < 0) {
@@ -8849,7 +8923,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         } else {
             memoi_flow* flow = &s->flows[link];
             memoi_flow_update_both(s, link);
-            flow->sent_bytes = flow->active.moments[0].time; /* whatever rounding made of it */
+            flow->sent_bytes = flow->active.moments[0].time;
             while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
                 memoi_end_op(s, memoi_heap_pop(&flow->active));
         }
@@ -8864,11 +8938,14 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     *simulation = NULL;
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
-    for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
+
+    /* The caller may have changed the public fields. */
+    for (i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "op %lld (%s): duration_s must be finite and not negative",
                                   (long long)i, memo_schedule_op_name(schedule, i));
+
     status = memoi_graph_build(schedule, &s.graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &s.simulation, error);
@@ -8880,6 +8957,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     if (!status && !memob_is_finite(s.simulation->makespan_s))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "the makespan is beyond what a double holds");
+
     memoi_graph_free(&s.graph);
     MEMO_FREE(s.n_missing);
     MEMO_FREE(s.first_next);
@@ -8904,6 +8982,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     double first = 0;
     int64_t i, k, n_measured = 0;
     *simulation = NULL;
+
+    /* Times are counted from the first start. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (!memoi_is_measured(op)) continue;
@@ -8913,6 +8993,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "no operation was measured: set memo_recorder_desc.is_timed, and get "
                               "the schedule from memo_recorder_get_schedule");
+
     status = memoi_graph_build(schedule, &graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &result, error);
@@ -8923,8 +9004,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
             result->end_s[i] = op->end_s - first;
             continue;
         }
-        /* Records and syncs take no time of their own: they pass as soon as what they follow has
-         * ended. */
+
+        /* Records and syncs take no time: they pass when their predecessors have ended. */
         for (k = 0; k < memoi_n_after(op); k++) {
             int64_t before = memoi_after(&graph, op, i, k);
             int holds =
@@ -8934,6 +9015,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
             if (end > result->start_s[i] && !holds) result->start_s[i] = end;
         }
     }
+
     memoi_graph_free(&graph);
     if (!status) status = memoi_simulation_sum(schedule, result, error);
     if (status)
@@ -8994,6 +9076,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
         memoi_graph_free(&graph_p);
         return status;
     }
+
+    /* The first op that differs explains more than the number of ops. */
     for (i = 0; i < n && !status; i++) {
         const char* what = memoi_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
@@ -9011,6 +9095,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
             memoi_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p, sizeof name_p),
             promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
             (long long)recorded->n_ops);
+
     memoi_graph_free(&graph_p);
     memoi_graph_free(&graph_r);
     return status;
@@ -9032,6 +9117,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     int64_t n_moments, i, k, bytes = 0;
     memo_status status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
+
+    /* A named row per stream, in the order of the streams. */
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
@@ -9047,6 +9134,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                       "\"args\":{\"sort_index\":%d}}",
                       (int)i, (int)i);
     }
+
+    /* A bar per operation and stream; a wait is a bar too. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t read_bytes = 0, written_bytes = 0;
@@ -9072,6 +9161,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                           (long long)written_bytes);
         }
     }
+
+    /* A counter of memory. */
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
@@ -9079,6 +9170,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
         memoi_put_number(&text, moments[i].time * 1e6, 3);
         memo_text_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
     }
+
     memo_text_put(&text, "\n]}\n");
     MEMO_FREE(moments);
     return memo_text_write(&text, path, error);
@@ -9124,11 +9216,15 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
     int64_t length = memoi_family(name);
     memoi_family_color* family;
     int i, is_taken = 1;
+
+    /* A family that has a color already. */
     for (i = 0; i < legend->n; i++)
         if (legend->families[i].length == length &&
             memcmp(legend->families[i].name, name, (size_t)length) == 0)
             return &legend->families[i];
     if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
+
+    /* Usual names have the same color in every picture. */
     family = &legend->families[legend->n];
     family->name = name;
     family->length = length;
@@ -9139,6 +9235,9 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
         legend->n++;
         return family;
     }
+
+    /* Other names get a color by their hash, or the next free one, so that pictures resemble each
+     * other. */
     family->rank = (int)(memoi_fnv1a(name, length) % MEMOI_FREE_COLORS);
     while (is_taken && legend->n < MEMOI_FREE_COLORS) {
         is_taken = 0;
@@ -9216,18 +9315,21 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
     uint32_t color = is_wait ? 0xdadada : memoi_legend_find(&t->legend, name)->color;
     char fill[24], bytes[32];
     int64_t k;
+
     snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
     for (k = 0; k <= op->n_more_streams; k++) {
         int32_t stream = memoi_op_stream(t->schedule, op, k);
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
-        if (is_wait) /* a thin line: the stream is held */
+        if (is_wait) /* a thin line: the stream waits */
             memoi_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
-        else /* neighbors stay apart where there is room for it */
+        else /* a gap between neighbors, if there is room */
             memoi_put_rect(&t->text, fill, x, y,
                            width > 3     ? width - 0.6
                            : width > 0.6 ? width
                                          : 0.6,
                            MEMOI_BAR_HEIGHT);
+
+        /* Hover text, then the name if it fits. */
         memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
         memo_text_put_xml(&t->text, name);
         memo_text_put(&t->text, "\nstart ");
@@ -9273,12 +9375,15 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     double low = 0;
     char bytes[32];
     int64_t i, sum = 0;
-    for (i = 0; i < n_moments;
-         i++) { /* what was there before the first op shows as a fall below 0 */
+
+    /* Memory that was allocated before the first op makes the sum negative when it is freed. */
+    for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if ((double)sum < low) low = (double)sum;
     }
     sum = 0;
+
+    /* Labels, then one path of steps. */
     memoi_put_text_at(&t->text, "", 16, base - height / 2 + 4);
     memo_text_put(&t->text, "memory</text>\n");
     memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
@@ -9291,6 +9396,7 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     y = base + low / ((double)t->times->peak_bytes - low) * height;
     memo_text_put(&t->text, "V");
     memoi_put_number(&t->text, y, 2);
+
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
@@ -9364,6 +9470,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         MEMO_FREE(moments);
         return memob_no_memory(error, "a timeline");
     }
+
+    /* The left margin fits the longest name of a stream. */
     t->schedule = schedule;
     t->times = times;
     t->left = 100;
@@ -9376,6 +9484,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     t->top = 72;
     t->bottom = t->top + MEMOI_ROW_HEIGHT * (schedule->n_streams + (n_moments ? 1.5 : 0));
     t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
+
+    /* Head: title and figures. */
     memo_text_put(
         &t->text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
@@ -9397,6 +9507,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
     memo_text_put(&t->text, "busy</text>\n");
+
+    /* Bars come after rows and axis, which they cover. */
     memoi_draw_rows(t);
     if (n_moments) memoi_draw_memory(t, moments, n_moments);
     memoi_draw_axis(t);
@@ -9404,6 +9516,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         if (memoi_is_drawn(schedule, times, i)) memoi_draw_op(t, i);
     memoi_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
+
     MEMO_FREE(moments);
     status = memo_text_write(&t->text, path, error);
     MEMO_FREE(t);
@@ -9672,13 +9785,18 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
     const char* p;
     char shown[40];
     int k;
+
+    /* A binary file is named as such, whatever its first word. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
             return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
                                     "a control character (%d): this is not text", (int)*p);
-    r->text.n = 0; /* a word of n bytes takes n + 2 at most */
+
+    /* Words are unquoted into one buffer. */
+    r->text.n = 0; /* a word of n bytes needs at most n + 2 */
     if (!memoi_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
+
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
@@ -10249,15 +10367,18 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     if (r->is_paused)
         return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                               row_bytes, n_rows, error);
+
+    /* Room first: a copy that was passed on cannot be taken back. */
     if (n_needed > MEMOB_BYTES_MAX / 64 ||
         !memob_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
         return memob_no_memory(error, "the rows of a recorded copy");
     r->rows = (memo_range*)rows;
+
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                             row_bytes, n_rows, error);
-    if (!status) { /* only now are the sizes known to be sane */
+    if (!status) { /* the inner device has checked the sizes */
         desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
         desc.reads = r->rows;
@@ -10355,6 +10476,8 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
         MEMO_FREE(r);
         return status;
     }
+
+    /* Every function of the table is passed on; optional ones only if the inner device has them. */
     r->is_timed = desc->is_timed;
     device = &r->device;
     device->struct_bytes = sizeof(memo_device);
@@ -10819,6 +10942,8 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
     }
+
+    /* Bytes and place in host memory of what is moved. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
@@ -10871,6 +10996,9 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
     placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
+
+    /* With a place for each layer they lie one behind the other; else all places have the size of
+     * the largest. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         if (turn->moved_bytes == 0) continue;
@@ -10885,6 +11013,8 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
         turn->file_begin = sizes->spill_bytes;
         if (!memoi_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
     }
+
+    /* Number k of the moved layers uses place k mod n_places. */
     if (n_places == n_moved) return 1;
     if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
@@ -11185,8 +11315,12 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
         return memoi_spill_error(file, "a file of", n_bytes, 0, strerror(errno), error);
+
+    /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);
     if (code) return memoi_spill_error(file, "reserving", n_bytes, 0, strerror(code), error);
+
+    /* A trial shows whether the page cache can be bypassed with this memory and file system. */
     memset(memory, 0, (size_t)trial_bytes);
 #if defined(MEMOI_SPILL_DIRECT)
     code = fcntl(file->fd, F_GETFL);
@@ -11199,6 +11333,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
 #elif defined(F_NOCACHE)
     (void)fcntl(file->fd, F_NOCACHE, 1);
 #endif
+
     status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, error);
     if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, error);
     return status;
@@ -11254,6 +11389,8 @@ void memo_swap_destroy(memo_swap* swap) {
     int32_t i;
     if (!swap) return;
     device = &swap->device;
+
+    /* Copies use the memory below, so wait for them first. */
     if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
     if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
     if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
@@ -11263,6 +11400,7 @@ void memo_swap_destroy(memo_swap* swap) {
         memo_stream_destroy(device, swap->file_stream, NULL);
     }
     memob_spill_destroy(&swap->file);
+
     for (i = 0; i < swap->placement.n_host_layers && swap->passed; i++)
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
@@ -11272,6 +11410,7 @@ void memo_swap_destroy(memo_swap* swap) {
     }
     for (i = 0; i < swap->n_marks; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
+
     if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
     if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
     MEMO_FREE(swap->passed);
@@ -11394,6 +11533,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
         return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
+
     swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
@@ -11402,6 +11542,8 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
+
+    /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, &swap->placement, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
@@ -11412,6 +11554,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
             status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
+
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -11603,8 +11746,8 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     events[0] = swap->stored[0];
     events[1] = swap->loaded[0];
     events[2] = swap->passed ? swap->passed[0] : NULL;
-    /* The events are recorded anew: a call that failed half-way may have left copies behind the
-     * last record. */
+
+    /* Record the events again: a failed call may have left copies after the last record. */
     for (i = 0; i < 3 && !status; i++) {
         if (!streams[i]) continue;
         status = memo_event_record(device, events[i], streams[i], error);
@@ -11613,6 +11756,7 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
         else if (!status)
             status = memo_event_wait(device, events[i], swap->compute, error);
     }
+
     if (status) return status;
     swap->is_backward = 0;
     swap->n_begun = swap->n_ended = 0;
@@ -11747,9 +11891,13 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
     int is_later = turn->ordinal >= n_places;
     memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
     if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
+
+    /* A shared place must be empty, or filled from the file. */
     if (!status && (is_to_host ? is_later : is_spilled))
         status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
                                         stream, error);
+
+    /* One copy per tensor. */
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
         const memob_swap_place* place =
             &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
@@ -11770,6 +11918,8 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.n_reads = op.n_writes = 1;
         status = memo_schedule_add_op(g->schedule, &op, error);
     }
+
+    /* The engine waits for this record; the file follows. */
     if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
     if (!status && is_to_host && is_spilled)
         status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
@@ -11825,6 +11975,8 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     int i;
     if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
     if (!status) status = memo_schedule_add_stream(schedule, "to device", &g->to_device, error);
+
+    /* Events of both rounding buffers. */
     for (i = 0; i < 2 && !status; i++) {
         status = memo_schedule_add_event(schedule, &g->computed[i], error);
         if (!status) status = memo_schedule_add_event(schedule, &g->stored[i], error);
@@ -11832,12 +11984,16 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     }
     if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
     g->first_passed = g->mark + 1;
+
+    /* A file stream and an event per place, if layers spill. */
     for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
          i++) {
         int32_t passed;
         if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
         if (!status) status = memo_schedule_add_event(schedule, &passed, error);
     }
+
+    /* Links of which a rate is given. */
     if (!status && times->to_file_bytes_per_s > 0)
         status = memo_schedule_add_link(schedule, "to file", times->to_file_bytes_per_s,
                                         &g->link_to_file, error);
@@ -11921,17 +12077,20 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: %lld rows of %lld, %lld apart, cannot be (%s)", desc,
                               (long long)n_rows, (long long)n_columns, (long long)*stride, name);
+
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%s: the rows of %s are %lld long and only %lld apart", desc, name,
                               (long long)n_columns, (long long)*stride);
-    /* Rows rounded up to whole groups of 16 bytes must be countable too. */
+
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s passes 2^62 bytes", desc,
                               name);
+
     if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s.%s: %s", desc, name,
                               address ? "not aligned to its element" : "is NULL");
@@ -11965,6 +12124,8 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
     if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
+
+    /* Batches must not overlap or overflow. */
     if (merge->n_batches < 0 || merge->n_rows < 0)
         return memoi_row_fail(error, desc, "n_batches or n_rows is negative");
     if (merge->n_batches > 1 &&
@@ -11975,6 +12136,8 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     if (rows > MEMOB_BYTES_MAX / merge->n_batches)
         return memoi_row_fail(error, desc, "passes 2^62 bytes");
     rows = merge->n_rows ? rows * merge->n_batches : 0;
+
+    /* All four arrays have dense rows. */
     status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
     dense = 0;
     if (!status)
