@@ -3408,7 +3408,8 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
     memo_status status;
     *trace = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     status = memo_trace_create(trace, error);
     if (status) return status;
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
@@ -5411,7 +5412,8 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
     memo_status status;
     *plan = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_parse_plan(&reader, text, plan, error);
     if (status) {
@@ -6956,19 +6958,20 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     *address = NULL;
     if (size_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: size %lld is negative", memory->name,
+                              "%s memory: negative size (%lld); 0 or more are valid", memory->name,
                               (long long)size_bytes);
 
     /* The capacity counts whole alignments, and is a hard limit. */
     memob_bytes_text(asked, (double)size_bytes);
     if (size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
-                              memory->name, asked);
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s requested; 2^62 bytes are the limit", memory->name,
+                              asked);
     counted_bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
         int64_t free_bytes = memory->capacity_bytes - memory->used_bytes;
         return memo_error_set(error, memory->status_when_full,
-                              "%s memory: %s (%lld bytes) asked for, %s (%lld bytes) free of %s",
+                              "%s memory: %s (%lld bytes) requested, %s (%lld bytes) free of %s",
                               memory->name, asked, (long long)size_bytes,
                               memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
                               memob_bytes_text(all, (double)memory->capacity_bytes));
@@ -6978,10 +6981,9 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     if (counted_bytes > MEMOB_BYTES_MAX - memory->used_bytes ||
         posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
-        return memo_error_set(
-            error, memory->status_when_full,
-            "%s memory: %s (%lld bytes) asked for, which this machine does not have", memory->name,
-            asked, (long long)size_bytes);
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s (%lld bytes) requested, more than this machine has",
+                              memory->name, asked, (long long)size_bytes);
     }
     if (!memob_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
         free(*address);
@@ -7001,7 +7003,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
     counted_bytes = memob_map_get(&memory->sizes, key);
     if (counted_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: %p was not allocated here, or is free already",
+                              "%s memory: %p is not allocated; free each address once",
                               memory->name, address);
     memoi_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
@@ -7078,9 +7080,9 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     if (!stream->ops) {
         status = memob_no_memory(error, "the queue of a stream");
     } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
-        status =
-            memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                           "no thread for stream %s: the system refuses one more", stream->name);
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "stream %s: the system refuses another thread; use fewer streams",
+                                stream->name);
     }
 
     if (status) {
@@ -7279,7 +7281,7 @@ MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handl
     if (status) return status;
     if (!begin->latest || !end->latest)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "event_elapsed: the %s event was never recorded",
+                              "event_elapsed: the %s event was never recorded; record it first",
                               begin->latest ? "second" : "first");
     if (!memoi_host_event_is_done(begin) || !memoi_host_event_is_done(end))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -7299,21 +7301,23 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
 
     /* Everything is checked here: an operation that fails later fails the whole device. */
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
-                              (int)kind);
-    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: %lld rows of %lld bytes cannot be", (long long)n_rows,
-                              (long long)row_bytes);
+                              "copy.kind: not a memo_copy_kind (%d); 0 to 2 are valid", (int)kind);
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+            (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
-                              (long long)to_stride_bytes, (long long)from_stride_bytes,
-                              (long long)n_rows, (long long)row_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
+            (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
+            (long long)row_bytes);
     if ((!to || !from) && row_bytes > 0 && n_rows > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %s is NULL",
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL; pass an address",
                               to ? "from" : "to");
 
     /* Rows that touch are one long row. */
@@ -7406,10 +7410,11 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
     if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
         desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "device_memory_bytes %lld and host_memory_bytes %lld must lie in [0, 2^62]",
-            (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_host_device_desc: device_memory_bytes %lld and "
+                              "host_memory_bytes %lld must be 0 to 2^62",
+                              (long long)desc->device_memory_bytes,
+                              (long long)desc->host_memory_bytes);
     if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
         !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
         !memob_is_copy_rate(desc->both_ways_bytes_per_s))
@@ -7419,10 +7424,10 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
                               desc->to_host_bytes_per_s, desc->to_device_bytes_per_s,
                               desc->both_ways_bytes_per_s);
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "queue_operations is %lld; it must lie in [0, %lld]",
-                              (long long)desc->queue_operations,
-                              (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
+            (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
@@ -7516,7 +7521,8 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "launch: function is NULL");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "launch.function: NULL; pass a function");
     if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -7532,7 +7538,8 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memob_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
+                              "sleep.duration_s: out of range (%g); 0 to 1e9 s are valid",
+                              duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
                            error);
 }
@@ -7658,7 +7665,7 @@ MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32
                                             memo_error* error) {
     if (stream >= 0 && stream < schedule->n_streams) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream %d: the schedule has %d streams, from 0 on", (int)stream,
+                          "stream: out of range (%d); the schedule has %d streams", (int)stream,
                           (int)schedule->n_streams);
 }
 
@@ -7666,7 +7673,7 @@ MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_
                                            memo_error* error) {
     if (event >= 0 && event < schedule->n_events) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event %d: the schedule has %d events, from 0 on", (int)event,
+                          "event: out of range (%d); the schedule has %d events", (int)event,
                           (int)schedule->n_events);
 }
 
@@ -7674,13 +7681,15 @@ MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t
                                           memo_error* error) {
     if (link > 0 && link <= schedule->n_links) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "link %d: the schedule has %d links, from 1 on", (int)link,
-                          (int)schedule->n_links);
+                          "link: out of range (%d); the schedule has %d links, numbered from 1",
+                          (int)link, (int)schedule->n_links);
 }
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "stream: the name is NULL; pass a name");
     if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
@@ -7692,10 +7701,12 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
 memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
                                    int32_t* link, memo_error* error) {
     memo_link* added;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a link needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "link: the name is NULL; pass a name");
     if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link %s: bytes_per_s must be above 0 and finite", name);
+                              "link %s: bytes_per_s must be finite and above 0", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
@@ -7716,10 +7727,11 @@ memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t
     second = &schedule->links[b - 1];
     if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: a link has one peer, another link", (int)a, (int)b);
+                              "links %d and %d: pair two different links that have no peer yet",
+                              (int)a, (int)b);
     if (!(shared_bytes_per_s > 0) || !memob_is_finite(shared_bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: shared_bytes_per_s must be above 0 and finite",
+                              "links %d and %d: shared_bytes_per_s must be finite and above 0",
                               (int)a, (int)b);
     first->peer = b;
     second->peer = a;
@@ -7771,24 +7783,23 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
         for (j = -1; j < i; j++)
             if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: stream %d is named twice", name,
+                                      "%s: stream %d occurs twice; name each stream once", name,
                                       (int)desc->more_streams[i]);
     }
 
     /* Time, link and sizes. */
     if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: duration_s must be finite and not negative", name);
+                              "%s.duration_s: must be finite and 0 or more", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
         desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
         desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s: link_bytes, alloc_bytes and free_bytes must not be negative, nor "
-            "their sums over the schedule above 2^62",
-            name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
+                              "their sums over the schedule at most 2^62",
+                              name);
 
     if (memoi_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_check_ranges(name, "written", desc->writes, desc->n_writes, error))
@@ -7904,7 +7915,9 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
                                      memo_error* error) {
     memoi_room* named = &memoi_rooms_of(schedule)->named;
     memoi_named* added;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "bytes need a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "bytes: the name is NULL; pass a name");
     if (memoi_check_ranges(name, "named", &bytes, 1, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_room_reserve(named, 1, sizeof *added) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
@@ -8943,7 +8956,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     for (i = 0; i < schedule->n_ops; i++)
         if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "op %lld (%s): duration_s must be finite and not negative",
+                                  "op %lld (%s): duration_s must be finite and 0 or more",
                                   (long long)i, memo_schedule_op_name(schedule, i));
 
     status = memoi_graph_build(schedule, &s.graph, error);
@@ -8956,7 +8969,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     }
     if (!status && !memob_is_finite(s.simulation->makespan_s))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the makespan is beyond what a double holds");
+                                "duration_s: their sum overflows a double");
 
     memoi_graph_free(&s.graph);
     MEMO_FREE(s.n_missing);
@@ -9599,7 +9612,7 @@ MEMOI memo_status memoi_next_token(memoi_schedule_reader* r) {
     *to++ = 0;
     r->text.n = to - (char*)r->text.data;
     r->reader.word = p;
-    return is_open ? memoi_bad_word(r, "a quote stays open") : MEMO_STATUS_OK;
+    return is_open ? memoi_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
 }
 
 /* Moves to the next word, which must be there and whole. */
@@ -9667,7 +9680,8 @@ MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range)
     if (!dots || !memoi_word_address(part, dots - part, &range->begin) ||
         !memoi_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
         range->begin > range->end || range->end > whole.end - whole.begin)
-        return memoi_bad_word(r, "a range is A..B, NAME or NAME+A..B, A <= B, inside the buffer");
+        return memoi_bad_word(r,
+                              "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
     range->begin += whole.begin;
     range->end += whole.begin;
     return MEMO_STATUS_OK;
@@ -9790,7 +9804,7 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
             return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                    "a control character (%d): this is not text", (int)*p);
+                                    "control character (%d): the file is not text", (int)*p);
 
     /* Words are unquoted into one buffer. */
     r->text.n = 0; /* a word of n bytes needs at most n + 2 */
@@ -9839,7 +9853,8 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
     memo_status status;
     *schedule = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&r, 0, sizeof r);
     r.error = error;
     memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
@@ -10538,7 +10553,9 @@ memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream strea
                                       memo_error* error) {
     int64_t known = memob_map_get(&recorder->streams, memoi_key(stream));
     int32_t index;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "stream: the name is NULL; pass a name");
     if (known < 0) return memoi_recorder_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
         return memob_no_memory(error, "the name of a stream");
@@ -10697,7 +10714,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
     else if (swapped < 0 || swapped > n)
-        why = "swaps a number of rows outside [0, n_rows]";
+        why = "swaps a number of rows outside 0 to n_rows";
     else if (border < n && border % tile)
         why = "splits a tile; the border of swapped and recomputed rows must be a multiple of "
               "tile_rows";
@@ -10750,10 +10767,11 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
     if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
+                              "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",
+                              desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tile_rows: %lld is negative",
+                              "memo_swap_desc.tile_rows: negative (%lld); 0 means 1",
                               (long long)desc->tile_rows);
     if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
@@ -10879,7 +10897,7 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
         ok = memoi_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
+                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
                           (long long)desc->n_rows);
 }
 
@@ -11094,10 +11112,11 @@ memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, me
     char needed[32], there[32];
     memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
     if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
-        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                "host memory: a place for one layer takes %s of the %s there",
-                                memob_bytes_text(needed, (double)placement.sizes.host_bytes),
-                                memob_bytes_text(there, (double)host_bytes));
+        status = memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "host memory: one layer needs %s, %s are given; give more, or swap fewer rows",
+            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
+            memob_bytes_text(there, (double)host_bytes));
     memob_swap_placement_free(&placement);
     return status;
 }
@@ -11474,7 +11493,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "device_memory is not at a multiple of %d bytes",
+                              "memo_swap_desc.device_memory: not a multiple of %d bytes",
                               MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
     if (swap->placement.sizes.n_swapped_layers > 0) {
@@ -11683,11 +11702,11 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* erro
     int32_t n_done = swap->n_begun;
     if (n_rows < 1 || n_rows > swap->n_rows_most)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_set_rows: n_rows %lld is not in [1, %lld]",
+                              "memo_swap_set_rows.n_rows: out of range (%lld); 1 to %lld are valid",
                               (long long)n_rows, (long long)swap->n_rows_most);
     if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_swap_set_rows: a micro-batch is under way; end it or call "
+                              "memo_swap_set_rows: a micro-batch is open; end it, or call "
                               "memo_swap_abandon first");
     swap->n_rows = n_rows;
     return MEMO_STATUS_OK;
@@ -12072,24 +12091,24 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                    int64_t* stride, memo_error* error) {
     if (element_bytes == 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: the type of %s must be F32, BF16 or F16", desc, name);
+                              "%s: invalid type of %s; F32, BF16 and F16 are valid", desc, name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: %lld rows of %lld, %lld apart, cannot be (%s)", desc,
+                              "%s: %lld rows of %lld with stride %lld are invalid (%s)", desc,
                               (long long)n_rows, (long long)n_columns, (long long)*stride, name);
 
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: the rows of %s are %lld long and only %lld apart", desc, name,
-                              (long long)n_columns, (long long)*stride);
+                              "%s: rows of %s overlap: they have %lld elements, the stride is %lld",
+                              desc, name, (long long)n_columns, (long long)*stride);
 
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s passes 2^62 bytes", desc,
-                              name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s exceeds 2^62 bytes",
+                              desc, name);
 
     if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s.%s: %s", desc, name,
@@ -12134,7 +12153,7 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
                                                                     : merge->part_batch_stride_rows;
     if (rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return memoi_row_fail(error, desc, "passes 2^62 bytes");
+        return memoi_row_fail(error, desc, "exceeds 2^62 bytes");
     rows = merge->n_rows ? rows * merge->n_batches : 0;
 
     /* All four arrays have dense rows. */
