@@ -1373,15 +1373,25 @@ typedef struct memoi_solution {
     int64_t* offsets;
     int64_t peak;
     int32_t is_optimal;
+    int32_t fit_order; /* the memoi_item_order that gives it by first fit, or -1 */
 } memoi_solution;
 
-/* Takes offsets where they are better. */
+/* Nothing yet, in the caller's array of n offsets. */
+MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
+    best->offsets = offsets;
+    best->peak = INT64_MAX;
+    best->is_optimal = 0;
+    best->fit_order = -1;
+}
+
+/* Takes offsets if they are better. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
-                                memoi_solution* best) {
+                                int32_t fit_order, memoi_solution* best) {
     int64_t i, peak = 0;
     for (i = 0; i < problem->n_items; i++)
         if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
     if (peak >= best->peak) return;
+    best->fit_order = fit_order;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
@@ -2146,15 +2156,12 @@ MEMOI int memoi_range_compare(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for item i: jumps on top of what is in the way, round and round, as long as
- * anything is.  What ends below is dropped.  Many rounds are worth a sort: then one more is enough.
- */
-MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
-    const memoi_item* item = &fit->problem->items[i];
-    memoi_range* taken = fit->taken;
-    int64_t offset, next = 0, n, round = 0, n_above, k;
-    if (item->fixed >= 0) return item->fixed;
-    n = memoi_fit_list(fit, i);
+/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in the
+ * way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are worth
+ * a sort: then one more is enough. */
+MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
+                                 const memoi_item* item) {
+    int64_t offset, next = from, round = 0, n_above, k;
     do {
         if (++round == MEMOI_FIT_ROUNDS)
             qsort(taken, (size_t)n, sizeof *taken, memoi_range_compare);
@@ -2172,6 +2179,12 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     return offset;
 }
 
+MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
+    const memoi_item* item = &fit->problem->items[i];
+    if (item->fixed >= 0) return item->fixed;
+    return memoi_taken_lowest(fit->taken, memoi_fit_list(fit, i), 0, item);
+}
+
 /* Everything in its turn. */
 MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     int64_t turn;
@@ -2183,8 +2196,6 @@ MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     }
     return 1;
 }
-
-enum { MEMOI_FIRST_FIT_ITEMS = 4096 }; /* its time is quadratic */
 
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
@@ -2233,7 +2244,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         }
         if (!is_done && best->peak < INT64_MAX) break;
         if (!is_done) memoi_greedy_stack(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, best);
+        memoi_solution_offer(problem, greedy.offsets,
+                             rules[k].is_fit && is_done ? (int32_t)rules[k].order : -1, best);
     }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
@@ -2265,7 +2277,11 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  *           not the one looked for
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
- * alone; one that fails fails the node, without trying the other again. */
+ * alone; one that fails fails the node, without trying the other again.
+ *
+ * Failures.  What comes of a part depends on its unplaced items alone: their minimums, bounds and
+ * blocks.  Orders that lead to the same are searched once: a failure is remembered as 128 bits of
+ * hash.  It outlasts restarts, so that these prove something too. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -2318,6 +2334,14 @@ typedef struct memoi_old_look {
     int64_t section;
 } memoi_old_look;
 
+/* A state of a part that has failed: its unplaced items with all that is known of them, in 128
+ * bits. */
+typedef struct memoi_failure {
+    uint64_t low, high;
+} memoi_failure;
+
+enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
+
 typedef struct memoi_search {
     const memoi_problem* problem;
     void* memory; /* of all arrays but the two logs */
@@ -2345,6 +2369,7 @@ typedef struct memoi_search {
     int64_t n_changes, change_capacity;
     memoi_old_look* old_looks;
     int64_t n_old_looks, old_look_capacity;
+    memoi_failure* failures;
 
     /* the run */
     int64_t capacity;
@@ -2362,7 +2387,8 @@ typedef struct memoi_search {
     /* within one capacity */
     int64_t n_runs;
     double run_length;
-    int64_t node_end; /* of its budget */
+    int64_t node_end;  /* of its budget */
+    int64_t node_long; /* the run that reaches it has all the rest */
 
     /* side by side with others */
     int64_t place;      /* among them */
@@ -2401,6 +2427,8 @@ MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_m
     search->weight = (double*)memob_carve(block, &used, n_sections, sizeof(double), 16);
     search->sorted = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
     search->ranked = (memoi_ranked*)memob_carve(block, &used, n, sizeof(memoi_ranked), 16);
+    search->failures =
+        (memoi_failure*)memob_carve(block, &used, MEMOI_FAILURES, sizeof(memoi_failure), 16);
     return used;
 }
 
@@ -2671,17 +2699,36 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
+/* Mixes an unplaced item into a state. */
+MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
+                             int is_blocked) {
+    /* Two hashes that share no constant: both agree by chance once in 2^128. */
+    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+    state->low = (state->low ^ x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+    state->low ^= state->low >> 29;
+    state->high = (state->high ^ y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+    state->high ^= state->high >> 31;
+}
+
+MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
+    return &search->failures[state->low % MEMOI_FAILURES];
+}
+
 /* Sections [begin, end) with their floor, the lowest offset at which one of their items can be
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
-    int32_t is_done; /* nothing is unplaced */
-    int32_t is_dead; /* nothing can be first, or a hole is left */
+    memoi_failure state; /* all that decides what comes of the part */
+    int32_t is_done;     /* nothing is unplaced */
+    int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
 
 MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, int64_t end) {
     int64_t last = search->first_item[end], hole = INT64_MAX, i;
     memoi_part part;
+    part.state.low = (uint64_t)search->capacity;
+    part.state.high = ~part.state.low;
     part.begin = begin;
     part.end = end;
     part.floor = INT64_MAX;
@@ -2690,6 +2737,7 @@ MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, in
         int64_t minimum = search->minimum[i];
         if (search->is_placed[i]) continue;
         part.is_done = 0;
+        memoi_failure_add(&part.state, i, minimum, search->bound[i], search->is_blocked[i]);
         if (minimum < part.floor && !search->is_blocked[i] && search->bound[i] == minimum)
             part.floor = minimum;
         if (minimum + search->size[i] < hole && search->problem->items[i].fixed < 0)
@@ -2791,11 +2839,16 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
-    for (;;) {
+    memoi_failure state = {0, 0};
+    int is_first = 1;
+    for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
+        const memoi_failure* known = memoi_failure_slot(search, &part.state);
         if (part.is_done) return MEMOI_FOUND;
+        if (is_first) state = part.state;
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (known->low == part.state.low && known->high == part.state.high) break;
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
         cut = memoi_search_cut(search, begin, end);
@@ -2820,6 +2873,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         search->is_blocked[chosen] = 1;
     }
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
 }
 
@@ -2883,7 +2937,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     memoi_search_reset(search);
     memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
-    if (search->node_stop > search->node_end) search->node_stop = search->node_end;
+    if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
@@ -2998,6 +3052,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     /* The first run; then all. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
+    searches[0].node_long = before + budget / 2;
     is_open = memoi_search_run(&searches[0]);
     *n_nodes = searches[0].n_nodes - before;
     if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
@@ -3005,6 +3060,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         for (k = 0; k < team->n; k++) {
             searches[k].node_begin = searches[k].n_nodes;
             searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
+            searches[k].node_long = searches[k].n_nodes + (budget - *n_nodes) / 2;
         }
         memoi_team_runs(team);
         for (k = 0; k < team->n; k++) {
@@ -3045,7 +3101,8 @@ MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
     double now = memob_now_s();
     memoi_effort own = *effort;
     own.deadline = now + share * (effort->deadline - now);
-    own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
+    own.nodes_left =
+        share < 1 ? (int64_t)ceil(share * (double)effort->nodes_left) : effort->nodes_left;
     effort->nodes_left -= own.nodes_left;
     return own;
 }
@@ -3060,144 +3117,411 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* --- local search ---
+/* --- climb ---
  *
- * For problems too large for a search, and before it where it is slow: the lowest-offset greedy
- * again and again, each time with some of the items that lie above the bound moved to an earlier
- * place in the order.  An order is kept where its plan is not worse: in peak, then in what lies
- * above the bound. */
+ * First fit by an order that is changed a little, again and again.  A change is kept unless more
+ * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
+ * one of these.
+ *
+ * After a change only a few items are placed again, in their turn: those that moved in the order,
+ * those that an item placed again now covers, and those above a place that it has left.  For every
+ * other item the lowest hole is still the one that it lies in. */
 
 enum {
-    MEMOI_LOCAL_MOVES = 12,  /* at most, between two plans */
-    MEMOI_LOCAL_ITEMS = 1500 /* beyond, a search begins with some of it */
+    MEMOI_CLIMB_MOVES = 3,   /* at most, in one change */
+    MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
+    MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
+    MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
+    MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
 };
 
-/* Bytes times sections above the bound; *peak is set. */
-MEMOI double memoi_overflow(const memoi_problem* problem, const int64_t* offsets, int64_t* peak) {
-    double above = 0;
+/* An item in the order, and where it lies. */
+typedef struct memoi_place {
+    int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
+    int64_t low, high;
+    int64_t from;      /* open: below, no hole is large enough */
+    int32_t is_open;   /* to be placed again */
+    int32_t is_forced; /* open: it cannot stay */
+} memoi_place;
+
+/* What a change has replaced: keys of moved items, then offsets, in the order of the changes. */
+typedef struct memoi_replaced {
+    int64_t item, value;
+} memoi_replaced;
+
+typedef struct memoi_climb {
+    const memoi_problem* problem;
+    const memoi_neighbours* neighbours;
+    memoi_place* places; /* of an item */
+    memoi_queue open;    /* by key */
+    memoi_range* taken;  /* scratch */
+    int64_t* offsets;    /* scratch */
+    memoi_replaced *keys, *lows;
+    int64_t n_keys, n_lows;
+
+    int64_t goal;
+    double above;      /* bytes times sections above the goal */
+    int64_t* critical; /* items that end above the goal, in any order */
+    int64_t* rank;     /* of an item in that list, or -1 */
+    int64_t n_critical;
+
+    uint64_t random;
+    double deadline;
+    int64_t n_nodes; /* items placed */
+    int32_t is_out_of_time;
+} memoi_climb;
+
+MEMOI void memoi_climb_free(memoi_climb* climb) {
+    MEMO_FREE(climb->places);
+    MEMO_FREE(climb->open.list);
+    MEMO_FREE(climb->taken);
+    MEMO_FREE(climb->offsets);
+    MEMO_FREE(climb->keys);
+    MEMO_FREE(climb->lows);
+    MEMO_FREE(climb->critical);
+    MEMO_FREE(climb->rank);
+    memset(climb, 0, sizeof *climb);
+}
+
+/* Does item j come before item i? */
+MEMOI int memoi_climb_is_before(const memoi_climb* climb, int64_t j, int64_t i) {
+    int64_t key_j = climb->places[j].key, key_i = climb->places[i].key;
+    return (key_j < key_i) | ((key_j == key_i) & (j < i));
+}
+
+/* Bytes times sections of item i above the goal. */
+MEMOI double memoi_climb_over(const memoi_climb* climb, int64_t i) {
+    const memoi_item* item = &climb->problem->items[i];
+    int64_t over = climb->places[i].high - climb->goal;
+    if (over <= 0) return 0;
+    return (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
+}
+
+MEMOI void memoi_climb_put(memoi_climb* climb, int64_t i, int64_t low) {
+    memoi_place* place = &climb->places[i];
+    int64_t rank = climb->rank[i];
+    climb->above -= memoi_climb_over(climb, i);
+    place->low = low;
+    place->high = low + climb->problem->items[i].size;
+    climb->above += memoi_climb_over(climb, i);
+    if (place->high > climb->goal && rank < 0) {
+        climb->rank[i] = climb->n_critical;
+        climb->critical[climb->n_critical++] = i;
+    } else if (place->high <= climb->goal && rank >= 0) {
+        int64_t last = climb->critical[--climb->n_critical];
+        climb->critical[rank] = last;
+        climb->rank[last] = rank;
+        climb->rank[i] = -1;
+    }
+}
+
+/* Another goal: everything is counted anew. */
+MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
     int64_t i;
-    *peak = 0;
-    for (i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        int64_t top = offsets[i] + item->size, over = top - problem->lower_bound;
-        *peak = memob_max(*peak, top);
-        if (over <= 0) continue;
-        above +=
-            (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
-    }
-    return above;
-}
-
-/* order with some items that end above the bound moved forward. */
-MEMOI void memoi_local_move(const memoi_problem* problem, memoi_ranked* order,
-                            const int64_t* offsets, int64_t* critical, uint64_t* random) {
-    int64_t n_critical = 0, n_moves, i;
-    for (i = 0; i < problem->n_items; i++) {
-        int64_t item = order[i].index;
-        if (offsets[item] + problem->items[item].size > problem->lower_bound)
-            critical[n_critical++] = i;
-    }
-    n_moves = 1 + (int64_t)(memoi_random(random) % MEMOI_LOCAL_MOVES);
-    for (; n_moves > 0 && n_critical > 0; n_moves--) {
-        int64_t from = critical[memoi_random(random) % (uint64_t)n_critical];
-        int64_t to = (int64_t)(memoi_random(random) % (uint64_t)(from + 1));
-        memoi_ranked moved = order[from];
-        memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof moved);
-        order[to] = moved;
+    climb->goal = goal;
+    climb->above = 0;
+    climb->n_critical = 0;
+    for (i = 0; i < climb->problem->n_items; i++) {
+        climb->rank[i] = -1;
+        climb->places[i].high = goal;
+        memoi_climb_put(climb, i, climb->places[i].low);
     }
 }
 
-/* Lowers best->peak towards target; a plan counts as a node for each item.  0: no memory. */
-MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                             memoi_solution* best) {
-    int64_t n = problem->n_items, peak, least = INT64_MAX, round;
-    double above, least_above = 0;
-    uint64_t random = effort->seed;
-    memoi_greedy greedy;
-    memoi_ranked* order = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
-    int64_t* offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int64_t* critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int ok = memoi_greedy_create(&greedy, problem, effort->deadline);
-    int runs = ok && order && offsets && critical;
-    for (round = 0;
-         runs && best->peak > target && effort->nodes_left >= n && memob_now_s() < effort->deadline;
-         round++) {
-        if (round < (int64_t)MEMOI_N_ORDERS) {
-            memoi_order_items(problem, (memoi_item_order)round, greedy.ranked);
-        } else {
-            memcpy(greedy.ranked, order, (size_t)n * sizeof *order);
-            memoi_local_move(problem, greedy.ranked, offsets, critical, &random);
+/* Begins with best, and the order that gives it by first fit; if there is none, with the order of
+ * its offsets, which raises nothing.  0: no memory. */
+MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
+    const memoi_problem* problem = climb->problem;
+    int64_t n = problem->n_items, k;
+    memoi_ranked* ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!ranked) return 0;
+    if (best->fit_order >= 0) {
+        memoi_order_items(problem, (memoi_item_order)best->fit_order, ranked);
+    } else {
+        for (k = 0; k < n; k++) {
+            ranked[k].index = k;
+            ranked[k].first = -(double)best->offsets[k];
+            ranked[k].second = 0;
         }
-        if (!memoi_greedy_run(&greedy)) break;
-        effort->nodes_left -= n;
-        memoi_solution_offer(problem, greedy.offsets, best);
-        above = memoi_overflow(problem, greedy.offsets, &peak);
-        if (peak > least || (peak == least && above > least_above)) continue;
-        if (peak < least) memoi_search_report(effort, problem, best, problem->lower_bound, round);
-        least = peak;
-        least_above = above;
-        memcpy(order, greedy.ranked, (size_t)n * sizeof *order);
-        memcpy(offsets, greedy.offsets, (size_t)n * sizeof *offsets);
+        qsort(ranked, (size_t)n, sizeof *ranked, memoi_ranked_compare);
     }
-    if (ok) memoi_greedy_free(&greedy);
-    MEMO_FREE(order);
-    MEMO_FREE(offsets);
-    MEMO_FREE(critical);
-    return runs;
+    for (k = 0; k < n; k++) {
+        memoi_place* place = &climb->places[ranked[k].index];
+        place->key = problem->items[ranked[k].index].fixed < 0 ? k << 32 : INT64_MIN;
+        place->low = best->offsets[ranked[k].index];
+    }
+    MEMO_FREE(ranked);
+    return 1;
 }
 
-/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven. Rounds of attempts: at the goal; where that fails or is given up, halfway between there
- * and the best peak, and so on. Each round spends more on an attempt, and on one at the goal as much
- * as on a few others together.  Where not the goal alone counts, only every third of the later
- * rounds begins with it, since what was given up often is rarely met.  1, or 0 where there is no
- * memory. */
-MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                                memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
-    memoi_team team;
-    int64_t given_up = -1, budget, n_spent, n_nodes = 0, round = 0, k;
-    int created =
-        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
-    int ok = 1, is_over = 0, is_at_goal = 1;
-    if (created < 0) return memoi_local_search(problem, target, effort, best);
-    if (created == 0) return 0;
-    if (problem->n_items > MEMOI_LOCAL_ITEMS) {
-        memoi_effort own = memoi_effort_take(effort, 0.1);
-        ok = memoi_local_search(problem, target, &own, best);
-        effort->nodes_left += own.nodes_left;
+/* 1; 0 without memory; -1 where the lists of neighbours would be too long. */
+MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
+                             const memoi_effort* effort, const memoi_solution* best) {
+    int64_t n = problem->n_items;
+    int listed = memoi_neighbours_list(problem);
+    memset(climb, 0, sizeof *climb);
+    if (listed <= 0) return listed;
+    climb->problem = problem;
+    climb->neighbours = problem->neighbours;
+    climb->random = effort->seed;
+    climb->deadline = effort->deadline;
+    climb->places = (memoi_place*)memob_calloc(n, sizeof(memoi_place));
+    climb->open.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    climb->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    climb->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    climb->keys = (memoi_replaced*)memob_calloc(MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
+    climb->lows = (memoi_replaced*)memob_calloc(n, sizeof(memoi_replaced));
+    climb->critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    climb->rank = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    if (climb->places && climb->open.list && climb->taken && climb->offsets && climb->keys &&
+        climb->lows && climb->critical && climb->rank && memoi_climb_begin(climb, best))
+        return 1;
+    memoi_climb_free(climb);
+    return 0;
+}
+
+/* Item i is to be placed again; below `from` there is no hole for it. */
+MEMOI void memoi_climb_open(memoi_climb* climb, int64_t i, int64_t from, int is_forced) {
+    memoi_place* place = &climb->places[i];
+    if (climb->problem->items[i].fixed >= 0) return;
+    if (!place->is_open) {
+        place->is_open = 1;
+        place->is_forced = 0;
+        place->from = place->low;
+        memoi_queue_push(&climb->open, place->key, i);
     }
-    budget = 10 * memoi_search_shortest_run(&team.searches[0]);
-    while (ok && best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+    if (from < place->from) place->from = from;
+    place->is_forced |= is_forced;
+}
+
+/* The lowest hole for item i between those before it.  Unless it is forced, it can at least stay. */
+MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
+    const memoi_item* item = &climb->problem->items[i];
+    const memoi_place* place = &climb->places[i];
+    const int32_t* list = climb->neighbours->list;
+    int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
+    int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
+    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+        const memoi_place* other = &climb->places[list[k]];
+        climb->taken[n].begin = other->low;
+        climb->taken[n].end = other->high;
+        n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
+             (other->low < to);
+    }
+    return memoi_taken_lowest(climb->taken, n, from, item);
+}
+
+/* Item i moves from low to now: which later items must be placed again? */
+MEMOI void memoi_climb_spread(memoi_climb* climb, int64_t i, int64_t low, int64_t now) {
+    int64_t high = now + climb->problem->items[i].size, k;
+    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+        int64_t j = climb->neighbours->list[k];
+        const memoi_place* other = &climb->places[j];
+        int is_covered = (other->low < high) & (other->high > now);
+        if (!(is_covered | (low < other->low)) || !memoi_climb_is_before(climb, i, j)) continue;
+        memoi_climb_open(climb, j, low < other->low ? low - (other->high - other->low) + 1 : low,
+                         is_covered);
+    }
+}
+
+/* Places all open items; 0 if more than limit would lie above the goal, or time is up. */
+MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
+    double above = 0; /* of items that have been placed: none is placed twice */
+    while (climb->open.n > 0) {
+        int64_t i = climb->open.list[0].index, low = climb->places[i].low, now;
+        memoi_queue_pop(&climb->open);
+        climb->places[i].is_open = 0;
+        if (above > limit || climb->is_out_of_time) continue;
+        if (++climb->n_nodes % MEMOI_CLIMB_CLOCK == 0 && memob_now_s() > climb->deadline)
+            climb->is_out_of_time = 1;
+        now = memoi_climb_find(climb, i);
+        if (now != low) {
+            climb->lows[climb->n_lows].item = i;
+            climb->lows[climb->n_lows++].value = low;
+            memoi_climb_put(climb, i, now);
+            memoi_climb_spread(climb, i, low, now);
+        }
+        above += memoi_climb_over(climb, i);
+    }
+    return above <= limit && climb->above <= limit && !climb->is_out_of_time;
+}
+
+/* An item to be moved before another in the order that it conflicts with and lies above, or now
+ * and then behind one; of two of these the nearer.  0: there is none. */
+MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
+    const int64_t* first = climb->neighbours->first;
+    uint64_t* random = &climb->random;
+    int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
+    int64_t n_found = 0, n, k, pair[2];
+    *is_behind = 0;
+    n = first[i + 1] - first[i];
+    if (n > 0 && memoi_random(random) % 4 > 0) {
+        i = climb->neighbours->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
+        *is_behind = memoi_random(random) % 4 == 0;
+    }
+    if (climb->problem->items[i].fixed >= 0) return 0;
+    pair[0] = pair[1] = -1;
+    for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
+        int64_t j = climb->neighbours->list[k];
+        if (climb->problem->items[j].fixed >= 0 ||
+            memoi_climb_is_before(climb, j, i) == *is_behind ||
+            (!*is_behind && climb->places[j].low >= climb->places[i].low))
+            continue;
+        n_found++;
+        if (memoi_random(random) % (uint64_t)n_found == 0) pair[0] = j;
+        if (memoi_random(random) % (uint64_t)n_found == 0) pair[1] = j;
+    }
+    if (n_found == 0) return 0;
+    *moved = i;
+    *to = memoi_climb_is_before(climb, pair[0], pair[1]) == *is_behind ? pair[0] : pair[1];
+    return 1;
+}
+
+/* Moves an item in the order, and opens what that may move. */
+MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_behind) {
+    memoi_place* place = &climb->places[i];
+    int64_t step = 1 + (int64_t)(memoi_random(&climb->random) >> 34), k;
+    climb->keys[climb->n_keys].item = i;
+    climb->keys[climb->n_keys++].value = place->key;
+    place->key = climb->places[to].key + (is_behind ? step : -step);
+    for (k = climb->neighbours->first[i]; is_behind && k < climb->neighbours->first[i + 1]; k++) {
+        int64_t j = climb->neighbours->list[k];
+        const memoi_place* other = &climb->places[j];
+        if (other->low > place->low && memoi_climb_is_before(climb, j, i))
+            memoi_climb_open(climb, j, place->low - (other->high - other->low) + 1, 0);
+    }
+}
+
+/* One change; it is undone where it is not kept. */
+MEMOI void memoi_climb_change(memoi_climb* climb) {
+    double above = climb->above;
+    int64_t n = 1 + (int64_t)(memoi_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to, k;
+    int is_behind;
+    climb->n_keys = climb->n_lows = 0;
+    for (; n > 0; n--) {
+        if (!memoi_climb_choose(climb, &moved, &to, &is_behind)) continue;
+        for (k = 0; k < climb->n_keys && climb->keys[k].item != moved;) k++;
+        if (k == climb->n_keys && !climb->places[moved].is_open)
+            memoi_climb_move(climb, moved, to, is_behind);
+    }
+    for (k = 0; k < climb->n_keys; k++) memoi_climb_open(climb, climb->keys[k].item, 0, 1);
+    climb->n_nodes++; /* a change that places nothing counts too */
+    if (memoi_climb_settle(climb, above)) return;
+    while (climb->n_lows > 0) {
+        const memoi_replaced* replaced = &climb->lows[--climb->n_lows];
+        memoi_climb_put(climb, replaced->item, replaced->value);
+    }
+    while (climb->n_keys > 0) {
+        const memoi_replaced* replaced = &climb->keys[--climb->n_keys];
+        climb->places[replaced->item].key = replaced->value;
+    }
+    climb->above = above; /* as it was to the last bit */
+}
+
+/* Lowers best->peak towards goal, with so many items placed at most; returns how many. */
+MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
+                              memoi_solution* best) {
+    int64_t begin = climb->n_nodes, peak, k, i;
+    memoi_climb_set_goal(climb, goal);
+    while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
+        if (memob_now_s() > climb->deadline) break;
+        memoi_climb_change(climb);
+        for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
+            peak = memob_max(peak, climb->places[climb->critical[k]].high);
+        if (peak >= best->peak) continue;
+        for (i = 0; i < climb->problem->n_items; i++) climb->offsets[i] = climb->places[i].low;
+        memoi_solution_offer(climb->problem, climb->offsets, -1, best);
+    }
+    return climb->n_nodes - begin;
+}
+
+/* Climbs towards goal with so many items placed at most; 0 without memory.  Where the lists of
+ * neighbours are too long, it does nothing. */
+MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
+                             int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
+    int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
+    if (created > 0) {
+        n_placed = memoi_climb_run(climb, goal, n_placed, best);
+        effort->nodes_left -= n_placed / MEMOI_CLIMB_NODES + 1;
+    }
+    return created != 0;
+}
+
+/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there and
+ * the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt than
+ * the one before, and on an attempt at the goal as much as on a few others together.  Where not the
+ * goal alone counts, only every third of the later rounds begins with it, since what was given up
+ * often is rarely met. */
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
+                              int64_t target, memoi_effort* effort, memoi_solution* best,
+                              int64_t* bound) {
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
+    int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
+    int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
+    int is_over = 0, is_at_goal = 0;
+    int is_small = problem->n_items <= MEMOI_CLIMB_LATER && memoi_problem_is_plain(problem);
+    while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
-        if (!is_at_goal && given_up >= best->peak - 1) {
+
+        /* Nothing is left between what was given up and the best: another round. */
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
+            limit = memob_min((MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20),
+                              MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16));
+            if ((round > 0 || !is_small) &&
+                !memoi_search_climb(climb, problem, goal, limit, effort, best))
+                return 0;
+            memoi_search_report(effort, problem, best, *bound, n_nodes);
             continue;
         }
+
+        /* An attempt. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
+        answer = memoi_team_capacity(team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
-        for (k = 0; k < team.n; k++) {
-            if (team.searches[k].is_out_of_memory) ok = 0;
-            if (team.searches[k].is_out_of_time) is_over = 1;
+        for (k = 0; k < team->n; k++) {
+            if (team->searches[k].is_out_of_memory) return 0;
+            if (team->searches[k].is_out_of_time) is_over = 1;
         }
-        if (!ok) break;
+
+        /* What it says. */
         if (answer && answer->verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, answer->minimum, best);
+            memoi_solution_offer(problem, answer->minimum, -1, best);
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
-    memoi_team_free(&team);
+    return 1;
+}
+
+/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
+ * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
+MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                                memoi_solution* best, int64_t* bound) {
+    memoi_team team;
+    memoi_climb climb;
+    int created =
+        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
+    int ok = created != 0;
+    memset(&climb, 0, sizeof climb);
+    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    if (created < 0) {
+        ok = memoi_search_climb(&climb, problem, memob_max(target, *bound),
+                                MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16),
+                                effort, best);
+        memoi_search_report(effort, problem, best, *bound, 0);
+    }
+    if (created > 0) memoi_team_free(&team);
+    memoi_climb_free(&climb);
     return ok;
 }
 
@@ -3252,20 +3576,22 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Lowers one part to goal if it can; offsets and peak, which come with a plan of the part,
- * follow. */
+/* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
+ * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
-                                          int64_t goal, memoi_effort* effort, int64_t* offsets,
-                                          int64_t* peak, int64_t* bound, memo_error* error) {
-    memo_status status;
+                                          int is_whole, int64_t goal, memoi_effort* effort,
+                                          int32_t fit_order, int64_t* offsets, int64_t* peak,
+                                          int64_t* bound, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int64_t proven = part->lower_bound;
+    int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
     memoi_solution best;
-    best.peak = *peak;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-    if (!best.offsets) return memob_no_memory(error, "a part of the plan");
-    memcpy(best.offsets, offsets, (size_t)part->n_items * sizeof(int64_t));
-    status = memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
+    if (!own) return memob_no_memory(error, "a part of the plan");
+    memoi_solution_begin(&best, own);
+    memoi_solution_offer(part, offsets, fit_order, &best);
+    if (!is_whole)
+        status =
+            memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
     if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
@@ -3273,7 +3599,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
         *peak = best.peak;
         *bound = memob_max(*bound, proven);
     }
-    MEMO_FREE(best.offsets);
+    MEMO_FREE(own);
     return status;
 }
 
@@ -3291,35 +3617,47 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Searches the parts that end above goal one after the other, each with its share of the effort;
- * none needs to be lower than one before it.  *peak: of all parts. */
+/* Searches the part that begins with item first: sets its peak. */
+MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_problem* problem,
+                                       int64_t first, int64_t goal, memoi_effort* effort,
+                                       memoi_solution* best, int64_t* bound, int64_t* peak,
+                                       memo_error* error) {
+    memo_status status;
+    memoi_problem part;
+    int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
+    if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end, &part))
+        return memob_no_memory(error, "a part of the plan");
+    status = memoi_search_part_solve(plan, &part, last - first == problem->n_items, goal, effort,
+                                     best->fit_order, best->offsets + first, peak, bound, error);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Searches the parts that end above the goal, the highest first: the others need not be lower than
+ * what comes of it.  Each gets half of what is left, the last one all.  parts: scratch, one an
+ * item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
-                                    int64_t target, memoi_effort* effort, int64_t* offsets,
-                                    int64_t* bound, int64_t* peak, memo_error* error) {
+                                    int64_t target, memoi_effort* effort, memob_keyed* parts,
+                                    memoi_solution* best, int64_t* bound, int64_t* peak,
+                                    memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n_open = 0, first, last, end, part_peak;
+    int64_t n = 0, first, last, end, part_peak, k;
     for (first = 0; first < problem->n_items; first = last) {
-        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
-        if (part_peak > memob_max(target, *bound)) n_open += last - first;
+        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        parts[n].key = -part_peak;
+        parts[n++].index = first;
     }
+    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
     *peak = 0;
-    for (first = 0; first < problem->n_items && !status; first = last) {
+    for (k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
-        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
+        part_peak = -parts[k].key;
         if (part_peak > goal) {
-            memoi_problem part;
-            if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end,
-                                       &part)) {
-                status = memob_no_memory(error, "a part of the plan");
-            } else {
-                memoi_effort own =
-                    memoi_effort_take(effort, (double)(last - first) / (double)n_open);
-                status = memoi_search_part_solve(plan, &part, goal, &own, offsets + first,
-                                                 &part_peak, bound, error);
-                effort->nodes_left += own.nodes_left;
-                n_open -= last - first;
-                memoi_problem_free(&part);
-            }
+            int is_last = k + 1 == n || -parts[k + 1].key <= goal;
+            memoi_effort own = memoi_effort_take(effort, is_last ? 1 : 0.5);
+            status = memoi_search_part_at(plan, problem, parts[k].index, goal, &own, best, bound,
+                                          &part_peak, error);
+            effort->nodes_left += own.nodes_left;
         }
         *peak = memob_max(*peak, part_peak);
     }
@@ -3331,17 +3669,21 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
 MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
-    enum { PASSES = 8 };
     memo_status status;
-    int64_t bound = problem->lower_bound, peak = 0, pass = 0;
+    int64_t bound = problem->lower_bound, peak = 0, nodes_before;
     uint64_t seed = effort->seed;
+    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
+    if (!parts) return memob_no_memory(error, "the parts of the plan");
     do {
-        effort->seed = seed + (uint64_t)pass;
+        nodes_before = effort->nodes_left;
         status =
-            memoi_search_pass(plan, problem, target, effort, best->offsets, &bound, &peak, error);
-    } while (!status && ++pass < PASSES && peak > memob_max(target, bound) &&
-             effort->nodes_left > 0 && memob_now_s() < effort->deadline);
+            memoi_search_pass(plan, problem, target, effort, parts, best, &bound, &peak, error);
+        best->fit_order = -1;
+        effort->seed++;
+    } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
+             effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
     effort->seed = seed;
+    MEMO_FREE(parts);
     if (!status) {
         best->peak = peak;
         best->is_optimal = peak <= bound;
@@ -3633,7 +3975,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         if (result == OPTIMAL || result == SUBOPTIMAL) {
             double peak = get_objective(mip.lp) / mip.scale;
             if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
-                memoi_solution_offer(problem, offsets, best);
+                memoi_solution_offer(problem, offsets, -1, best);
                 /* Exhausted, and the rebuilt plan is what was proven to within half a unit. */
                 if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
             }
@@ -3704,9 +4046,7 @@ MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effo
     memo_status status = memo_plan_prepare(plan, error);
     if (!status) status = memoi_problem_create(plan, &problem, error);
     if (status) return status;
-    best.peak = INT64_MAX;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
     if (!best.offsets) status = memob_no_memory(error, "a level of the plan");
     if (!status)
         status = memoi_greedy_solve(plan, &problem, problem.lower_bound, deadline, deadline, &best,
@@ -4235,10 +4575,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     if (!status && effort) effort->nodes_left += own.nodes_left;
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
-        memoi_solution_offer(problem, offsets, best);
+        memoi_solution_offer(problem, offsets, -1, best);
         if (best->peak > target) {
             if (memoi_justify(problem, offsets))
-                memoi_solution_offer(problem, offsets, best);
+                memoi_solution_offer(problem, offsets, -1, best);
             else
                 status = memob_no_memory(error, "the plan of the layers");
         }
@@ -4398,6 +4738,7 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
         if (stage == 1)
             status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
                                         effort->deadline, best, error);
+        if (stage == 2 && task->has_pairs) best->fit_order = -1; /* it was for other conflicts */
         if (stage == 2 && task->has_pairs)
             status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
                                         best, error);
@@ -4458,9 +4799,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
     status = memoi_task_create(&task, plan, error);
     if (status) return status;
-    best.peak = INT64_MAX;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
     if (!best.offsets) {
         memoi_task_free(&task);
         return memob_no_memory(error, "the plan");
