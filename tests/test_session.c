@@ -106,7 +106,14 @@ static void recompute(void* user, memo_session* s, int32_t layer, int32_t tensor
 
 static void backward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
+    memo_session_info info;
+    int64_t begin, end;
     int32_t t;
+    memo_session_get_info(s, &info);
+    for (t = 0; t < m->desc.n_tensors && m->desc.backward_recomputes; t++) {
+        memo_swap_get_recompute_rows(info.swap, layer, t, &begin, &end);
+        launch_rows(m, s, layer, t, begin, end, 0);
+    }
     for (t = 0; t < m->desc.n_tensors; t++)
         launch_rows(m, s, layer, t, 0, memo_session_get_n_rows(s), 1);
 }
@@ -158,6 +165,7 @@ static void random_model(model* m) {
     m->desc.recompute = recompute;
     m->desc.setup = setup;
     if (memo_test_int(0, 1)) m->desc.step = step;
+    m->desc.backward_recomputes = memo_test_int(0, 2) == 0;
     m->n_backward = m->desc.n_layers;
     m->setup_bytes = memo_test_int(1, 3000);
     m->scratch_bytes = m->desc.step ? memo_test_int(1, 3000) : 0;
