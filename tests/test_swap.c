@@ -433,7 +433,7 @@ static void calls_out_of_order_are_refused(void) {
     CHECK(memo_swap_backward_begin(c.swap, 2, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_swap_forward_end(c.swap, 0, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK(memo_swap_set_rows(c.swap, 9, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "n_rows 9 is not in [1, 8]") != NULL);
+    CHECK(strstr(error.message, "out of range (9); 1 to 8") != NULL);
     CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
     CHECK(memo_swap_set_rows(c.swap, 8, &error) == MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
