@@ -10682,6 +10682,8 @@ MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer
     int64_t n_all = memob_swap_n_tiles(desc), tile_rows = memob_swap_tile_rows(desc);
     if (n_tiles == n_all) return desc->n_rows;
     if (n_tiles == 0) return 0;
+
+    /* Tiles count from row 0, so only an odd layer swaps the last tile, which may be short. */
     return layer & 1 ? desc->n_rows - (n_all - n_tiles) * tile_rows : n_tiles * tile_rows;
 }
 
@@ -10691,7 +10693,7 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
     return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
 }
 
-/* What the table of rows says, or alpha. */
+/* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
     switch (memob_tensor_rule(desc->tensors, t)) {
@@ -10702,11 +10704,27 @@ MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t
     }
 }
 
+/* The border rule: even layers swap their first rows, odd layers their last.  No other function
+ * states it for rows; engine, schedule and session read it from the places. */
+typedef struct memoi_swap_border {
+    int64_t swapped_begin, other_begin; /* first row of either part */
+    int64_t row;                        /* first row after the border */
+} memoi_swap_border;
+
+MEMOI memoi_swap_border memoi_swap_border_of(int32_t layer, int64_t n_rows, int64_t n_swapped) {
+    memoi_swap_border border;
+    int is_odd = layer & 1;
+    border.row = is_odd ? n_rows - n_swapped : n_swapped;
+    border.swapped_begin = is_odd ? border.row : 0;
+    border.other_begin = is_odd ? 0 : border.row;
+    return border;
+}
+
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    int64_t border = layer & 1 ? n - swapped : swapped;
+    int64_t border = memoi_swap_border_of(layer, n, swapped).row;
     int32_t with = desc->tensors[t].with;
     memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
@@ -10797,14 +10815,14 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
  * nothing of streams. */
 
-/* *sum += count * each, all >= 0; 0 if it would pass MEMOB_BYTES_MAX. */
+/* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
     if (each > 0 && count > (MEMOB_BYTES_MAX - *sum) / each) return 0;
     *sum += count * each;
     return 1;
 }
 
-/* Appends rows to a part: their offset, and the part grown to a whole number of alignments. */
+/* Appends rows to a part and rounds it up to the alignment; *offset is that of the rows. */
 MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows,
                             int64_t row_bytes) {
     *offset = *part_bytes;
@@ -10813,10 +10831,10 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
     return 1;
 }
 
-/* The region of a tensor: bytes that even layers swap, that are recomputed, that odd layers swap.
- * Rows of even layers end their swapped part at the first border, or up to 511 bytes before it, so
- * that row 0 is aligned; rows of odd layers begin theirs at the second border or up to 511 bytes
- * behind it.  The few recomputed bytes beyond a border belong to a layer whose turn it is there. */
+/* The region of a tensor in bytes: swapped by even layers | recomputed | swapped by odd layers.
+ * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
+ * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
+ * between belong to the layer that uses the buffer. */
 typedef struct memoi_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin; /* offset in device memory */
@@ -10826,13 +10844,13 @@ MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
     if (*part_bytes < n_bytes) *part_bytes = n_bytes;
 }
 
-/* Bytes from the second border on that an odd layer's rows take. */
+/* Bytes after the second border that the rows of an odd layer need. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
     int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
     return memob_align_up(all_bytes - before, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* How much each part of tensor t's region needs. */
+/* The size of each part of tensor t's region. */
 MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t t) {
     int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
     memoi_swap_region region;
@@ -10868,10 +10886,10 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* Rows of tensor t that layer must recompute: those that it did not swap, unless no later layer
- * writes over them.  A later layer may if it recomputes rows too; or if it swaps rows in the same
- * buffer and this layer does, since the recomputed rows of this one may begin before the border.
- * Tensors with the same rows get the same answer, so that one recomputation serves them. */
+/* Rows of tensor t that layer must recompute: the rows that it did not swap, if a later layer
+ * overwrites them.  A later layer overwrites them if it also recomputes rows; or if both swap rows
+ * in the same buffer, because recomputed rows may begin before the border.  Tensors with the same
+ * rows get the same answer, so that one recomputation serves them. */
 MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                       int64_t* begin, int64_t* end) {
     int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
@@ -10882,13 +10900,13 @@ MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer,
         int64_t theirs = memoi_swap_cell(desc, later, t);
         if (theirs == MEMO_ROWS_KEPT) continue;
         if (theirs == n && ((later ^ layer) & 1 || swapped == 0)) continue;
-        *begin = layer & 1 ? 0 : swapped;
-        *end = layer & 1 ? n - swapped : n;
+        *begin = memoi_swap_border_of(layer, n, swapped).other_begin;
+        *end = *begin + n - swapped;
         return;
     }
 }
 
-/* A tensor's bytes, with what memoi_swap_region_of adds, must not overflow. */
+/* The bytes of all tensors, with alignment, must not overflow. */
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
     int64_t n_bytes = 0;
     int32_t t;
@@ -10917,7 +10935,7 @@ memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_
     return status;
 }
 
-/* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
+/* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int64_t* total = &placement->sizes.device_bytes;
     int64_t n = desc->n_rows;
@@ -10941,7 +10959,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
                 continue;
             }
             place->offset = memoi_swap_offset(desc, &region, layer, t);
-            place->moved_begin = layer & 1 ? n - swapped : 0;
+            place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
             place->moved_end = place->moved_begin + swapped;
             if (swapped && place->row_bytes) placement->turns[layer].uses_buffer = 1;
         }
@@ -10949,7 +10967,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     return 1;
 }
 
-/* Who follows whom in a rounding buffer.  The last layer there is not moved. */
+/* Sets the order of layers in the rounding buffers.  The last layer of each buffer is not moved. */
 MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t last[2] = {-1, -1}, layer, t;
@@ -10983,9 +11001,9 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
     return 1;
 }
 
-/* Places in host memory are given up in the forward and taken again in the backward: the last layer
- * to leave must be the first to come back.  It is where layers take turns in the buffers without a
- * break; a table may break it. */
+/* Layers leave their places in host memory in the forward and return in the backward, so the last
+ * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
+ * a table of rows may violate it. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
                                          const memob_swap_placement* placement, memo_error* error) {
     int32_t layer, later = -1;
@@ -11004,13 +11022,13 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
     return MEMO_STATUS_OK;
 }
 
-/* Where the moved layers lie in host memory and in the file: one behind the other, or in places
- * that each has room for any of them. */
+/* Places the moved layers in host memory and in the file: one after the other, or in places that
+ * have room for any layer. */
 MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
-    sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
+    sizes->host_bytes = sizes->spill_bytes = 0; /* memob_swap_placement_fit calls it again */
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
     placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
