@@ -1031,8 +1031,8 @@ typedef struct memo_access {
     memo_range bytes;
     int32_t is_written;
 } memo_access;
-static inline memo_access memo_access_of(const void* address, int64_t size_bytes,
-                                         int32_t is_written) {
+static inline memo_access memoi_access_of(const void* address, int64_t size_bytes,
+                                          int32_t is_written) {
     memo_access access;
     access.bytes.begin = (uint64_t)(uintptr_t)address;
     access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
@@ -1040,10 +1040,10 @@ static inline memo_access memo_access_of(const void* address, int64_t size_bytes
     return access;
 }
 static inline memo_access memo_reads(const void* address, int64_t size_bytes) {
-    return memo_access_of(address, size_bytes, 0);
+    return memoi_access_of(address, size_bytes, 0);
 }
 static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
-    return memo_access_of(address, size_bytes, 1);
+    return memoi_access_of(address, size_bytes, 1);
 }
 
 /* memo_annotate of an operation with 1 to 16 accesses; returns a memo_status. */
@@ -1335,28 +1335,28 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
  * stride and element size. */
 
 /* Bytes of an element; 0: the row kernels do not accept the type. */
-MEMO_INLINE int64_t memo_row_type_bytes(memo_type type) {
+MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
     return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
 }
 
 /* --- one number --- */
 
-MEMO_INLINE uint32_t memo_f32_bits(float value) {
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-MEMO_INLINE float memo_f32_from_bits(uint32_t bits) {
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
-    return memo_f32_from_bits((uint32_t)bits << 16);
+    return memoi_f32_from_bits((uint32_t)bits << 16);
 }
 MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value);
+    uint32_t bits = memoi_f32_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
@@ -1369,14 +1369,14 @@ MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
 #else
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
-        return memo_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
-    if (magnitude >= 0x0400) return memo_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
     /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
-    return memo_f32_from_bits(sign | memo_f32_bits((float)magnitude * 5.9604644775390625e-8f));
+    return memoi_f32_from_bits(sign | memoi_f32_bits((float)magnitude * 5.9604644775390625e-8f));
 #endif
 }
 MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
-    uint32_t bits = memo_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7fff;
 #if defined(__CUDA_ARCH__)
     uint16_t rounded;
@@ -1479,7 +1479,7 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
         for (k = 0; k < MEMO_ROW_GROUP; k++) {
             if (k >= n) continue;
             if (type == MEMO_TYPE_F32)
-                group->words[k] = memo_f32_bits(((const float*)from)[k]);
+                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
             else
                 group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
         }
@@ -1489,8 +1489,8 @@ MEMO_INLINE void memoi_group_load(memo_row_group* group, const void* from, memo_
 /* A pair of a 16-bit type, to fp32 and back. */
 MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
     if (type == MEMO_TYPE_BF16) {
-        to[0] = memo_f32_from_bits(pair << 16);
-        to[1] = memo_f32_from_bits(pair & 0xffff0000u);
+        to[0] = memoi_f32_from_bits(pair << 16);
+        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
     } else {
         to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
         to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
@@ -1506,7 +1506,7 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
     int k;
     if (type == MEMO_TYPE_F32) {
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memo_f32_from_bits(group->words[k]);
+        for (k = 0; k < MEMO_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
     } else {
         MEMOI_UNROLL
         for (k = 0; k < MEMO_ROW_GROUP / 2; k++)
@@ -1529,7 +1529,7 @@ MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, 
     } else if (words) {
         uint32_t bits[MEMO_ROW_GROUP];
         MEMOI_UNROLL
-        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memo_f32_bits(from[k]);
+        for (k = 0; k < MEMO_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
         memoi_words_store(to, bits, 4);
         if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
     } else {
@@ -1559,7 +1559,7 @@ MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
 MEMO_INLINE void memoi_group_load_at(memo_row_group* group, const void* matrix, memo_type type,
                                      int64_t stride, int64_t row, int64_t column, int32_t n) {
     memoi_group_load(
-        group, (const char*)matrix + (row * stride + column) * memo_row_type_bytes(type), type, n);
+        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
 }
 
 /* Splits item into its row and its number in the row; a row has n_each items. */
@@ -1769,7 +1769,7 @@ MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t
     MEMOI_UNROLL
     for (k = 0; k < MEMO_ROW_GROUP; k++) a[k] += b[k];
     memoi_group_store((char*)add->to +
-                          (row * add->to_stride + column) * memo_row_type_bytes(add->to_type),
+                          (row * add->to_stride + column) * memoi_row_type_bytes(add->to_type),
                       a, add->to_type, n);
 }
 MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
@@ -1849,7 +1849,7 @@ MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
                                   const memo_row_group* group, int32_t n) {
     float values[MEMO_ROW_GROUP];
     memoi_group_widen(values, group, cast->from_type);
-    memoi_group_store((char*)cast->to + first * memo_row_type_bytes(cast->to_type), values,
+    memoi_group_store((char*)cast->to + first * memoi_row_type_bytes(cast->to_type), values,
                       cast->to_type, n);
 }
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
@@ -12179,7 +12179,7 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     dense = 0;
     if (!status)
         status = memoi_row_matrix(desc, "part_out", merge->part_out, rows, merge->n_columns,
-                                  memo_row_type_bytes(merge->part_type), &dense, error);
+                                  memoi_row_type_bytes(merge->part_type), &dense, error);
     dense = 0;
     if (!status) status = memoi_row_matrix(desc, "lse", merge->lse, rows, 1, 4, &dense, error);
     dense = 0;
@@ -12193,13 +12193,13 @@ memo_status memo_add_desc_resolve(memo_add_desc* add, memo_error* error) {
     memo_status status;
     if (add->n_rows == 0) add->n_rows = 1;
     status = memoi_row_matrix(desc, "to", add->to, add->n_rows, add->n_columns,
-                              memo_row_type_bytes(add->to_type), &add->to_stride, error);
+                              memoi_row_type_bytes(add->to_type), &add->to_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "a", add->a, add->n_rows, add->n_columns,
-                                  memo_row_type_bytes(add->a_type), &add->a_stride, error);
+                                  memoi_row_type_bytes(add->a_type), &add->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", add->b, add->n_rows, add->n_columns,
-                                  memo_row_type_bytes(add->b_type), &add->b_stride, error);
+                                  memoi_row_type_bytes(add->b_type), &add->b_stride, error);
     if (status) return status;
     if (add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
         add->b_stride == add->n_columns) { /* one long row */
@@ -12215,10 +12215,10 @@ memo_status memo_row_sums_desc_resolve(memo_row_sums_desc* sums, memo_error* err
     int64_t dense = 0;
     memo_status status =
         memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
-                         memo_row_type_bytes(sums->a_type), &sums->a_stride, error);
+                         memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
-                                  memo_row_type_bytes(sums->b_type), &sums->b_stride, error);
+                                  memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
     if (!status)
         status = memoi_row_matrix(desc, "sums", sums->sums, sums->n_rows, 1, 4, &dense, error);
     return status;
@@ -12228,11 +12228,11 @@ memo_status memo_cast_desc_resolve(memo_cast_desc* cast, memo_error* error) {
     static const char desc[] = "memo_cast_desc";
     int64_t dense = 0;
     memo_status status = memoi_row_matrix(desc, "to", cast->to, 1, cast->n,
-                                          memo_row_type_bytes(cast->to_type), &dense, error);
+                                          memoi_row_type_bytes(cast->to_type), &dense, error);
     dense = 0;
     if (!status)
         status = memoi_row_matrix(desc, "from", cast->from, 1, cast->n,
-                                  memo_row_type_bytes(cast->from_type), &dense, error);
+                                  memoi_row_type_bytes(cast->from_type), &dense, error);
     return status;
 }
 
@@ -12371,7 +12371,7 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
     touched->reads[0] = memob_range_at(merge->out, n * merge->n_columns * 4);
     touched->reads[1] = memob_range_at(merge->lse, n * 4);
     touched->reads[2] = memob_range_at(merge->part_out, n_part * merge->n_columns *
-                                                            memo_row_type_bytes(merge->part_type));
+                                                            memoi_row_type_bytes(merge->part_type));
     touched->reads[3] = memob_range_at(merge->part_lse, n_part * 4);
     touched->n_writes = 2;
     touched->writes[0] = touched->reads[0];
@@ -12380,27 +12380,27 @@ MEMOI void memoi_row_touch_merge(const memo_merge_desc* merge, memoi_row_ranges_
 MEMOI void memoi_row_touch_add(const memo_add_desc* add, memoi_row_ranges_of* touched) {
     touched->n_reads = 2;
     touched->reads[0] = memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
-                                        memo_row_type_bytes(add->a_type));
+                                        memoi_row_type_bytes(add->a_type));
     touched->reads[1] = memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
-                                        memo_row_type_bytes(add->b_type));
+                                        memoi_row_type_bytes(add->b_type));
     touched->n_writes = 1;
     touched->writes[0] = memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
-                                         memo_row_type_bytes(add->to_type));
+                                         memoi_row_type_bytes(add->to_type));
 }
 MEMOI void memoi_row_touch_sums(const memo_row_sums_desc* sums, memoi_row_ranges_of* touched) {
     touched->n_reads = 2;
     touched->reads[0] = memoi_row_range(sums->a, sums->n_rows, sums->n_columns, sums->a_stride,
-                                        memo_row_type_bytes(sums->a_type));
+                                        memoi_row_type_bytes(sums->a_type));
     touched->reads[1] = memoi_row_range(sums->b, sums->n_rows, sums->n_columns, sums->b_stride,
-                                        memo_row_type_bytes(sums->b_type));
+                                        memoi_row_type_bytes(sums->b_type));
     touched->n_writes = 1;
     touched->writes[0] = memob_range_at(sums->sums, sums->n_rows * 4);
 }
 MEMOI void memoi_row_touch_cast(const memo_cast_desc* cast, memoi_row_ranges_of* touched) {
     touched->n_reads = 1;
-    touched->reads[0] = memob_range_at(cast->from, cast->n * memo_row_type_bytes(cast->from_type));
+    touched->reads[0] = memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type));
     touched->n_writes = 1;
-    touched->writes[0] = memob_range_at(cast->to, cast->n * memo_row_type_bytes(cast->to_type));
+    touched->writes[0] = memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type));
 }
 
 #define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
