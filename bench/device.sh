@@ -316,7 +316,7 @@ done
     awk -F' *[|] *' "$goals" "$folder/cuda_chain.md" "$folder/cuda_memory.md" "$folder/cuda_kernels.md" 2>/dev/null
     tested "reserved memory is the plan's peak" the_arena_reserves_the_plan_s_peak test_step
     tested "a graph's replay gives the same bits" a_graph_gives_the_same_bits test_step
-    tested "a step neither allocates nor synchronises" a_step_neither_allocates_nor_synchronises test_step
+    tested "a step neither allocates nor synchronizes" a_step_neither_allocates_nor_synchronizes test_step
     tested "phantom memory records, request by request, what a real run does" phantom_records_what_a_real_run_records test_device
     echo
     grep -h '^# alpha' "$folder/test_step.log" 2>/dev/null | sed 's/^# /- test_step, /'
