@@ -1724,6 +1724,8 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
     /* Two groups at a time: all four loads are on their way before the first is used. */
+
+    /* A group at a time; all reads of a group come before its conversion. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
         const int64_t second = column + step;
         int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
@@ -4371,6 +4373,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
     void* snapshots = NULL;
+
     clocks->clock = (int64_t*)memob_calloc(n * n, 8);
     clocks->advances = (memoi_advances*)memob_calloc(n * n, sizeof(memoi_advances));
     clocks->time = (int64_t*)memob_calloc(trace->n_requests, 8);
@@ -4393,6 +4396,8 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             clocks->time[i] = time;
             clocks->last_use[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
+            /* A stream that uses the buffer before it has waited for the owner's request may use it
+             * directly after the request. */
             int64_t owner = clocks->index[trace->requests[origin].stream];
             clocks->previous_use[i] = clocks->last_use[origin];
             clocks->last_use[origin] = i;
@@ -7406,7 +7411,11 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     memoi_host* host;
     memo_device* table;
     *device = NULL;
-    if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
+    if (!desc)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_host_device_desc: NULL; pass a desc");
+
+    /* Limits that the workers' arithmetic needs. */
     if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
         desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -7417,16 +7426,17 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
         !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
         !memob_is_copy_rate(desc->both_ways_bytes_per_s))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "rates of copies must be 0 (no limit) or at least 1 byte/s; they are "
-                              "%g, %g and, both ways, %g",
-                              desc->to_host_bytes_per_s, desc->to_device_bytes_per_s,
-                              desc->both_ways_bytes_per_s);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_host_device_desc: rates of copies out of range (%g, %g and, both "
+            "ways, %g); 0 (no limit) and 1 to 1e18 bytes/s are valid",
+            desc->to_host_bytes_per_s, desc->to_device_bytes_per_s, desc->both_ways_bytes_per_s);
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
             (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;

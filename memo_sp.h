@@ -3659,6 +3659,8 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sharding_desc.n_tokens: out of range (%lld); 1 to %lld are valid",
                               (long long)desc->n_tokens, (long long)(MEMOB_BYTES_MAX / 2));
+
+    /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "sharding_desc.document_begins: not used by the sharding %s; use "
@@ -5517,6 +5519,8 @@ MEMOI memo_status memoi_sp_ranks_check(const memo_sp_attention_desc* desc, memo_
     degrees[1] = sharding->ulysses;
     ranks[0] = desc->ring_rank;
     ranks[1] = desc->ulysses_rank;
+
+    /* Communicators and shardings come from different calls, so they may disagree. */
     for (k = 0; k < 2; k++) {
         if (comms[k] && comms[k]->size != degrees[k])
             return memo_error_set(
@@ -6570,6 +6574,8 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
                                 int is_backward) {
     const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
     int is_saved = memoi_blocks_is_saved(&b->desc, block);
+
+    /* Computation touches activations; reductions and gathers touch what they send and fill. */
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
         memoi_blocks_read_input(b, block, part, block == 0);
