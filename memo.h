@@ -84,13 +84,16 @@
  *   alpha           fraction of rows that are swapped; the others are recomputed
  *   makespan        time from the start of the first operation to the end of the last
  *   stall           time in which a stream waits between its first and its last operation
- *   rank, group     one of several cooperating processes or threads; ranks that communicate
- *   degree          number of ranks over which one kind of parallelism divides the work
- *   Ulysses         sequence parallelism that exchanges rows for attention heads
- *   ring            sequence parallelism in which keys and values pass from rank to rank
- *   zigzag          order of tokens over ranks that gives each rank equal work under a causal mask
- *   LSE             log-sum-exp of a row's attention scores; merges partial attention exactly
- *   sub-batch       part of a batch, computed while the sums of another part are communicated
+ *   rank            one of several processes or threads, numbered from 0, each with its own device
+ *   group           the ranks of one communicator
+ *   degree          the number of ranks that share one dimension: ring degree rd, Ulysses degree ud
+ *   Ulysses         each rank computes some heads of all tokens; an all-to-all before and after
+ *   ring            each rank computes its own queries; keys and values pass from rank to rank
+ *   zigzag          ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks of the tokens, so
+ *                   that a causal mask gives all ranks equal work
+ *   LSE             log of the sum of exp(score) over the keys of a query; one number per row and
+ *                   head; partial attention is merged with it
+ *   sub-batch       one part of a batch; its collectives overlap the computation of other parts
  *
  * CHAPTERS  1 status and error | 2 trace | 3 plan | 4 device | 5 arena | 6 host device | 7 schedule
  *           8 recorder | 9 swap engine | 10 row kernels | then the implementation, whose rooms have

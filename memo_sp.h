@@ -4,15 +4,7 @@
  * ends: ranks as threads of one process (no dependency), and NCCL (MEMO_SP_NCCL, CUDA).
  * examples/comm_mpi.h implements a third one over MPI.
  *
- * TERMS
- *     rank       one of size processes or threads, numbered from 0, each with its own device
- *     group      the ranks of one communicator
- *     degree     the number of ranks that share one dimension, such as ring degree rd, ulysses ud
- *     Ulysses    each rank computes some heads of all tokens; an all-to-all before and after
- *     ring       each rank computes its own queries; keys and values go from rank to rank
- *     zigzag     a sharding in which ring rank r holds chunks r and 2 rd - 1 - r of 2 rd chunks
- *     LSE        log of the sum of exp(score) over the keys of a query; one number per row and head
- *     sub-batch  one part of a batch; its collectives overlap the computation of other parts
+ * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
  *
