@@ -3424,8 +3424,8 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     int64_t begin = climb->n_nodes, peak, k, i;
     memoi_climb_set_goal(climb, goal);
     while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
-        if (memob_now_s() > climb->deadline) break;
         memoi_climb_change(climb);
+        if (memob_now_s() > climb->deadline) climb->is_out_of_time = 1;
         for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
             peak = memob_max(peak, climb->places[climb->critical[k]].high);
         if (peak >= best->peak) continue;
@@ -3480,6 +3480,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
+            is_over = climb->is_out_of_time;
             continue;
         }
 
