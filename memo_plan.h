@@ -736,6 +736,9 @@ typedef struct memo_session_desc {
     /* Gives all ranks rank 0's bytes, so that all choose the same rows; NULL: one rank.  Every rank
      * creates its session at the same time. */
     memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
+    /* 1: backward computes rows again by itself (memo_swap_get_recompute_rows), in an order of its own.
+     * recompute is called to measure alone, for all rows of each tensor of one layer. */
+    int32_t backward_recomputes;
 
     /* Budgets: everything that the session may take, and what the trainer holds beside it. */
     int64_t device_bytes;       /* 0: what is free on device */
@@ -745,6 +748,7 @@ typedef struct memo_session_desc {
     const char* spill_directory; /* for what host memory has no room for; NULL: none */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
+    int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
     /* Instead of measuring, or of planning too. */
     const memo_profile* profile;
@@ -9257,6 +9261,7 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = s->n_rows;
         if (!memoi_session_recomputes(s, t)) continue;
+        if (s->desc.backward_recomputes && layer != s->measured_layer) continue;
         if (layer != s->measured_layer)
             memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
@@ -9524,7 +9529,8 @@ MEMOI memo_status memoi_session_open(memo_session* s, memo_error* error) {
 /* Copies and the file, within the budgets and what is really free. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
-    int64_t largest_bytes = (int64_t)32 << 20;
+    int64_t largest_bytes =
+        s->desc.largest_copy_bytes ? s->desc.largest_copy_bytes : (int64_t)32 << 20;
     memo_status status;
     desc.device = s->device;
     desc.tensors = s->tensors;

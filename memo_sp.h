@@ -334,11 +334,13 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
  * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
  * variable is not set.  Otherwise an event makes each operation wait for the previous one of
- * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between them.
+ * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between
+ * them.
  *
- * GRAPHS.  Capture the same operations on all ranks, and replay them on all.  Send each message
- * once before the capture: connections cannot be created inside it.  Destroy the graph before the
- * communicators, or their destruction hangs.  examples/12_ring_nccl.cu shows all three.
+ * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
+ * connections cannot be created inside it.  Destroy the graph before the communicators, or their
+ * destruction hangs.  examples/12_ring_nccl.cu shows this.
  *
  * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
  * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
@@ -354,8 +356,8 @@ typedef struct memo_comm_nccl_desc {
      *   id_path     a file that all ranks can read.  Rank 0 writes it, and deletes it when all have
      *               joined.  Use a new name for each run
      *   neither     NCCL's own meeting: its variable NCCL_COMM_ID (address:port of rank 0), which
-     *               is set to MASTER_ADDR:(MASTER_PORT + 1) if it is not set.  Each host needs an
-     *               interface in the subnet of that address */
+     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface
+     *               in the subnet of that address */
     const void* unique_id;
     const char* id_path;
     const char* name;      /* copied; NULL: "nccl world" */
@@ -2749,7 +2751,7 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
 }
 
 /* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
-MEMOI memo_status memoi_nccl_name_meeting(memo_error* error) {
+MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     const char* host = getenv("MASTER_ADDR");
     char address[300];
     int64_t port = 0;
@@ -2768,19 +2770,20 @@ MEMOI memo_status memoi_nccl_name_meeting(memo_error* error) {
     snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)port + 1);
     setenv("NCCL_COMM_ID", address, 1);
+    *is_named = 1;
     return MEMO_STATUS_OK;
 }
 
-/* All ranks get the same id. */
+/* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
 MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t rank, int32_t size,
-                                      ncclUniqueId* id, memo_error* error) {
+                                      ncclUniqueId* id, int* is_named, memo_error* error) {
     const int is_by_file = !desc->unique_id && desc->id_path && size > 1;
     const int is_by_nccl = !desc->unique_id && !desc->id_path && size > 1;
     double timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
     memo_status status = MEMO_STATUS_OK;
     memset(id, 0, sizeof *id);
     if (desc->unique_id) memcpy(id, desc->unique_id, sizeof *id);
-    if (is_by_nccl) status = memoi_nccl_name_meeting(error);
+    if (is_by_nccl) status = memoi_nccl_name_meeting(is_named, error);
     if (is_by_file && rank) return memoi_nccl_read_id(desc->id_path, timeout_s, id, error);
     if (!status && !desc->unique_id) {
         ncclResult_t result = ncclGetUniqueId(id);
@@ -2798,7 +2801,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     switch (type) {
     case MEMO_TYPE_F32: return ncclFloat32;
     case MEMO_TYPE_F64: return ncclFloat64;
-    case MEMO_TYPE_BF16: return ncclBfloat16;
+    case MEMO_TYPE_BF16: return (ncclDataType_t)9; /* ncclBfloat16; before 2.24 not in C */
     case MEMO_TYPE_F16: return ncclFloat16;
     case MEMO_TYPE_I32: return ncclInt32;
     case MEMO_TYPE_I64: return ncclInt64;
@@ -3333,12 +3336,13 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     memoi_nccl* me;
     int64_t free_bytes;
     int32_t rank = 0, size = 0;
+    int is_named = 0;
     memo_status status;
     *comm = NULL;
     status = memoi_nccl_place(desc, &rank, &size, error);
     if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
-    status = memoi_nccl_share_id(desc, rank, size, &id, error);
+    status = memoi_nccl_share_id(desc, rank, size, &id, &is_named, error);
     if (!status)
         status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
     if (status) {
@@ -3359,6 +3363,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
                                 ncclGetErrorString(result), ncclGetLastError(NULL));
     if (!status) status = memoi_nccl_finish(me, "joining", result, error);
     if (rank == 0 && size > 1 && desc->id_path) (void)unlink(desc->id_path);
+    if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     if (status) {
         memoi_nccl_destroy(&me->table);
         return status;

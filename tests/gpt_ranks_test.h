@@ -98,7 +98,6 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
         status = memo_device_alloc(rank->device, 512, &taken, error);
     desc.host_device = rank->device;
     desc.device = recorder ? memo_recorder_get_device(recorder) : rank->device;
-    desc.plan = t->planned.plan;
     desc.mesh = mesh;
     if (!status) status = gpt_create(&desc, &model, error);
     if (!status) status = train_steps(t, rank, model, recorder, error);

@@ -1165,7 +1165,7 @@ static void a_device_is_measured(void) {
     CHECK(memo_profile_measure(&desc, &profile, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
     CHECK_CASE(strstr(error.message, "largest_copy_bytes: host memory has no room for two") != NULL,
                "%s", error.message);
-    CHECK(memo_host_device_get_stats(p.host).device_bytes == 0);
+    CHECK(host_device_stats(p.host).device_bytes == 0);
     desc.largest_copy_bytes = 2 << 20;
     /* Faults. */
     desc.n_tensors = 3;

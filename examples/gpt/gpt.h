@@ -82,21 +82,17 @@ typedef enum gpt_policy {
 
 typedef struct gpt_desc {
     gpt_config config;
-    /* (n_layers, GPT_N_TENSORS), lent until gpt_create returns: as in memo_swap_desc.  NULL: every
-     * layer keeps everything. */
+    /* (n_layers, GPT_N_TENSORS), lent until gpt_create returns: as in memo_swap_desc.  NULL: the
+     * session chooses, by `session`. */
     const int64_t* rows;
-    /* The third tier, as in memo_swap_desc. */
-    int32_t n_host_layers;
-    const char* spill_directory;
-    memo_device* host_device; /* where functions are launched; NULL: dry run, of gpt_plan */
+    /* Budgets, profile, share with its user, spill and is_timed of the session that the model runs in,
+     * lent until gpt_create returns; the model fills in the rest.  NULL: no limits. */
+    const memo_session_desc* session;
+    memo_device* host_device; /* where functions are launched; not of gpt_plan */
     /* The table that copies, events and announcements go to: host_device itself, or a recorder's or
      * a test's table around it; NULL: host_device. */
     const memo_device* device;
-    memo_arena* arena;     /* dry run: requests come from here, lent */
-    memo_trace* trace;     /* real run without a plan: requests are recorded here */
-    const memo_plan* plan; /* real run: of gpt_plan */
-    int32_t is_timed;      /* measure stalls */
-    const memo_mesh* mesh; /* real run of several ranks: of the config's degrees */
+    const memo_mesh* mesh; /* of several ranks: of the config's degrees; not of gpt_plan */
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
@@ -108,14 +104,13 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
 GPT_FUNCTION memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                         memo_error* error);
 
-/* Plans the requests of one micro-batch, in a session that is a dry run: of desc->rows, or of rows
- * that it chooses in the budgets and by the profile of `budgets` (NULL: without limits, all kept).
- * Errors: as gpt_create and memo_session_create. */
-GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_session_desc* budgets,
-                                  memo_session** session, memo_error* error);
+/* Plans the rows and requests of one micro-batch, in a session that is a dry run.  Errors: as
+ * gpt_create. */
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error);
 
-/* Reserves plan->peak_bytes, initialises the parameters from config.seed.  Errors: INVALID_ARGUMENT
- * for a configuration that cannot be meant, and memo's. */
+/* Creates the session, which measures where it has neither rows nor a profile and not everything fits,
+ * and initializes the parameters from config.seed.  All ranks call it.  Errors: INVALID_ARGUMENT for an
+ * impossible configuration; those of memo_session_create. */
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
 GPT_FUNCTION void gpt_destroy(gpt_model* model);
 
@@ -159,15 +154,6 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const uint8_t* tokens
                                          const uint8_t* targets, int64_t step, int64_t micro_batch,
                                          double loss_scale, memo_error* error);
 
-/* To measure how long a part of a micro-batch takes: gpt_micro_batch requests memory for all of it,
- * but enqueues only the operations of these parts.  The numbers are then worth nothing.  For a model
- * under GPT_POLICY_KEEP, on which nothing is copied. */
-enum { GPT_PART_FORWARD = 1, GPT_PART_BACKWARD = 2, GPT_PART_REST = 4, GPT_PART_ALL = 7 };
-GPT_FUNCTION void gpt_set_parts(gpt_model* model, int parts);
-/* The same for what recomputing all rows of a tensor (the table's) of layer 0 takes.  Errors:
- * UNSUPPORTED for the input, and for what comes with another tensor. */
-GPT_FUNCTION memo_status gpt_recompute_alone(gpt_model* model, int32_t tensor, memo_error* error);
-
 typedef struct gpt_update_desc {
     double learning_rate, beta1, beta2, epsilon, weight_decay;
     double clip; /* largest norm of the whole gradient; 0: none */
@@ -206,9 +192,8 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                                       double temperature, uint64_t seed, uint8_t* result,
                                       int64_t n_new, memo_error* error);
 
-/* Engine, arena and stream, for statistics and timelines. */
-GPT_FUNCTION memo_swap* gpt_swap(gpt_model* model);
-GPT_FUNCTION memo_arena* gpt_arena(gpt_model* model);
+/* The session, with what it chose, and the stream: for statistics and timelines. */
+GPT_FUNCTION memo_session* gpt_session(gpt_model* model);
 GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model);
 /* Sent so far to tensor ranks, as memo_comm counts. */
 GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model);

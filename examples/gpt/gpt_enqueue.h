@@ -44,11 +44,11 @@ typedef struct gpt_tensor_state {
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
     int32_t splits_sequence;
-    gpt_array partial, gradient; /* y and g of memo_blocks (rows, hidden); persistent */
-    gpt_array x, dx;             /* the residual stream and its gradient, of this micro-batch */
-    gpt_array d_key, d_value;    /* (rows, kv_hidden), where parts add to each other's */
-    const gpt_rows* need;        /* of the layer at hand: what it recomputes */
-    int64_t sum_begin, sum_end;  /* what the next sum is of: reals of the part's buffer */
+    gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */
+    gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
+    gpt_array d_key, d_value;     /* (rows, kv_hidden), where parts add to each other's */
+    gpt_rows need[GPT_N_TENSORS]; /* of the layer at hand: what it recomputes */
+    int64_t sum_begin, sum_end;   /* what the next sum is of: reals of the part's buffer */
     /* Memory for what a block needs while it runs; a block's requests begin anew. */
     char* work;
     int64_t work_bytes, work_used;
@@ -75,13 +75,15 @@ struct gpt_model {
     memo_event tokens_copied[2]; /* of either half of the staging buffer */
     int32_t is_copying[2];
     int32_t half;
-    memo_arena* arena;
-    memo_swap* swap;
-    int64_t columns[GPT_N_TENSORS];   /* of the skeletal tensors, in a block of degree `tensor` */
-    gpt_rows (*needs)[GPT_N_TENSORS]; /* of each layer: rows that it recomputes */
+    memo_session* session;
+    memo_arena* arena; /* the session's, as the two below */
+    memo_status (*share_plan)(void* user, void* data, int64_t n_bytes, memo_error* error);
+    void* share_user;
+    const memo_mesh* mesh;          /* while the session is created */
+    int32_t is_measured;            /* likewise */
+    int64_t columns[GPT_N_TENSORS]; /* of the skeletal tensors, in a block of degree `tensor` */
     gpt_tensor_state tensor;
     gpt_pass pass;
-    int32_t parts, is_skipped; /* which parts are enqueued; whether the one at hand is not */
 
     /* On the device. */
     gpt_real *parameters, *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
@@ -96,6 +98,9 @@ struct gpt_model {
     uint8_t* staging; /* two halves, each tokens and targets (2, rows) */
 
     int64_t n_updates;
+    /* Of the micro-batch at hand. */
+    const uint8_t *tokens, *targets; /* NULL: zeros, to measure */
+    double loss_scale;
     int64_t step;        /* keys the dropout, as does */
     int64_t first_token; /* the global number of the micro-batch's first token, of all ranks */
     char phase[32];      /* "forward 3", for the names of operations */
@@ -163,15 +168,7 @@ static void* gpt_take_persistent(gpt_model* model, const char* name, int64_t siz
 
 /* phase: forward, recompute or backward. */
 static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
-    char text[64];
     snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
-    snprintf(text, sizeof text, "layer %d %s begin", layer, phase);
-    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
-}
-static void gpt_end_phase(gpt_model* model, int32_t layer, const char* phase) {
-    char text[64];
-    snprintf(text, sizeof text, "layer %d %s end", layer, phase);
-    if (!model->status) model->status = memo_arena_mark(model->arena, text, &model->error);
 }
 
 /* ---- operations -------------------------------------------------------------------------------
@@ -223,16 +220,17 @@ static gpt_real* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
 
 /* A dry run only requests memory, and after a failure nothing more is enqueued. */
 static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
-/* Nor is a part that is not measured. */
-static int gpt_is_silent(const gpt_model* model) { return gpt_is_idle(model) || model->is_skipped; }
-static void gpt_begin_part(gpt_model* model, int part) {
-    model->is_skipped = !(model->parts & part);
+/* The session keeps its own first error; from then on it computes nothing. */
+static void gpt_follow_session(gpt_model* model) {
+    if (!gpt_is_idle(model) && !memo_session_computes(model->session))
+        model->status =
+            memo_error_set(&model->error, MEMO_STATUS_INVALID_STATE, "the session failed");
 }
 
 static void gpt_announce(gpt_model* model, const gpt_op* op) {
     memo_op_desc announced = memo_op_desc_default();
     char name[96];
-    if (gpt_is_silent(model) || !model->device.annotate) return;
+    if (gpt_is_idle(model) || !model->device.annotate) return;
     snprintf(name, sizeof name, "%s: %s", model->phase, op->name);
     announced.name = name;
     announced.reads = op->reads;
@@ -244,7 +242,7 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
 
 static void gpt_enqueue(gpt_model* model, const gpt_op* op, memo_host_function function,
                         const void* args, size_t args_bytes) {
-    if (gpt_is_silent(model)) return;
+    if (gpt_is_idle(model)) return;
     gpt_announce(model, op);
     if (!model->status)
         model->status = memo_host_device_launch(model->host_device, model->compute, function, args,

@@ -33,7 +33,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     gpt_array x;
     memset(&x, 0, sizeof x);
     if (model->is_dry_run) return x;
-    x.address = (gpt_real*)memo_swap_get_address(model->swap, layer, tensor);
+    x.address = (gpt_real*)memo_session_get_address(model->session, layer, tensor);
     x.n_columns = model->columns[tensor];
     if ((tensor >= GPT_Q && tensor <= GPT_LSE) || tensor == GPT_UP || tensor == GPT_GELU)
         x.n_columns *= wider;
@@ -191,19 +191,17 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
 
 /* --- both, one after the other --- */
 
-/* Both, of need; y is a block's output. */
+/* Both, of need.  Where `middle` lies, the projection lies before. */
 static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
-    const gpt_rows middle = need[GPT_MIDDLE];
-    const gpt_array y = gpt_take(model, middle, model->config.hidden);
-    gpt_compute_attention(model, layer, need, gpt_all_rows(model), y);
-    gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE), gpt_tensor(model, layer, GPT_INPUT),
-                 y, layer, GPT_SITE_PROJECTION, middle);
-    gpt_give(model, y);
+    const gpt_array middle = gpt_tensor(model, layer, GPT_MIDDLE);
+    gpt_compute_attention(model, layer, need, gpt_all_rows(model), middle);
+    gpt_residual(model, middle, gpt_tensor(model, layer, GPT_INPUT), middle, layer,
+                 GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
     gpt_compute_mlp(model, layer, need);
 }
 
 static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows) {
-    if (!gpt_is_silent(model) && gpt_count(rows))
+    if (!gpt_is_idle(model) && gpt_count(rows))
         model->status =
             memo_copy(&model->device, model->compute, MEMO_COPY_ON_DEVICE, gpt_at(to, rows.begin),
                       gpt_at(from, rows.begin), gpt_bytes(to, rows), &model->error);
@@ -224,24 +222,10 @@ static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_give(model, y);
 }
 
-/* Does the table of rows leave something to recomputation? */
-static int gpt_recomputes(const gpt_model* model, int32_t layer) {
-    int i;
-    for (i = 0; i < GPT_N_TENSORS; i++)
-        if (gpt_count(model->needs[layer][i])) return 1;
-    return 0;
-}
-
 /* dx: the gradient of the layer's output (rows, hidden), replaced by that of its input.  The
  * residual stream passes gradients on unchanged, so each block adds to it. */
 static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
     gpt_rows rows;
-    if (gpt_recomputes(model, layer)) {
-        gpt_begin_phase(model, layer, "recompute");
-        gpt_compute(model, layer, model->needs[layer]);
-        gpt_end_phase(model, layer, "recompute");
-        snprintf(model->phase, sizeof model->phase, "backward %d", layer);
-    }
     for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
         gpt_backward_mlp(model, layer, dx, dx, rows);

@@ -303,9 +303,6 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     swap.n_rows = gpt_n_rows(&desc->config);
     swap.tile_rows = desc->config.tile_rows;
     swap.rows = desc->rows;
-    swap.n_host_layers = desc->n_host_layers;
-    swap.spill_directory = desc->spill_directory;
-    swap.is_timed = desc->is_timed;
     return swap;
 }
 

@@ -161,7 +161,7 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
     memo_comm* ranks = gpt_ranks_of(model, degree);
     gpt_real* sum = (gpt_real*)call->to + t->sum_begin;
     memo_status status;
-    if (n == 0 || model->is_skipped) return MEMO_STATUS_OK;
+    if (n == 0) return MEMO_STATUS_OK;
     status = gpt_tell(model, stream, "sum over ranks",
                       gpt_range(sum, n * (int64_t)sizeof(gpt_real)), error);
     if (!status)
@@ -274,7 +274,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 /* ---- backward ---- */
 
 static void gpt_clear_gradient(gpt_model* model, gpt_rows rows) {
-    if (!gpt_is_silent(model))
+    if (!gpt_is_idle(model))
         model->status =
             memo_fill(&model->device, model->compute, gpt_at(model->tensor.gradient, rows.begin), 0,
                       gpt_bytes(model->tensor.gradient, rows), &model->error);
@@ -330,6 +330,18 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
         model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
 }
 
+/* What the engine did not bring back.  While the session measures it times recomputation apart. */
+static void gpt_find_need(gpt_model* model, int32_t layer) {
+    gpt_rows* need = model->tensor.need;
+    memo_session_info info;
+    int t;
+    memset(need, 0, sizeof model->tensor.need);
+    if (model->is_measured || gpt_is_idle(model)) return;
+    memo_session_get_info(model->session, &info);
+    for (t = 0; t < GPT_N_TENSORS; t++)
+        memo_swap_get_recompute_rows(info.swap, layer, t, &need[t].begin, &need[t].end);
+}
+
 static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     const int64_t kv_hidden = model->layout.kv_hidden;
     gpt_tensor_state* t = &model->tensor;
@@ -342,7 +354,7 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     t->dx = dx;
     t->work = (char*)work.address;
     t->work_bytes = gpt_work_bytes(model);
-    t->need = model->needs[layer];
+    gpt_find_need(model, layer);
     if (!gpt_is_idle(model))
         model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
     if (t->splits_sequence) {
@@ -417,9 +429,11 @@ static void gpt_destroy_blocks(gpt_model* model) {
     memo_blocks_destroy(model->tensor.blocks);
     for (a = 0; a < GPT_MAX_LEVELS; a++)
         for (b = 0; b < GPT_MAX_LEVELS; b++) memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
+    memset(model->tensor.pairs, 0, sizeof model->tensor.pairs);
+    model->tensor.blocks = NULL;
 }
 
-static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
+static void gpt_create_blocks(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     memo_blocks_desc blocks = memo_blocks_desc_default();
     memo_block_buffers* buffers;
@@ -437,7 +451,7 @@ static void gpt_create_blocks(gpt_model* model, const gpt_desc* desc) {
         buffers[s].gradient = gpt_at(t->gradient, rows.begin);
         buffers[s].count = gpt_count(rows) * model->config.hidden;
     }
-    t->ranks = desc->mesh->tensor;
+    t->ranks = model->mesh->tensor;
     gpt_create_pairs(model);
     t->sums = *t->ranks;
     t->sums.context = model;

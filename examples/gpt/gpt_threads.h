@@ -77,7 +77,7 @@ static void* gpt_help(void* argument) {
 }
 
 /* Ends the helpers.  No operation may be under way. */
-static void gpt_helpers_end(void) {
+static inline void gpt_helpers_end(void) {
     gpt_pool* pool = &gpt_helpers;
     int i;
     pthread_mutex_lock(&pool->mutex);
@@ -90,7 +90,7 @@ static void gpt_helpers_end(void) {
 }
 
 /* n_threads compute from here on, the stream's own included.  Fewer if the system gives fewer. */
-static void gpt_helpers_begin(int n_threads) {
+static inline void gpt_helpers_begin(int n_threads) {
     gpt_pool* pool = &gpt_helpers;
     while (pool->n_threads < n_threads - 1 && pool->n_threads < GPT_THREADS_MAX &&
            pthread_create(&pool->threads[pool->n_threads], NULL, gpt_help, pool) == 0)

@@ -19,11 +19,11 @@
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
-/* Threads of this process that compute: one for each rank and, of a single rank, helpers on the other
- * processors.  More than 8 have nothing to do in a model of this size. */
-static int compute_threads(int64_t n_ranks) {
+/* Threads of this process that compute: one for each of its ranks and, of a single rank, helpers on the
+ * other processors.  More than 8 have nothing to do in a model of this size. */
+static int compute_threads(int64_t n_here, int64_t n_ranks) {
     const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
-    if (n_ranks > 1) return (int)n_ranks;
+    if (n_ranks > 1) return (int)n_here;
     return n_processors > 8 ? 8 : n_processors > 1 ? (int)n_processors : 1;
 }
 
@@ -109,8 +109,8 @@ static void compute_put_kernels(memo_text* text) {
 /* ---- both ----------------------------------------------------------------------------------- */
 
 /* Before the first product.  Until gpt_helpers_end. */
-static memo_status compute_begin(int64_t n_ranks, memo_error* error) {
-    const int n_threads = compute_threads(n_ranks);
+static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
+    const int n_threads = compute_threads(n_here, n_ranks);
 #ifdef GPT_BLAS
     int n_buffers;
 #endif
@@ -128,12 +128,12 @@ static memo_status compute_begin(int64_t n_ranks, memo_error* error) {
 #endif
 }
 
-static void print_compute(int64_t n_ranks) {
+static void print_compute(int64_t n_here, int64_t n_ranks) {
     memo_text text;
     memset(&text, 0, sizeof text);
     compute_put_kernels(&text);
-    printf("compute   %d thread%s, %s\n", compute_threads(n_ranks),
-           compute_threads(n_ranks) == 1 ? "" : "s", text.data ? text.data : "");
+    printf("compute   %d thread%s, %s\n", compute_threads(n_here, n_ranks),
+           compute_threads(n_here, n_ranks) == 1 ? "" : "s", text.data ? text.data : "");
     memo_text_free(&text);
 }
 

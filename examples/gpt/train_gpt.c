@@ -31,6 +31,7 @@
 #include "tools/tool_files.h"
 #include "train_compute.h"
 #include "train_options.h"
+#include "train_picture.h"
 #include "train_plan.h"
 #include "train_ranks.h"
 #include "train_report.h"
@@ -59,9 +60,10 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,  /* without capacities: a reference where the budget is too small */
-    RUN_TIMED = 2,   /* measure stalls */
-    RUN_RECORDED = 4 /* keep a timed schedule of what is enqueued */
+    RUN_LIFTED = 1,   /* without capacities: a reference where the budget is too small */
+    RUN_TIMED = 2,    /* measure stalls */
+    RUN_RECORDED = 4, /* keep a timed schedule of what is enqueued */
+    RUN_MEASURED = 8  /* rows are the session's choice, which measures for it */
 };
 
 typedef struct run {
@@ -96,11 +98,17 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
+/* Gives all ranks the first one's figures, for the session. */
+static memo_status run_share(void* user, void* data, int64_t n_bytes, memo_error* error) {
+    return train_share((thread_rank*)user, data, n_bytes, error);
+}
+
 static memo_status run_create(run* r, thread_rank* rank, const train_options* o, const candidate* c,
                               int flags, memo_error* error) {
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
     gpt_desc desc = c->desc;
+    memo_session_desc session = flags & RUN_LIFTED ? memo_session_desc_default() : train_budgets(o);
     memo_status status;
     memset(r, 0, sizeof *r);
     r->rank = rank;
@@ -112,14 +120,20 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
                  ? MEMO_STATUS_OK
                  : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                   "no host memory for the tokens of a micro-batch");
-    if (!status) status = train_check_agreement(rank, c, error);
+    if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
     desc.host_device = rank->device;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : rank->device;
-    desc.plan = c->plan;
-    desc.is_timed = r->is_timed;
     desc.mesh = r->mesh;
+    desc.session = &session;
+    session.is_timed = r->is_timed;
+    if (flags & RUN_MEASURED) {
+        session.is_alpha_only = 1; /* it measures even if everything fits */
+        session.largest_copy_bytes = o->link_bandwidth / 50;
+        session.share = run_share;
+        session.user = rank;
+    }
     return status ? status : gpt_create(&desc, &r->model, error);
 }
 
@@ -164,11 +178,13 @@ static memo_status run_on_ranks(const job* j, const candidate* plan, int flags,
 }
 
 static memo_status run_add_stall(run* r, memo_error* error) {
+    memo_session_info info;
     memo_swap_stats stats;
     memo_status status;
     if (!r->is_timed) return MEMO_STATUS_OK;
     if ((status = gpt_wait(r->model, error))) return status;
-    if ((status = memo_swap_get_stats(gpt_swap(r->model), &stats, error))) return status;
+    memo_session_get_info(gpt_session(r->model), &info);
+    if ((status = memo_swap_get_stats(info.swap, &stats, error))) return status;
     r->stall_s += stats.forward_stall_s + stats.backward_stall_s;
     return MEMO_STATUS_OK;
 }
@@ -227,71 +243,24 @@ static memo_status run_step(run* r, const job* j, int64_t step, double* loss, me
 
 /* ---- profile: how long a layer's parts take, and how fast copies are ------------------------- */
 
-static memo_status profile_parts(run* r, int parts, memo_error* error) {
-    gpt_set_parts(r->model, parts);
-    return gpt_micro_batch(r->model, r->tokens, r->targets, 0, 0, 1, error);
-}
-static memo_status profile_forward(void* user, memo_error* error) {
-    return profile_parts((run*)user, GPT_PART_FORWARD, error);
-}
-static memo_status profile_backward(void* user, memo_error* error) {
-    return profile_parts((run*)user, GPT_PART_BACKWARD, error);
-}
-static memo_status profile_between(void* user, memo_error* error) {
-    return profile_parts((run*)user, GPT_PART_REST, error);
-}
-static memo_status profile_recompute(void* user, int32_t tensor, memo_error* error) {
-    return gpt_recompute_alone(((run*)user)->model, tensor, error);
-}
-
-/* Copies of the largest tensor are long enough to tell a rate; where the link is slow, less is. */
-static int64_t profile_copy_bytes(const train_options* o) {
-    int64_t n_bytes = 4 * o->hidden * train_rows(o) * (int64_t)sizeof(gpt_real);
-    int64_t most = o->link_bandwidth ? o->link_bandwidth / 50 + 512 : (int64_t)32 << 20;
-    return counted_bytes(n_bytes < most ? n_bytes : most);
-}
-
-/* On a model of one layer that keeps everything.  All ranks do the same equally often; what the
- * first one measures counts for all. */
+/* The session has measured while it was created. */
 static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
-    const train_options* o = &j->options;
-    memo_profile_desc desc = memo_profile_desc_default();
-    memo_tensor tensors[GPT_N_TENSORS];
-    const gpt_config config = train_config(o);
-    memo_profile profile;
-    memo_status status;
-    gpt_fill_tensors(&config, tensors);
-    desc.device = r->rank->device;
-    desc.compute_stream = gpt_compute_stream(r->model);
-    desc.forward = profile_forward;
-    desc.backward = profile_backward;
-    desc.between = profile_between;
-    desc.recompute = profile_recompute;
-    desc.user = r;
-    desc.tensors = tensors;
-    desc.n_tensors = GPT_N_TENSORS;
-    desc.n_rows = train_rows(o);
-    desc.largest_copy_bytes = profile_copy_bytes(o);
-    desc.spill_directory = o->host_memory ? o->spill : NULL;
-    /* A whole micro-batch first: it fills all memory with numbers of the usual size. */
-    status = run_gradients(r, j, 0, error);
-    if (!status) status = memo_profile_measure(&desc, &profile, error);
-    if (!status) status = train_share(r->rank, &profile, (int64_t)sizeof profile, error);
-    if (!status && r->reports) *(memo_profile*)result = profile;
-    return status;
+    memo_session_info info;
+    (void)j;
+    memo_session_get_info(gpt_session(r->model), &info);
+    if (!info.profile)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "the session did not measure");
+    if (r->reports) *(memo_profile*)result = *info.profile;
+    return MEMO_STATUS_OK;
 }
 
-/* Beside the budget: the run's own model is not made yet. */
 static memo_status measure_profile(job* j, memo_error* error) {
-    train_options one_layer = j->options;
-    candidate c;
     memo_status status;
+    candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
-    one_layer.layers = 1;
-    status = candidate_create(&one_layer, GPT_POLICY_KEEP, 0, &c, error);
-    if (status) return status;
-    status = run_on_ranks(j, &c, RUN_LIFTED, profile_on_rank, &j->profile, error);
-    candidate_destroy(&c);
+    memset(&c, 0, sizeof c);
+    c.desc.config = train_config(&j->options);
+    status = run_on_ranks(j, &c, RUN_MEASURED, profile_on_rank, &j->profile, error);
     j->has_profile = !status;
     return status;
 }
@@ -355,10 +324,11 @@ static memo_status check_directory(const char* path, memo_error* error) {
 }
 
 /* What --output is for: files there, and what they show. */
-#define N_OUTPUTS 6
+#define N_OUTPUTS 7
 static const char* const output_files[N_OUTPUTS][2] = {
     {"loss.svg", "loss over steps, beside the entropies of the text"},
     {"plan.svg", "address over time of every buffer of a micro-batch"},
+    {"step.svg", "one step: streams, and device memory beside keeping every activation"},
     {"timeline.svg", "what each stream did in one step"},
     {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
     {"step.trace", "the memory requests of a micro-batch"},
@@ -499,7 +469,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    print_compute(train_n_started() ? 1 : o->ranks);
+    print_compute(train_n_started() ? 1 : o->ranks, o->ranks);
     print_run(o);
     if ((status = print_keep(o, error))) return status;
     fflush(stdout);
@@ -628,6 +598,25 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
     return status;
 }
 
+static memo_status draw_step(const job* j, const memo_schedule* schedule,
+                             const memo_simulation* times, memo_error* error) {
+    step_memory memory;
+    candidate keep;
+    char path[1024], title[128];
+    memo_status status = candidate_create(&j->options, GPT_POLICY_KEEP, 0, &keep, error);
+    if (status) return status;
+    memory.n_layers = (int32_t)j->options.layers;
+    memory.keep_bytes = keep.device_bytes;
+    memory.activation_bytes = keep.sizes.device_bytes;
+    memory.plan_bytes = j->plan.device_bytes;
+    snprintf(title, sizeof title, "One training step, policy %s, measured",
+             policy_names[j->plan.policy]);
+    status = step_picture_write(schedule, times, &memory, title,
+                                output_path(j, "step.svg", path, sizeof path), error);
+    candidate_destroy(&keep);
+    return status;
+}
+
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
     char path[1024], title[128];
@@ -641,6 +630,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status = memo_schedule_write_svg(schedule, times, title,
                                          output_path(j, "timeline.svg", path, sizeof path), error);
+    if (!status) status = draw_step(j, schedule, times, error);
     memo_simulation_destroy(times);
     return status;
 }
@@ -779,10 +769,12 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
     comparison_table* table = (comparison_table*)result;
     comparison* row = &table->rows[table->plan->policy];
     memo_host_device_stats stats;
+    memo_session_info info;
     memo_swap_stats moved;
     memo_status status = compare_steps(r, j, table, error);
     if (status || !r->reports) return status;
-    status = memo_swap_get_stats(gpt_swap(r->model), &moved, error);
+    memo_session_get_info(gpt_session(r->model), &info);
+    status = memo_swap_get_stats(info.swap, &moved, error);
     if (!status)
         row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
     memo_host_device_get_stats(r->rank->device, &stats);
@@ -1040,7 +1032,7 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = compute_begin(train_n_started() ? 1 : j.options.ranks, &error);
+        status = compute_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;

@@ -19,13 +19,14 @@
 
 typedef struct candidate {
     gpt_policy policy;
-    gpt_desc desc; /* without devices; rows of session */
+    gpt_desc desc; /* without devices and budgets; rows of session */
     memo_session* session;
     memo_swap_sizes sizes;
     int64_t device_bytes; /* all of the plan */
     int64_t host_bytes;   /* pinned: swapped rows, and the way in for tokens */
     const memo_trace* trace;
     const memo_plan* plan;
+    const memo_swap_desc* swap_desc;
     const memo_swap_plan* swap_plan; /* how the session chose rows; NULL: it did not */
 } candidate;
 
@@ -91,35 +92,43 @@ static int64_t spill_bytes_free(const train_options* o) {
     return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
 }
 
-/* A session of rows; NULL: it plans them by profile, in the budgets.  Frees rows. */
-static memo_status candidate_plan(const train_options* o, gpt_policy policy, int64_t* rows,
-                                  const memo_profile* profile, candidate* c, memo_error* error) {
+/* Of a session on a rank. */
+static memo_session_desc train_budgets(const train_options* o) {
     memo_session_desc desc = memo_session_desc_default();
-    memo_session_info info;
-    memo_status status;
-    memset(c, 0, sizeof *c);
-    c->policy = policy;
-    c->desc.config = train_config(o);
-    c->desc.rows = rows;
-    c->desc.spill_directory = o->spill;
-    desc.profile = profile;
-    desc.is_alpha_only = policy == GPT_POLICY_ALPHA;
     if (o->device_memory) /* in units that are counted */
         desc.device_bytes = o->device_memory > 512 ? o->device_memory / 512 * 512 : 1;
     if (o->host_memory) desc.host_bytes = host_bytes_for_rows(o);
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
-    status = gpt_plan(&c->desc, &desc, &c->session, error);
+    desc.spill_directory = o->spill;
+    return desc;
+}
+
+/* A session of rows; NULL: it plans them by profile, in the budgets.  Frees rows. */
+static memo_status candidate_plan(const train_options* o, gpt_policy policy, int64_t* rows,
+                                  const memo_profile* profile, candidate* c, memo_error* error) {
+    memo_session_desc budgets = train_budgets(o);
+    memo_session_info info;
+    memo_status status;
+    memset(c, 0, sizeof *c);
+    budgets.profile = profile;
+    budgets.is_alpha_only = policy == GPT_POLICY_ALPHA;
+    c->policy = policy;
+    c->desc.config = train_config(o);
+    c->desc.rows = rows;
+    c->desc.session = &budgets;
+    status = gpt_plan(&c->desc, &c->session, error);
+    c->desc.session = NULL;
     free(rows);
     if (status) return status;
 
     memo_session_get_info(c->session, &info);
     c->desc.rows = info.rows;
-    c->desc.n_host_layers = info.n_host_layers;
     c->sizes = info.sizes;
     c->device_bytes = counted_bytes(info.device_bytes);
     c->host_bytes = counted_bytes(info.host_bytes) + gpt_staging_bytes(&c->desc.config);
     c->trace = info.trace;
     c->plan = info.plan;
+    c->swap_desc = info.swap_desc;
     c->swap_plan = info.swap_plan;
     return status;
 }
@@ -381,15 +390,13 @@ static void print_alpha(const train_options* o, const candidate* c) {
 
 /* Which rows go where, and why.  Times are worth printing where they were measured. */
 static void print_choice(const train_options* o, const candidate* c, int is_measured) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    const memo_swap_desc swap = gpt_swap_desc(&c->desc, tensors);
     memo_text text;
     if (c->policy < GPT_POLICY_ALPHA) return;
     memset(&text, 0, sizeof text);
     if (is_by_alpha(o, c))
         print_alpha(o, c);
     else
-        memo_swap_put_rows(&swap, &text);
+        memo_swap_put_rows(c->swap_desc, &text);
     if (c->swap_plan) memo_swap_plan_put(c->swap_plan, is_measured, &text);
     if (text.data) fputs(text.data, stdout);
     memo_text_free(&text);
