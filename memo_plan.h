@@ -3428,8 +3428,8 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     int64_t begin = climb->n_nodes, peak, k, i;
     memoi_climb_set_goal(climb, goal);
     while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
-        if (memob_now_s() > climb->deadline) break;
         memoi_climb_change(climb);
+        if (memob_now_s() > climb->deadline) climb->is_out_of_time = 1;
         for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
             peak = memob_max(peak, climb->places[climb->critical[k]].high);
         if (peak >= best->peak) continue;
@@ -3439,14 +3439,19 @@ MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
     return climb->n_nodes - begin;
 }
 
-/* Climbs towards goal with so many items placed at most; 0 without memory.  Where the lists of
- * neighbours are too long, it does nothing. */
+/* Climbs towards goal with so many items placed, and with as many again as long as that lowers by a
+ * twentieth what lies above the goal.  Where the lists of neighbours are too long, it does nothing.
+ * 0: no memory. */
 MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
     int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
-    if (created > 0) {
-        n_placed = memoi_climb_run(climb, goal, n_placed, best);
-        effort->nodes_left -= n_placed / MEMOI_CLIMB_NODES + 1;
+    double above = HUGE_VAL;
+    while (created > 0 && climb->above < 0.95 * above && effort->nodes_left > 0) {
+        int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
+        above = climb->n_nodes > 0 ? climb->above : HUGE_VAL;
+        effort->nodes_left -=
+            memoi_climb_run(climb, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
+        if (climb->n_critical == 0 || climb->is_out_of_time) break;
     }
     return created != 0;
 }
@@ -3474,12 +3479,12 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
-            limit = memob_min((MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20),
-                              MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16));
+            limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
             if ((round > 0 || !is_small) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
+            is_over = climb->is_out_of_time;
             continue;
         }
 
@@ -3519,9 +3524,8 @@ MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, me
     memset(&climb, 0, sizeof climb);
     if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
     if (created < 0) {
-        ok = memoi_search_climb(&climb, problem, memob_max(target, *bound),
-                                MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16),
-                                effort, best);
+        ok =
+            memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
         memoi_search_report(effort, problem, best, *bound, 0);
     }
     if (created > 0) memoi_team_free(&team);
