@@ -207,8 +207,8 @@ build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/memo_test.h $(H
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests where there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
 	-@$(MAKE) --no-print-directory -k $(CUDA_TESTS)
-	@MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
-	@sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
+	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
+	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
 
 bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks; writes bench/results
 	@sh bench/device.sh
@@ -224,7 +224,7 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 	@$(call need,mpicc,libopenmpi-dev)
 	@$(call need,mpirun,openmpi-bin)
 	-@$(MAKE) --no-print-directory -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
-	@MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
+	@MEMO_TEST_JOBS=1 MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
 	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/mpi_train_gpt.sh
 
 # ---- other checks ----

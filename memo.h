@@ -130,10 +130,6 @@
 #include <math.h>
 #include <string.h>
 
-#if UINTPTR_MAX < 0xffffffffffffffffu
-#error "memo.h: this machine has addresses of 32 bits; memo needs 64"
-#endif
-
 #if defined(__GNUC__) || defined(__clang__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
 #define MEMO_UNUSED                  __attribute__((unused))
@@ -1520,6 +1516,8 @@ MEMO_INLINE void memoi_group_widen(float* to, const memo_row_group* group, memo_
 /* Stores the first n of 8 numbers, 0 to 8. */
 MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
     int words = memoi_row_words(to, type, n), k;
+
+    /* Aligned groups in few accesses, else element by element. */
     if (words && type != MEMO_TYPE_F32) {
         uint32_t pairs[4];
         MEMOI_UNROLL
@@ -1703,31 +1701,45 @@ MEMO_INLINE void memob_merge_place(const memo_merge_desc* merge, int64_t row, in
     *part_place = batch * merge->part_batch_stride_rows + rest;
 }
 
+MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
+                                   float weight, const memo_row_group* part_group,
+                                   const memo_row_group* out_group, int32_t n) {
+    float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
+    int k;
+    memoi_group_widen(other, part_group, merge->part_type);
+    memoi_group_widen(out, out_group, MEMO_TYPE_F32);
+    if (weight != 1) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+    }
+    memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
+}
+
 /* The work of one lane on a row; weight belongs to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  float weight) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
     int64_t place, part_place, column;
     if (weight == 0) return;
     memob_merge_place(merge, row, &place, &part_place);
-    for (column = (int64_t)lane << shift; column < merge->n_columns;
-         column += (int64_t)MEMO_ROW_LANES << shift) {
-        float* to = merge->out + place * merge->n_columns + column;
-        const char* part = (const char*)merge->part_out + (part_place * merge->n_columns + column) *
-                                                              memo_row_type_bytes(merge->part_type);
-        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
-        memo_row_group part_group, out_group;
-        float out[MEMO_ROW_GROUP], other[MEMO_ROW_GROUP];
-        int k;
-        memoi_group_load(&part_group, part, merge->part_type, n);
-        memoi_group_load(&out_group, to, MEMO_TYPE_F32, weight != 1 ? n : 0);
-        memoi_group_widen(other, &part_group, merge->part_type);
-        memoi_group_widen(out, &out_group, MEMO_TYPE_F32);
-        if (weight != 1) {
-            MEMOI_UNROLL
-            for (k = 0; k < MEMO_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
-        }
-        memoi_group_store(to, other, MEMO_TYPE_F32, n);
+    /* Two groups at a time: all four loads are on their way before the first is used. */
+    for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift), n_second = 0;
+        memo_row_group part, out, second_part, second_out;
+        if (second < merge->n_columns) n_second = memoi_row_rest(merge->n_columns, second, shift);
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, part_place,
+                            column, n);
+        memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
+                            weight != 1 ? n : 0);
+        memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
+                            part_place, second, n_second);
+        memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
+                            weight != 1 ? n_second : 0);
+        memoi_merge_group(merge, place, column, weight, &part, &out, n);
+        if (n_second)
+            memoi_merge_group(merge, place, second, weight, &second_part, &second_out, n_second);
     }
 }
 
@@ -2003,6 +2015,7 @@ MEMOI int memob_compare(int64_t a, int64_t b);
 MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
 /* Is value neither infinite nor NaN?  Correct under -ffast-math too. */
 MEMOI int memob_is_finite(double value);
+MEMOI int memob_is_in(double value, double least, double most); /* never true for NaN */
 
 /* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
 typedef struct memob_map {
@@ -2309,7 +2322,7 @@ MEMOI int memob_is_finite(double value) {
     memcpy(&bits, &value, sizeof bits);
     return (bits >> 52 & 0x7ff) != 0x7ff;
 }
-MEMOI int memoi_is_in(double value, double least, double most) {
+MEMOI int memob_is_in(double value, double least, double most) {
     return memob_is_finite(value) && value >= least && value <= most;
 }
 
@@ -2354,6 +2367,8 @@ MEMOI void memoi_map_remove(memob_map* map, int64_t key) {
 
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot, i;
+
+    /* At most half full, or probing gets long.  Removed entries are dropped on the way. */
     if (map->n_filled * 2 >= map->capacity) {
         memob_map grown;
         int64_t n_kept = 0;
@@ -2378,6 +2393,7 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
         memob_map_free(map);
         *map = grown;
     }
+
     slot = memoi_map_slot(map, key);
     if (map->values[slot] == -1) map->n_filled++;
     map->keys[slot] = key;
@@ -2398,11 +2414,14 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
     memob_keyed* sorted;
     int64_t* place;
     int is_sorted = 1;
+
     for (i = 0; i < n; i++) {
         largest = memob_max(largest, list[i].key);
         if (i > 0 && memob_keyed_compare(&list[i - 1], &list[i]) > 0) is_sorted = 0;
     }
     if (is_sorted) return;
+
+    /* By counting if keys are small; without memory, or with large keys, by comparing. */
     sorted = largest / 4 > n ? NULL : (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     place = sorted ? (int64_t*)memob_calloc(largest + 2, sizeof(int64_t)) : NULL;
     if (!place) {
@@ -2410,6 +2429,7 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
         qsort(list, (size_t)n, sizeof *list, memob_keyed_compare);
         return;
     }
+
     for (i = 0; i < n; i++) place[list[i].key + 1]++;
     for (i = 0; i <= largest; i++) place[i] = sum += place[i];
     for (i = 0; i < n; i++) sorted[place[list[i].key]++] = list[i];
@@ -2488,7 +2508,7 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     text->n_bytes += length;
 }
 
-/* A number with a point whatever the locale says. */
+/* A number with a decimal point, in every locale. */
 MEMOI void memoi_put_number(memo_text* text, double value, int decimals) {
     char digits[352];
     char* p;
@@ -2529,15 +2549,15 @@ void memo_text_put_json(memo_text* text, const char* s) {
 #define MEMOI_PATH_BYTES 4096
 #endif
 
-/* Also without _GNU_SOURCE. */
+/* __O_TMPFILE is visible without _GNU_SOURCE. */
 #if defined(O_TMPFILE)
 #define MEMOI_TMPFILE O_TMPFILE
 #elif defined(__O_TMPFILE)
 #define MEMOI_TMPFILE __O_TMPFILE
 #endif
 
-/* A descriptor that is none of the standard ones: if those are closed, a file would get one, and
- * lines that the program prints would land in it.  -1 on failure, as open. */
+/* Moves a descriptor to 3 or above.  If standard output is closed, a file would get descriptor 1,
+ * and lines that the program prints would go into the file.  Returns -1 on failure, like open. */
 MEMOI int memoi_descriptor_from_3(int descriptor) {
     int higher, code;
     if (descriptor < 0 || descriptor > 2) return descriptor;
@@ -2548,7 +2568,7 @@ MEMOI int memoi_descriptor_from_3(int descriptor) {
     return higher;
 }
 
-/* An errno.  Beyond the limit on file sizes the kernel would end the process. */
+/* Returns an errno.  It checks the limit on file sizes, because exceeding it ends the process. */
 MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
     struct rlimit limit;
     struct stat info;
@@ -2569,8 +2589,8 @@ MEMOI int memoi_write_all(int descriptor, const char* data, int64_t n_bytes) {
     return 0;
 }
 
-/* Completes name, a folder of folder_bytes, by a short name that is free there: of a new file, or
- * of the unnamed one.  Its descriptor, or -1. */
+/* Appends a short unused name to name, a folder of folder_bytes, and creates a file of that name,
+ * or links the unnamed one to it.  Returns the descriptor, or -1. */
 MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
     char link[48];
     int k, descriptor;
@@ -2588,8 +2608,9 @@ MEMOI int memoi_temporary_name(char* name, size_t folder_bytes, int unnamed) {
     return -1;
 }
 
-/* Writes a new file and renames it to target, whose owner and mode it keeps if there is one.  While
- * it is written it has no name, if may_be_unnamed and the file system allows that.  An errno. */
+/* Writes a new file and renames it to target; owner and mode of an existing target are kept.  If
+ * may_be_unnamed and the file system allows it, the file has no name while it is written.  Returns
+ * an errno. */
 MEMOI int memoi_replace_file(const char* target, const struct stat* old, const char* data,
                              int64_t n_bytes, char* name, int may_be_unnamed) {
     const char* slash = strrchr(target, '/');
@@ -2597,7 +2618,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
     int descriptor = -1, is_named, code;
     memcpy(name, target, folder_bytes);
 
-    /* The new file. */
+    /* Write the new file under no name or a temporary name, so that no reader sees half of it. */
 #if defined(MEMOI_TMPFILE)
     memcpy(name + folder_bytes, ".", 2);
     if (may_be_unnamed) descriptor = open(name, MEMOI_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
@@ -2614,7 +2635,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
         if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
     }
 
-    /* Its name. */
+    /* Only a complete file gets the name of the target. */
     if (!code && !is_named) {
         is_named = memoi_temporary_name(name, folder_bytes, descriptor) >= 0;
         if (!is_named) code = errno;
@@ -2625,8 +2646,7 @@ MEMOI int memoi_replace_file(const char* target, const struct stat* old, const c
     return code;
 }
 
-/* As memoi_replace_file.  Signals that come meanwhile wait, so that none leaves the new file behind
- * under another name. */
+/* Like memoi_replace_file, with signals blocked, so that none leaves a temporary file. */
 MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, const char* data,
                                     int64_t n_bytes) {
     char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
@@ -2642,7 +2662,7 @@ MEMOI int memoi_replace_file_safely(const char* target, const struct stat* old, 
     return code;
 }
 
-/* Into a device, a pipe, or the file that a link to nothing promises.  An errno. */
+/* Writes into a device, a pipe, or the missing target of a link.  Returns an errno. */
 MEMOI int memoi_write_through(const char* path, const char* data, int64_t n_bytes) {
     int descriptor =
         memoi_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -2679,7 +2699,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
             close(descriptor);
     }
 
-    /* The bytes. */
+    /* Write, then free text on every path. */
     if (!code && is_stdout)
         code = fflush(stdout) ? errno : memoi_write_all(fileno(stdout), text->data, text->n_bytes);
     else if (!code && replaces)
@@ -2707,7 +2727,7 @@ MEMOI void memoi_put_attribute(memo_text* text, const char* name, double value) 
     memo_text_put(text, "\"");
 }
 
-/* Without its closing mark, so that a title can follow. */
+/* Without its closing "/>", so that a title can follow. */
 MEMOI void memoi_put_rect(memo_text* text, const char* attributes, double x, double y, double width,
                           double height) {
     memo_text_put(text, "<rect%s", attributes);
@@ -2735,7 +2755,7 @@ MEMOI void memoi_put_text_at(memo_text* text, const char* attributes, double x, 
     memo_text_put(text, ">");
 }
 
-/* 1, 2 or 5 times a power of ten: about n steps in range. */
+/* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
 MEMOI double memoi_nice_step(double range, double n) {
     double step = pow(10.0, floor(log10(range / n)));
     if (step * n * 5 < range) return step * 10;
@@ -2743,8 +2763,8 @@ MEMOI double memoi_nice_step(double range, double n) {
     return step * n < range ? step * 2 : step;
 }
 
-/* Width of text in Helvetica and its kin, somewhat generous.  Bytes that continue a letter take
- * none. */
+/* Estimated width of text in Helvetica and similar fonts, a little too wide.  Continuation bytes of
+ * UTF-8 have no width. */
 MEMOI double memoi_text_width(const char* s, int64_t n_bytes, double font_size) {
     double width = 0;
     int64_t i;
@@ -2768,6 +2788,8 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
     if (!file)
         return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
                               strerror(errno));
+
+    /* Sizes of pipes and devices are unknown, so read until the end, up to a limit. */
     for (;;) {
         size_t n;
         if (!memob_reserve(&bytes, &capacity, used + 65537, 1)) {
@@ -2781,15 +2803,17 @@ MEMOI memo_status memob_read_file(const char* path, char** data, int64_t* n_byte
         if (used > MEMO_FILE_BYTES_MAX) {
             char limit[32];
             status = memo_error_set(error, MEMO_STATUS_IO,
-                                    "%s: larger than %s; MEMO_FILE_BYTES_MAX allows more", path,
+                                    "%s: larger than %s; define a larger MEMO_FILE_BYTES_MAX", path,
                                     memob_bytes_text(limit, (double)MEMO_FILE_BYTES_MAX));
             break;
         }
     }
+
     if (!status && ferror(file))
         status =
             memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
     if (file != stdin) fclose(file);
+
     if (status) {
         MEMO_FREE(bytes);
         return status;
@@ -2926,15 +2950,17 @@ MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, 
     memo_status status;
     if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "this is a memo `%s`, a `memo %s` was expected",
+                                "the file is a memo `%s`; a `memo %s` was expected",
                                 memob_word_text(shown, word, length), kind);
     status = memob_expect_number(reader, "version", &version, error);
     if (status) return status;
     if (version > 1)
         return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld is newer than this reader (1)", (long long)version);
+                                "version %lld is newer than this reader; version 1 is supported",
+                                (long long)version);
     if (version < 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION, "there is no version %lld",
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld does not exist; version 1 is supported",
                                 (long long)version);
     return MEMO_STATUS_OK;
 }
@@ -2949,6 +2975,9 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     memo_status status = memob_expect_line_end(reader, error);
     int is_end = 0;
     if (status) return status;
+
+    /* Before any other line is parsed: a damaged file is reported as damaged, and not as whatever
+     * the damage did to a line. */
     while (!is_end && memob_next_entry(&ahead, &word, &length))
         is_end = memob_word_is(word, length, "end");
     if (!is_end)
@@ -2957,6 +2986,8 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     *last_line = ahead;
     status = memob_expect_number(&ahead, "count", count, error);
     if (status) return status;
+
+    /* The stated checksum against the checksum of all bytes before the line. */
     if (!memob_next_word(&ahead, &word, &length) || length != 16)
         return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
                                 "the checksum must have 16 hexadecimal digits");
@@ -2973,6 +3004,7 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
     }
     status = memob_expect_line_end(&ahead, error);
     if (status) return status;
+
     found = memoi_fnv1a(text, (int64_t)(end_line - text));
     if (found != stated)
         return memob_line_error(
@@ -2980,6 +3012,8 @@ MEMOI memo_status memob_read_last_line(memob_reader* reader, const char* text, i
             "wrong checksum: the lines above have %016llx; the file was changed "
             "or damaged",
             (unsigned long long)found);
+
+    /* Whatever follows is covered by no checksum. */
     while (memoi_next_line(&ahead)) {
         if (memob_next_word(&ahead, &word, &length))
             return memob_line_error(&ahead, error, MEMO_STATUS_FORMAT,
@@ -2997,11 +3031,11 @@ MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
 /* ---- >>trace ------------------------------------------------------------------------------------
  * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
 
-/* What memo_trace.reserved points to. */
+/* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
     int64_t requests_capacity, origin_capacity, text_capacity;
-    int64_t* origin; /* of each request: the malloc that it is about, as an index; -1: about none */
-    memob_map live;  /* id -> index of its malloc */
+    int64_t* origin;  /* of each request: index of the malloc that it refers to; -1: none */
+    memob_map live;   /* id -> index of its malloc */
     memob_map events; /* event -> index of its first record */
 } memoi_trace_book;
 
@@ -3045,7 +3079,8 @@ void memo_trace_destroy(memo_trace* trace) {
     MEMO_FREE(trace);
 }
 
-/* --- appending: first everything that can fail, then the request --- */
+/* --- appending: first everything that can fail, then the request, so that a failure changes
+ * nothing --- */
 
 MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
     memoi_trace_book* book = memoi_book(trace);
@@ -3072,11 +3107,12 @@ MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind
 
 MEMOI memo_status memoi_check_stream(int64_t stream, memo_error* error) {
     if (stream >= 0 && stream < MEMOB_STREAMS) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "stream %lld is outside [0, %d]",
-                          (long long)stream, MEMOB_STREAMS - 1);
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "stream: out of range (%lld); 0 to %d are valid", (long long)stream,
+                          MEMOB_STREAMS - 1);
 }
 
-/* The malloc of a live id, or an error that says why it is not live. */
+/* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
     int64_t i;
@@ -3085,10 +3121,12 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
     for (i = 0; i < trace->n_requests; i++) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC && trace->requests[i].id == id)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s of id %lld, which was freed before", what, (long long)id);
+                                  "%s of id %lld: it was freed before; request it again first",
+                                  what, (long long)id);
     }
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s of id %lld, which was never requested", what, (long long)id);
+                          "%s of id %lld: it was never requested; request it first", what,
+                          (long long)id);
 }
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
@@ -3099,19 +3137,23 @@ memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
     if (status) return status;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "size %lld of id %lld is outside [0, 2^62]", (long long)size_bytes,
-                              (long long)id);
+                              "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
+                              (long long)id, (long long)size_bytes);
     if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "class %d of id %lld is none",
-                              (int)memory_class, (long long)id);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "class of id %lld: not a memo_class (%d); 0 to %d are valid",
+                              (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
     if (memob_map_get(&book->live, id) >= 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "id %lld is live already; free it first or take another id",
+                              "id %lld is already live; free it first or use another id",
                               (long long)id);
+
+    /* All that can fail, before the trace changes. */
     status = memoi_trace_room(trace, error);
     if (status) return status;
     if (!memob_map_put(&book->live, id, trace->n_requests))
         return memob_no_memory(error, "a trace");
+
     request = memoi_trace_append(trace, MEMO_REQUEST_MALLOC, id, stream, trace->n_requests);
     request->memory_class = memory_class;
     request->size_bytes = size_bytes;
@@ -3157,7 +3199,8 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
     if (status) return status;
     if (memob_map_get(&memoi_book(trace)->events, event) < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "wait for event %lld, which was never recorded", (long long)event);
+                              "wait for event %lld: it was never recorded; record it first",
+                              (long long)event);
     status = memoi_trace_room(trace, error);
     if (status) return status;
     memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
@@ -3171,11 +3214,13 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
     memo_status status;
     int fits;
     if (length == 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a mark needs a text");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
         if ((unsigned char)text[i] < 32)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "a mark is one line without control characters");
+                                  "mark: it has a control character (%d); pass one line of text",
+                                  (int)(unsigned char)text[i]);
     }
     status = memoi_trace_room(trace, error);
     if (status) return status;
@@ -3254,9 +3299,10 @@ MEMOI memo_status memoi_parse_free(memob_reader* reader, memo_trace* trace, memo
     if (status) return status;
     requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
     if (size_bytes != requested)
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "free of id %lld says %lld bytes, its malloc said %lld",
-                                (long long)id, (long long)size_bytes, (long long)requested);
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "free of id %lld: %lld bytes do not match the %lld bytes of its malloc", (long long)id,
+            (long long)size_bytes, (long long)requested);
     return MEMO_STATUS_OK;
 }
 
@@ -3271,14 +3317,14 @@ MEMOI memo_status memoi_parse_mark(memob_reader* reader, memo_trace* trace, memo
     text[length] = 0;
     if (memchr(text, 0, length))
         status = memo_error_set(reason, MEMO_STATUS_INVALID_ARGUMENT,
-                                "a mark is one line without control characters");
+                                "mark: it has a zero byte; write one line of text");
     else
         status = memo_trace_mark(trace, text, reason);
     MEMO_FREE(text);
     return status;
 }
 
-/* One request; the reader stands behind its first word. */
+/* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, int64_t length,
                                       memo_trace* trace, int version, memo_error* error) {
     memo_error reason;
@@ -3286,7 +3332,9 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
     int64_t number = 0;
     int32_t stream = 0;
     memo_status status;
-    reason.message[0] = 0; /* stays empty where error has the whole message already */
+    reason.message[0] = 0; /* stays empty if error already has the whole message */
+
+    /* Each branch fails with error, complete, or with reason, which lacks the line. */
     if (memob_word_is(word, length, "malloc")) {
         status = memoi_parse_malloc(reader, trace, version, error, &reason);
     } else if (memob_word_is(word, length, "free")) {
@@ -3310,10 +3358,11 @@ MEMOI memo_status memoi_parse_request(memob_reader* reader, const char* word, in
         return memob_line_error(
             reader, error, MEMO_STATUS_FORMAT,
             version > 0 ? "`%s` is none of malloc, free, use, record, wait, mark and end"
-                        : "`%s` is none of malloc, free and mark; a file with more than these "
-                          "begins with `memo trace 1`",
+                        : "`%s` is none of malloc, free and mark; a file with more begins "
+                          "with `memo trace 1`",
             memob_word_text(shown, word, length));
     }
+
     if (status && reason.message[0])
         status = memob_line_error(
             reader, error, status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
@@ -3331,6 +3380,8 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
     if (!more)
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "empty: a trace begins with `memo trace 1` or a request");
+
+    /* Version 1 has a frame, which is checked first. */
     if (memob_word_is(word, length, "memo")) {
         version = 1;
         status = memob_read_first_line(reader, "trace", error);
@@ -3338,10 +3389,12 @@ MEMOI memo_status memoi_parse_requests(memob_reader* reader, const char* text, m
         if (status) return status;
         more = memob_next_entry(reader, &word, &length);
     }
+
     for (; more; more = memob_next_entry(reader, &word, &length)) {
         status = memoi_parse_request(reader, word, length, trace, version, error);
         if (status) return status;
     }
+
     if (version > 0 && count != trace->n_requests)
         return memob_line_error(&last_line, error, MEMO_STATUS_FORMAT,
                                 "wrong count: %lld stated, %lld requests above", (long long)count,
@@ -3355,7 +3408,8 @@ memo_status memo_trace_parse(const char* text, int64_t n_bytes, const char* name
     memo_status status;
     *trace = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     status = memo_trace_create(trace, error);
     if (status) return status;
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
@@ -3385,6 +3439,8 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
     int64_t i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
+
+    /* What is usual is left out: class transient and stream 0. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MARK) {
@@ -3405,6 +3461,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
         }
         memo_text_put(&text, "\n");
     }
+
     memob_put_last_line(&text, trace->n_requests);
     return memo_text_write(&text, path, error);
 }
@@ -3424,6 +3481,8 @@ memo_mark memo_mark_parse(const char* text) {
     none.is_end = 0;
     mark = none;
     if (!text) return none;
+
+    /* "iteration", or "layer N PHASE". */
     memob_reader_init(&reader, "mark", text, (int64_t)strlen(text));
     if (!memoi_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "iteration")) {
@@ -3438,6 +3497,8 @@ memo_mark memo_mark_parse(const char* text) {
     } else {
         return none;
     }
+
+    /* "begin" or "end", and nothing after it. */
     if (!memob_next_word(&reader, &word, &length)) return none;
     if (memob_word_is(word, length, "end"))
         mark.is_end = 1;
@@ -3453,10 +3514,12 @@ MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
 }
 
 void memo_trace_classify(memo_trace* trace) {
-    /* Born in a forward and not yet known to outlive it: the one value that the enum leaves free.
-     */
+    /* Of buffers requested in a forward until they are freed: a value that the enum does not
+     * use. */
     const memo_class undecided = (memo_class)3;
-    int64_t i, forward_begin = -1; /* of the forward that is open */
+    int64_t i, forward_begin = -1; /* of the open forward */
+
+    /* A free decides: inside the same forward transient, after it skeletal. */
     for (i = 0; i < trace->n_requests; i++) {
         memo_request* request = &trace->requests[i];
         memo_request* origin;
@@ -3475,6 +3538,7 @@ void memo_trace_classify(memo_trace* trace) {
                     : MEMO_CLASS_SKELETAL;
         }
     }
+
     for (i = 0; i < trace->n_requests; i++)
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
             trace->requests[i].memory_class == undecided)
@@ -3489,9 +3553,9 @@ void memo_trace_classify(memo_trace* trace) {
  *     0     1    2     3    ...   2m-1    2m      2m+1    ...  4m-1   4m
  *     pre   F0   gap   F1   ...   F(m-1)  middle  B(m-1)  ...  B0     post
  *
- * so odd segments are layers, and even ones lie between them.  The same numbering serves the
- * result. A block is named by its segment and its number among that segment's mallocs: this name
- * survives when the segment is repeated, with its layer shifted. */
+ * Odd segments are layers, even ones lie between them.  The result is numbered in the same way.  A
+ * block is named by its segment and its number among the segment's mallocs, because this name stays
+ * correct when the segment is repeated for another layer. */
 
 typedef struct memoi_layers {
     const memo_trace* trace;
@@ -3501,8 +3565,8 @@ typedef struct memoi_layers {
     int64_t* segment;    /* of each malloc number */
     int64_t* number;     /* of each request that is a malloc */
     int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
-    int64_t* incoming;   /* one layer: of each malloc number, that of the block which a layer before
-                            it   in time puts in its place; or -1 */
+    int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
+                            time puts in its place; -1: none */
 } memoi_layers;
 
 MEMOI void memoi_layers_free(memoi_layers* layers) {
@@ -3529,12 +3593,14 @@ MEMOI int64_t memoi_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n)
     return is_gap && layer == 0 ? -1 : 4 * n - 1 - 2 * layer + is_gap;
 }
 
-/* Cuts at the marks.  A recomputation between two layers opens the backward that follows it. */
+/* Cuts the trace at its marks.  A recomputation between two layers belongs to the next backward. */
 MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
     memo_phase open = MEMO_PHASE_NONE;
     void* first = NULL;
+
+    /* One more round than requests, for the room of the last cut. */
     for (i = 0; i <= trace->n_requests; i++) {
         int64_t expected;
         memo_mark mark;
@@ -3544,6 +3610,9 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
         if (i == trace->n_requests) break;
         mark = memob_request_mark(trace, i);
         if (mark.layer < 0) continue;
+
+        /* A recomputation inside a layer cuts nothing; one that opened a backward replaces its
+         * begin. */
         if (mark.phase == MEMO_PHASE_RECOMPUTE &&
             (open != MEMO_PHASE_NONE || mark.is_end || mark.layer != n_forward - 1 - n_backward))
             continue;
@@ -3551,13 +3620,15 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
             mark.layer == n_forward - 1 - n_backward &&
             memob_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
             continue;
+
+        /* Every other mark must be the next one in order. */
         expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
         if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
             (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
             return memo_error_set(
                 error, MEMO_STATUS_INVALID_ARGUMENT,
-                "request %lld, mark \"%.60s\", is out of order; layers go forward 0, 1, ... and "
-                "backward in reverse, once, each with begin and end",
+                "request %lld: the mark \"%.60s\" is out of order; mark forwards 0, 1, ..., then "
+                "backwards in reverse, each with begin and end",
                 (long long)i, trace->text + trace->requests[i].id);
         layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
         if (mark.is_end) {
@@ -3568,13 +3639,15 @@ MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
             open = mark.phase == MEMO_PHASE_FORWARD ? MEMO_PHASE_FORWARD : MEMO_PHASE_BACKWARD;
         }
     }
+
     layers->first[n_cuts] = trace->n_requests;
     layers->n_layers = n_forward;
     if (n_forward == 0 || n_backward != n_forward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the trace has %lld forward and %lld backward layers; mark begin and "
-                              "end of both of every layer",
-                              (long long)n_forward, (long long)n_backward);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "trace: %lld forwards and %lld backwards are marked; mark begin and end "
+            "of both in every layer",
+            (long long)n_forward, (long long)n_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -3589,6 +3662,8 @@ MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
     if (!layers->base || !layers->segment || !layers->number || !layers->free_index ||
         !layers->incoming)
         return memob_no_memory(error, "the layers of a trace");
+
+    /* Frees come after their mallocs, so one pass numbers both. */
     for (s = 0; s < n_segments; s++) {
         layers->base[s] = n;
         for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
@@ -3620,8 +3695,8 @@ MEMOI int64_t memoi_next_crossing(const memoi_layers* layers, int64_t number, in
     return -1;
 }
 
-/* One layer: the k-th block that comes in from outside is, from the second layer on, the k-th that
- * the layer before hands out. */
+/* One layer: from the second layer on, the k-th block that comes from outside is the k-th that the
+ * previous layer leaves behind. */
 MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int64_t outside,
                                      int64_t in_a, int64_t in_b, int64_t inside, int64_t out_a,
                                      int64_t out_b, memo_error* error) {
@@ -3640,13 +3715,13 @@ MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int
     }
     if (in < 0 && out < 0) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "what the layer's %s takes from outside and what it leaves behind do not "
-                          "match in number, order and size; record three layers and apply those",
+                          "layer 0: the blocks that its %s takes from outside and those that it "
+                          "leaves behind differ in number, order or size; record three layers",
                           what);
 }
 
-/* Of the result's segment t: the recorded segment that it repeats (-1: empty) and, for a layer or a
- * gap, by how much its layers are shifted. */
+/* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
+ * added to its layers. */
 MEMOI int64_t memoi_source_segment(int64_t t, int64_t n, int64_t m, int64_t* shift) {
     int64_t layer = memoi_segment_layer(t, n), source;
     *shift = 0;
@@ -3671,6 +3746,8 @@ MEMOI int64_t memoi_layer_from_outside(int64_t layer, int64_t m, int64_t n, int6
 MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int64_t t,
                                  int64_t shift, int64_t inner, int64_t n, const int64_t* base) {
     int64_t m = layers->n_layers, layer = memoi_segment_layer(t, n), s, target;
+
+    /* One recorded layer: what came from outside now comes from the previous layer. */
     if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
         int is_forward = layers->segment[number] == 0;
         int64_t giver = is_forward ? layer - 1 : layer + 1;
@@ -3679,6 +3756,8 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
             shift = giver;
         }
     }
+
+    /* The same block, in the segment of its layer in the result. */
     s = layers->segment[number];
     if (memoi_segment_layer(s, m) < 0) {
         target = s == 0 ? 0 : s == 2 * m ? 2 * n : 4 * n;
@@ -3693,6 +3772,7 @@ MEMOI int64_t memoi_result_block(const memoi_layers* layers, int64_t number, int
         target = memoi_segment_like(s, m, of_layer, n);
         if (target < 0) return -1;
     }
+
     number = base[target] + (number - layers->base[s]);
     return number < base[target + 1] ? number : -1;
 }
@@ -3707,13 +3787,15 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     int64_t id = 0, layer;
     memo_mark mark;
     char text[64];
+
     if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
         id = memoi_result_block(layers, layers->number[memob_request_origin(trace, i)], t, shift,
                                 inner, n, base);
         if (id < 0)
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "it is about a block for which other layers have no counterpart");
+                                  "it refers to a block that other layers do not have");
     }
+
     switch (request->kind) {
     case MEMO_REQUEST_MALLOC:
         return memo_trace_malloc(result, result->n_buffers, request->size_bytes,
@@ -3724,6 +3806,8 @@ MEMOI memo_status memoi_apply_request(const memoi_layers* layers, int64_t i, int
     case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
     case MEMO_REQUEST_MARK: break;
     }
+
+    /* A mark of a layer gets the number of the layer in the result. */
     mark = memob_request_mark(trace, i);
     if (mark.layer < 0 || mark.layer >= layers->n_layers) /* of no layer that there is: as it is */
         return memo_trace_mark(result, trace->text + request->id, error);
@@ -3794,7 +3878,7 @@ MEMOI memo_status memoi_apply_segment(const memoi_layers* layers, int64_t t, int
     return status;
 }
 
-/* The trace of n layers, ids 0, 1, 2, ... in the order of the mallocs. */
+/* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
 MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace** result,
                               memo_error* error) {
     int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
@@ -3807,6 +3891,8 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
         *result = NULL;
         return memob_no_memory(error, "a trace");
     }
+
+    /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
     for (t = 0; t < n_segments; t++) {
         base[t + 1] = base[t];
         s = memoi_source_segment(t, n, layers->n_layers, &shift);
@@ -3815,19 +3901,23 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
         for (number = layers->base[s]; number < layers->base[s + 1]; number++)
             n_never_freed += layers->free_index[number] < 0;
     }
+
     for (t = 0; t < n_segments && !status; t++) {
         status = memoi_apply_segment(layers, t, n, base, *result, &at, &reason);
     }
     if (status == MEMO_STATUS_INVALID_ARGUMENT) {
         memo_error_set(error, status,
-                       "request %lld of the trace cannot be repeated for other layers: %s",
+                       "request %lld cannot be repeated for other layers: %s; record three layers",
                        (long long)at, reason.message);
     } else if (status) {
         memo_error_set(error, status, "%s", reason.message);
     } else if ((*result)->n_live != n_never_freed) {
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "blocks of a layer are freed in a place that other layers lack");
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "trace: blocks of one layer are freed where other layers free none; record "
+            "three layers");
     }
+
     MEMO_FREE(base);
     if (status) {
         memo_trace_destroy(*result);
@@ -3836,7 +3926,7 @@ MEMOI memo_status memoi_apply(const memoi_layers* layers, int64_t n, memo_trace*
     return status;
 }
 
-/* Repeating layer 1 must give the recorded trace itself; else its layers are not alike. */
+/* If the layers are alike, repeating layer 1 reproduces the recorded trace. */
 MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* error) {
     const memo_trace* trace = layers->trace;
     memo_trace* again;
@@ -3844,6 +3934,8 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
     int64_t i, n_common;
     memo_status status = memoi_apply(layers, layers->n_layers, &again, &reason);
     if (status) return memo_error_set(error, status, "%s", reason.message);
+
+    /* The first request that differs, of those that both have. */
     n_common = trace->n_requests < again->n_requests ? trace->n_requests : again->n_requests;
     for (i = 0; i < n_common; i++) {
         const memo_request* a = &trace->requests[i];
@@ -3855,11 +3947,13 @@ MEMOI memo_status memoi_layers_check(const memoi_layers* layers, memo_error* err
             (a->kind == MEMO_REQUEST_MARK && strcmp(trace->text + a->id, again->text + b->id)))
             break;
     }
+
     if (i < trace->n_requests || i < again->n_requests)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "request %lld: the layers between the first and the last are not "
-                                "alike, so no pattern can be repeated",
-                                (long long)i);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "request %lld: the layers between the first and the last are not alike "
+                           "here; record layers with equal requests",
+                           (long long)i);
     memo_trace_destroy(again);
     return status;
 }
@@ -3872,21 +3966,27 @@ memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, m
     *result = NULL;
     if (n_layers < 1 || n_layers > 1 << 20)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "n_layers %lld is outside [1, 2^20]", (long long)n_layers);
+                              "n_layers: out of range (%lld); 1 to 2^20 are valid",
+                              (long long)n_layers);
+
+    /* Cut, number and match the recorded layers. */
     memset(&layers, 0, sizeof layers);
     layers.trace = trace;
     status = memoi_layers_cut(&layers, error);
     if (!status) status = memoi_layers_number(&layers, error);
     m = layers.n_layers;
     if (!status && (m == 2 || (m > 2 && n_layers < 2)))
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%lld layers cannot be made of %lld: one layer gives any number, "
-                                "three or more give two or more; record one or three",
-                                (long long)n_layers, (long long)m);
+        status = memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "n_layers: %lld layers cannot be made from %lld; record one layer for any "
+            "number, or three for two or more",
+            (long long)n_layers, (long long)m);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
     if (!status && m == 1 && n_layers > 1)
         status = memoi_layers_chain(&layers, "backward", 2, 3, 3, 3, 4, 4, error);
+
+    /* Prove the pattern, then repeat it. */
     if (!status && m > 2) status = memoi_layers_check(&layers, error);
     if (!status) status = memoi_apply(&layers, n_layers, result, error);
     memoi_layers_free(&layers);
@@ -3913,12 +4013,17 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
     *plan = NULL;
     if (alignment_bytes == 0) alignment_bytes = 1;
     if (n_buffers < 0 || n_gaps < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%lld buffers and %lld gaps",
-                              (long long)n_buffers, (long long)n_gaps);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan: n_buffers %lld or n_gaps %lld is negative; 0 or more are valid",
+            (long long)n_buffers, (long long)n_gaps);
     if (!memoi_is_alignment(alignment_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "alignment %lld is not a power of two up to 2^40",
-                              (long long)alignment_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)alignment_bytes);
+
+    /* One owner for all arrays, so that a failure destroys what exists. */
     made = (memo_plan*)memob_calloc(1, sizeof(memo_plan));
     if (!made) return memob_no_memory(error, "a plan");
     made->buffers = (memo_buffer*)memob_calloc(n_buffers, sizeof(memo_buffer));
@@ -3927,6 +4032,7 @@ memo_status memo_plan_create(int64_t n_buffers, int64_t n_gaps, int64_t alignmen
         memo_plan_destroy(made);
         return memob_no_memory(error, "a plan");
     }
+
     made->n_buffers = n_buffers;
     made->n_gaps = n_gaps;
     made->alignment_bytes = alignment_bytes;
@@ -3962,29 +4068,30 @@ MEMOI int memoi_hold_compare(const void* a, const void* b) {
                                   : memob_compare(x->lane, y->lane);
 }
 
-/* What is wrong with buffer i taken alone, or NULL. */
+/* What is wrong with buffer i alone; NULL: nothing. */
 MEMOI const char* memoi_buffer_fault(const memo_plan* plan, int64_t i) {
     const memo_buffer* buffer = &plan->buffers[i];
     int64_t alignment = buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
     if (buffer->size_bytes < 0 || buffer->size_bytes > MEMOB_BYTES_MAX)
-        return "its size is outside [0, 2^62]";
-    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX) return "its lifetime leaves [0, 2^62]";
+        return "its size is out of range; 0 to 2^62 bytes are valid";
+    if (buffer->begin < 0 || buffer->end > MEMOB_BYTES_MAX)
+        return "its lifetime is out of range; 0 to 2^62 are valid";
     if (buffer->begin >= buffer->end) return "its lifetime is empty; end must be after begin";
     if (!memoi_is_alignment(alignment) || alignment < plan->alignment_bytes)
-        return "its alignment is not a power of two from the plan's up to 2^40";
+        return "its alignment is invalid; powers of two from the plan's up to 2^40 are valid";
     if (buffer->stream < 0 || buffer->stream >= MEMOB_STREAMS)
-        return "its stream is outside [0, 63]";
-    if (buffer->lane < 0) return "its lane is negative";
+        return "its stream is out of range; 0 to 63 are valid";
+    if (buffer->lane < 0) return "its lane is negative; 0 or more are valid";
     if ((int)buffer->memory_class < MEMO_CLASS_TRANSIENT ||
         (int)buffer->memory_class > MEMO_CLASS_PERSISTENT)
-        return "its class is none";
+        return "its class is not a memo_class";
     if (buffer->is_fixed && (buffer->offset_bytes < 0 || buffer->offset_bytes > MEMOB_BYTES_MAX ||
                              buffer->offset_bytes % alignment))
         return "its fixed offset is negative, not aligned, or beyond 2^62";
     return NULL;
 }
 
-/* *culprit: the buffer at fault, or -1; so throughout this chapter. */
+/* *culprit: the buffer with the error, or -1, here and in the next rooms. */
 MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* culprit,
                                      memo_error* error, const char* fault) {
     *culprit = i;
@@ -3992,14 +4099,17 @@ MEMOI memo_status memoi_buffer_error(const memo_plan* plan, int64_t i, int64_t* 
                           (long long)i, (long long)plan->buffers[i].id, fault);
 }
 
-/* Everything that must hold before a planner starts, but for the order. */
+/* All conditions of a problem except the order. */
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
     int64_t i, bytes, total = 0;
     *culprit = -1;
     if (!memoi_is_alignment(plan->alignment_bytes))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "alignment %lld is not a power of two up to 2^40",
-                              (long long)plan->alignment_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)plan->alignment_bytes);
+
+    /* Buffers: each alone, and the sum of sizes so far. */
     for (i = 0; i < plan->n_buffers; i++) {
         const char* fault = memoi_buffer_fault(plan, i);
         if (fault) return memoi_buffer_error(plan, i, culprit, error, fault);
@@ -4010,45 +4120,51 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                                       "the sizes up to here sum to more than 2^62");
         total += bytes;
     }
+
+    /* Gaps: inside the lifetime of a buffer that exists. */
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
         if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "gap %lld is of buffer %lld, of which there are %lld",
-                                  (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
             return memoi_buffer_error(plan, gap->buffer, culprit, error,
-                                      "a gap is empty or leaves the lifetime");
+                                      "a gap is empty or outside the lifetime");
     }
+
+    /* Holds: after the lifetime; never together with gaps. */
     if (plan->n_holds > 0 && plan->n_gaps > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "plan.holds: a plan with gaps has none (%lld)",
+                              "plan.holds: the plan has gaps and %lld holds; remove one kind",
                               (long long)plan->n_holds);
     for (i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
         if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "hold %lld is of buffer %lld, of which there are %lld",
-                                  (long long)i, (long long)hold->buffer,
-                                  (long long)plan->n_buffers);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
-            return memoi_buffer_error(plan, hold->buffer, culprit, error,
-                                      "a hold ends with the lifetime or before, or beyond 2^62, or "
-                                      "its lane is negative");
+            return memoi_buffer_error(
+                plan, hold->buffer, culprit, error,
+                "a hold must end after the lifetime and not above 2^62, and its "
+                "lane must be 0 or more");
     }
     return MEMO_STATUS_OK;
 }
 
-/* Gaps and holds are in order. */
+/* Gaps and holds must be in order. */
 MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     int64_t i;
     for (i = 1; i < plan->n_holds; i++)
         if (memoi_hold_compare(&plan->holds[i - 1], &plan->holds[i]) >= 0)
             return memoi_buffer_error(plan, plan->holds[i].buffer, culprit, error,
-                                      "its holds are not in order, or two are of one lane; "
+                                      "its holds are not in order, or two have the same lane; "
                                       "memo_plan_prepare sorts them");
     for (i = 1; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
@@ -4061,13 +4177,14 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of live sizes; no fixed buffer may end above it either.  -1: no memory. */
+/* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
     memob_keyed* births = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     memob_keyed* deaths = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+
+    /* A gap is a death at its begin and a birth at its end. */
     for (i = 0; births && deaths && i < n; i++) {
-        /* A gap dies at its begin and is born at its end. */
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
         births[i].index = deaths[i].index = gap ? gap->buffer : i;
         births[i].key = gap ? gap->end : plan->buffers[i].begin;
@@ -4075,10 +4192,12 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
         if (!gap && plan->buffers[i].is_fixed)
             bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
+
+    /* Sweep: ends first at equal times, because lifetimes are half-open. */
     if (births && deaths) {
         memob_keyed_sort(births, n);
         memob_keyed_sort(deaths, n);
-        while (born < n) { /* ends come first: lifetimes are half-open */
+        while (born < n) {
             if (died < n && deaths[died].key <= births[born].key)
                 live -= memob_buffer_bytes(plan, deaths[died++].index);
             else
@@ -4088,12 +4207,13 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     } else {
         bound = -1;
     }
+
     MEMO_FREE(births);
     MEMO_FREE(deaths);
     return bound;
 }
 
-/* Puts buffers in the order of begin, stably; gaps and holds go with them. */
+/* Sorts buffers by begin, stably; gaps and holds follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
     memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -4105,18 +4225,23 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
         MEMO_FREE(place);
         return memob_no_memory(error, "sorting a plan");
     }
+
     for (i = 0; i < n; i++) {
         order[i].key = plan->buffers[i].begin;
         order[i].index = i;
     }
     memob_keyed_sort(order, n);
+
+    /* Buffers move; gaps and holds follow them. */
     for (i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
     }
     for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
     for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
-    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer)); /* the array stays the user's */
+
+    /* The array stays the caller's, so copy back. */
+    memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
     MEMO_FREE(sorted);
     MEMO_FREE(order);
     MEMO_FREE(place);
@@ -4147,7 +4272,7 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "body_begin %lld is outside the %lld times",
+                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
                               (long long)plan->body_begin, (long long)plan->n_times);
     return MEMO_STATUS_OK;
 }
@@ -4155,9 +4280,9 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
 /* ---- >>plan from trace --------------------------------------------------------------------------
  * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
  *
- * Vector clocks: clock[s][u] is the last request of stream u behind which everything comes that
- * stream s enqueues from now on.  Only waits advance it, so its advances are kept, to be asked
- * later: from which request on is stream s behind a given use on stream u? */
+ * Vector clocks: all that stream s enqueues from now on comes after request clock[s][u] of stream
+ * u.  Only waits advance it.  The advances are kept, to find out later from which request on stream
+ * s is behind a given use on stream u. */
 
 typedef struct memoi_advance {
     int64_t at, reaches; /* from request `at` on, the clock is `reaches` */
@@ -4211,7 +4336,7 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     MEMO_FREE(clocks->lane_of);
 }
 
-/* Which streams occur? */
+/* Numbers the streams that occur. */
 MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
     int64_t i, s;
     memset(clocks, 0, sizeof *clocks);
@@ -4256,7 +4381,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     if (!clocks->clock || !clocks->advances || !clocks->time || !clocks->last_use ||
         !clocks->previous_use || !clocks->starts)
         return memob_no_memory(error, "the order of streams");
+
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
+
+    /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
@@ -4294,7 +4422,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     return MEMO_STATUS_OK;
 }
 
-/* The lane of a set of streams, a new one if need be; -1: no memory. */
+/* The lane of a set of streams, created if necessary; -1: no memory. */
 MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
     void* lanes = clocks->lanes;
@@ -4311,8 +4439,8 @@ MEMOI int64_t memoi_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t s
     return clocks->n_lanes++;
 }
 
-/* Gives each buffer its lane, and each lane its mallocs in order.  A buffer without bytes, and one
- * that lives from 0 whenever it is requested, needs no place in the list. */
+/* Gives each buffer its lane, and each lane its mallocs in order.  Not listed are buffers without
+ * bytes, and buffers that live from 0 on. */
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
     memob_map known;
@@ -4321,6 +4449,8 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memset(&known, 0, sizeof known);
     clocks->mallocs = (int64_t*)memob_calloc(trace->n_buffers, 8);
     clocks->lane_of = (int64_t*)memob_calloc(trace->n_requests, 8);
+
+    /* Equal sets of streams share a lane. */
     for (i = 0; clocks->mallocs && clocks->lane_of && i < trace->n_requests; i++) {
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
         clocks->lane_of[i] = memoi_lane_find(clocks, &known, clocks->starts[i]);
@@ -4330,7 +4460,9 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
     memob_map_free(&known);
     if (!clocks->mallocs || !clocks->lane_of || i < trace->n_requests)
         return memob_no_memory(error, "the order of streams");
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+
+    /* The mallocs of each lane: the first pass counts them, the second lists them. */
+    for (pass = 0; pass < 2; pass++) {
         for (i = 0; i < trace->n_requests; i++) {
             const memo_buffer* buffer = &plan->buffers[number[i]];
             memoi_lane* lane;
@@ -4368,7 +4500,7 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`; 0 where there is none. */
+/* The time just after the last malloc of a lane up to request `at`; 0: there is none. */
 MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lane, int64_t at) {
     const int64_t* mallocs = clocks->mallocs + lane->first;
     int64_t low = 0, high = lane->n;
@@ -4382,11 +4514,12 @@ MEMOI int64_t memoi_lane_until(const memoi_clocks* clocks, const memoi_lane* lan
     return low > 0 ? clocks->time[mallocs[low - 1]] + 1 : 0;
 }
 
-/* The holds of the buffer that request i frees. */
+/* Adds the holds of the buffer that request i frees. */
 MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
                                   const memo_trace* trace, int64_t i, int64_t buffer,
                                   int64_t* capacity, memo_error* error) {
     int64_t behind[MEMOB_STREAMS], s, lane, use, origin = memob_request_origin(trace, i);
+
     /* When is each stream behind all uses? */
     for (s = 0; s < clocks->n; s++)
         behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
@@ -4415,7 +4548,7 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, const memoi_clocks* clocks,
     return MEMO_STATUS_OK;
 }
 
-/* Lanes and holds.  number: of each request that is a malloc, its buffer. */
+/* Sets lanes and holds.  number: of each request that is a malloc, its buffer. */
 MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
                                      const int64_t* number, memo_error* error) {
     memoi_clocks clocks;
@@ -4435,7 +4568,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Lifetimes by the order of the requests alone. */
+/* Sets lifetimes by the order of requests alone. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
     int64_t i, time = 0, n = 0, has_body = 0;
     for (i = 0; i < trace->n_requests; i++) {
@@ -4469,6 +4602,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     memo_status status =
         memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
     if (status) return status;
+
+    /* Lifetimes and holds by the order of requests. */
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
@@ -4477,6 +4612,8 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     } else {
         status = memob_no_memory(error, "a plan");
     }
+
+    /* Persistent buffers outlive their frees, because the body repeats. */
     for (i = 0; i < (*plan)->n_buffers && !status; i++) {
         memo_buffer* buffer = &(*plan)->buffers[i];
         int is_before = buffer->begin < (*plan)->body_begin;
@@ -4485,6 +4622,7 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
             buffer->end = (*plan)->n_times;
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT && !is_before) buffer->begin = 0;
     }
+
     if (!status) status = memo_plan_prepare(*plan, error);
     if (status) {
         memo_plan_destroy(*plan);
@@ -4496,11 +4634,11 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
 /* ---- >>plan validation --------------------------------------------------------------------------
  * Knows: a plan alone.  Shares no code with any planner.
  *
- * What is live is kept by address, as a set of ranks: a complete binary tree of flags, each the
- * "or" of its two children.  A piece that begins to live overlaps one that lives only if it
- * overlaps its neighbor above or below. */
+ * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
+ * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
+ * its neighbor above or below. */
 
-/* A stretch of a buffer's life without gaps. */
+/* A part of a buffer's lifetime between gaps. */
 typedef struct memoi_piece {
     int64_t buffer, begin, end;
     int64_t rank; /* among all pieces by offset */
@@ -4513,7 +4651,7 @@ MEMOI void memoi_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, 
         tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
 }
 
-/* The nearest rank in the set above (direction 1) or below (0); -1 where there is none. */
+/* The nearest rank in the set, above (direction 1) or below (0); -1: there is none. */
 MEMOI int64_t memoi_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
                                int64_t direction) {
     int64_t node = n_leaves + rank;
@@ -4532,7 +4670,7 @@ MEMOI int memoi_piece_overlap(const memo_plan* plan, const memoi_piece* a, const
            b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
 }
 
-/* Pieces of all buffers that occupy anything, in the order of buffers; returns how many. */
+/* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
 MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     int64_t i, gap = 0, n = 0;
     for (i = 0; i < plan->n_buffers; i++) {
@@ -4552,7 +4690,7 @@ MEMOI int64_t memoi_plan_pieces(const memo_plan* plan, memoi_piece* pieces) {
     return n;
 }
 
-/* The sweep: every overlap in time and address, and the bound, from the pieces. */
+/* Finds every overlap in time and address, and computes the bound. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, int64_t n,
                                    memob_keyed* order, memob_keyed* events, unsigned char* tree,
                                    int64_t n_leaves, int check_offsets, int64_t* bound,
@@ -4566,9 +4704,12 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, memoi_piece* pieces, i
         events[2 * i + 1].key = pieces[i].end;
         events[2 * i + 1].index = i;
     }
+
+    /* Ranks by address, and events by time with ends first. */
     qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
     qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
     for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
+
     for (i = 0; i < 2 * n; i++) {
         int begins = events[i].index >= n, direction;
         const memoi_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
@@ -4610,10 +4751,11 @@ MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culpr
     }
     if (plan->peak_bytes != peak)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the peak says %lld, the offsets and sizes make it %lld",
+                              "plan.peak_bytes: wrong (%lld); offsets and sizes give %lld",
                               (long long)plan->peak_bytes, (long long)peak);
     if (plan->proof == MEMO_PROOF_OPTIMAL && peak < plan->lower_bound_bytes)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "the peak is below the bound");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "plan.peak_bytes: below the lower bound");
     return MEMO_STATUS_OK;
 }
 
@@ -4633,7 +4775,7 @@ MEMOI int64_t memoi_lanes_find(const memo_plan* plan, const memob_keyed* lanes, 
     return low;
 }
 
-/* What is held shares no byte with what it is held against. */
+/* No buffer shares a byte with a buffer that it is held against. */
 MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4645,6 +4787,8 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
         lanes[i].index = i;
     }
     qsort(lanes, (size_t)plan->n_buffers, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Each hold against the buffers of its lane that begin while it lasts. */
     for (i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
@@ -4672,7 +4816,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     return status;
 }
 
-/* Everything, or without what a planner sets (check_offsets 0). */
+/* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
     int64_t n = plan->n_buffers + plan->n_gaps, n_leaves = 1, i, bound = 0;
@@ -4683,11 +4827,13 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
+
+    /* Order, times and offsets of each buffer. */
     for (i = 0; i < plan->n_buffers; i++) {
         if (i > 0 && plan->buffers[i].begin < plan->buffers[i - 1].begin)
             return memoi_buffer_error(
                 plan, i, culprit, error,
-                "it begins before the one before it; memo_plan_prepare sorts");
+                "it begins before the previous buffer; memo_plan_prepare sorts");
         if (plan->buffers[i].end > plan->n_times)
             return memoi_buffer_error(plan, i, culprit, error, "it ends after the last time");
         if (plan->buffers[i].is_fixed)
@@ -4695,10 +4841,12 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     }
     if (plan->body_begin < 0 || plan->body_begin > plan->n_times)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "body_begin %lld is outside the %lld times",
+                              "plan.body_begin: out of range (%lld); 0 to %lld are valid",
                               (long long)plan->body_begin, (long long)plan->n_times);
     if (check_offsets) status = memoi_plan_check_offsets(plan, culprit, error);
     if (status) return status;
+
+    /* Overlaps, by a sweep over the pieces. */
     while (n_leaves < n) n_leaves *= 2;
     pieces = (memoi_piece*)memob_calloc(n, sizeof(memoi_piece));
     order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
@@ -4713,13 +4861,16 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
     MEMO_FREE(order);
     MEMO_FREE(events);
     MEMO_FREE(tree);
+
+    /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
         status = memoi_plan_check_holds(plan, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the bound says %lld, the lifetimes and sizes make it %lld",
-                                (long long)plan->lower_bound_bytes, (long long)bound);
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                           "plan.lower_bound_bytes: wrong (%lld); lifetimes and sizes give %lld",
+                           (long long)plan->lower_bound_bytes, (long long)bound);
     }
     return status;
 }
@@ -4728,7 +4879,7 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
     int64_t culprit;
     if (plan->proof != MEMO_PROOF_FEASIBLE && plan->proof != MEMO_PROOF_OPTIMAL)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "no planner has set the offsets yet; memo_plan_solve does");
+                              "plan: it has no offsets; call memo_plan_solve first");
     return memoi_plan_verify(plan, 1, &culprit, error);
 }
 
@@ -4736,16 +4887,15 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
  * Knows: offsets, and the order of requests on streams.  Uses nothing that memo_plan_from_trace
  * has computed.
  *
- * From each point where a stream has got its last work for a buffer, what comes after it is flooded
- * through the requests: the rest of that stream, and each stream from its wait for a record that
- * was flooded. */
+ * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
+ * come later: the rest of that stream, and each stream from its wait for a covered record. */
 
 typedef struct memoi_flood {
     const memo_trace* trace;
     int64_t n_buffers, n_streams;
     int64_t body;                /* the mark that begins the body; -1: there is none */
-    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, which are numbered from 0 */
-    int32_t* stream;             /* of each request; what has none counts as stream 0 */
+    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, numbered from 0 */
+    int32_t* stream;             /* of each request; 0 if it has none */
     int64_t* record;             /* of each request that is a wait: the record it waits for */
     int64_t* last_use;  /* of each request that is a malloc: the latest use or the free; or -1 */
     int64_t* previous;  /* of each such use or free: the one before it, or -1 */
@@ -4782,7 +4932,7 @@ MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, i
     }
 }
 
-/* Numbers the streams and links waits, uses and frees to what they belong to. */
+/* Numbers the streams; links waits to records, and uses and frees to mallocs. */
 MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     const memo_trace* trace = flood->trace;
     memob_map events;
@@ -4790,6 +4940,7 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     int64_t i;
     memset(&events, 0, sizeof events);
     for (i = 0; i < MEMOB_STREAMS; i++) number[i] = -1;
+
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t origin = memob_request_origin(trace, i);
@@ -4802,12 +4953,16 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
             number[stream] = (int32_t)flood->n_streams++;
         }
         flood->stream[i] = number[stream];
+
+        /* The latest record of an event serves its waits. */
         if (request->kind == MEMO_REQUEST_RECORD && !memob_map_put(&events, request->id, i)) {
             memob_map_free(&events);
             return memob_no_memory(error, "checking a plan");
         }
         if (request->kind == MEMO_REQUEST_WAIT)
             flood->record[i] = memob_map_get(&events, request->id);
+
+        /* Uses and the free of a buffer form a list, latest first. */
         if (request->kind != MEMO_REQUEST_USE && request->kind != MEMO_REQUEST_FREE) continue;
         flood->previous[i] = flood->last_use[origin];
         flood->last_use[origin] = i;
@@ -4816,7 +4971,7 @@ MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Sets early: which streams have not waited for a malloc when they use it? */
+/* Sets early: the streams that use a buffer without having waited for its malloc. */
 MEMOI void memoi_flood_early(memoi_flood* flood) {
     int64_t i, use, reach[MEMOB_STREAMS];
     for (i = 0; i < flood->trace->n_requests; i++) {
@@ -4837,9 +4992,12 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
     const memo_trace* trace = flood->trace;
     int64_t i, k, n = 0, time = 0;
     if (plan->n_buffers != trace->n_buffers)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the plan has %lld buffers, the trace %lld",
-                              (long long)plan->n_buffers, (long long)trace->n_buffers);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+            (long long)plan->n_buffers, (long long)trace->n_buffers);
+
+    /* The order that memo_plan_from_trace gives its buffers. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
@@ -4852,16 +5010,18 @@ MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, m
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Position by position, plan and trace must agree. */
     for (k = 0; k < n; k++) {
         const memo_buffer* buffer = &plan->buffers[k];
         const memo_request* request = &trace->requests[flood->places[k].index];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "buffer %lld of the plan (id %lld, %lld bytes) is not the "
-                                  "trace's (id %lld, %lld bytes)",
-                                  (long long)k, (long long)buffer->id,
-                                  (long long)buffer->size_bytes, (long long)request->id,
-                                  (long long)request->size_bytes);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "plan.buffers[%lld]: id %lld of %lld bytes does not match the trace's "
+                "id %lld of %lld bytes; plan this trace",
+                (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                (long long)request->id, (long long)request->size_bytes);
         flood->malloc_of[k] = flood->places[k].index;
     }
     return MEMO_STATUS_OK;
@@ -4889,11 +5049,10 @@ MEMOI void memoi_flood_cover(memoi_flood* flood) {
     }
 }
 
-/* A stream on which the later requested of two buffers may be used before the earlier is done with;
- * -1: there is none. */
+/* A stream that may use the later of two buffers before all uses of the earlier; -1: none. */
 MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64_t later) {
     int64_t at = flood->malloc_of[later], own = flood->stream[at], s;
-    /* Each micro-batch finds the later one in place: it was requested in the first. */
+    /* A persistent buffer exists in every micro-batch, not only after its request in the first. */
     if (flood->trace->requests[at].memory_class == MEMO_CLASS_PERSISTENT &&
         flood->malloc_of[earlier] > flood->body)
         return own;
@@ -4904,7 +5063,7 @@ MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64
     return -1;
 }
 
-/* All pairs that share bytes: by offset, each with those that begin below its end. */
+/* Checks all pairs that share bytes: sorted by offset, each with those that begin below its end. */
 MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
     int64_t i, j, n = 0, k;
     for (k = 0; k < plan->n_buffers; k++) {
@@ -4913,6 +5072,8 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
         flood->places[n++].index = k;
     }
     qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* A pair that shares bytes must not clash on any stream. */
     for (i = 0; i < n; i++) {
         int64_t a = flood->places[i].index;
         int64_t bytes = memob_buffer_bytes(plan, a);
@@ -4935,7 +5096,7 @@ MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
-/* All but the pairs; to be freed whatever the status. */
+/* Computes all that the pairs need.  Free it whatever the status. */
 MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
                                      const memo_trace* trace, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4944,10 +5105,13 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     flood->trace = trace;
     flood->n_buffers = trace->n_buffers;
     flood->body = -1;
+
+    /* The body begins at its first mark. */
     for (i = 0; i < n && flood->body < 0; i++) {
         memo_mark mark = memob_request_mark(trace, i);
         if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
     }
+
     flood->stream = (int32_t*)memob_calloc(n, sizeof(int32_t));
     flood->record = (int64_t*)memob_calloc(n, 8);
     flood->last_use = (int64_t*)memob_calloc(n, 8);
@@ -4958,6 +5122,8 @@ MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
     if (!flood->stream || !flood->record || !flood->last_use || !flood->previous || !flood->early ||
         !flood->malloc_of || !flood->places)
         return memob_no_memory(error, "checking a plan");
+
+    /* Each step needs the one before it. */
     status = memoi_flood_link(flood, error);
     if (status) return status;
     flood->cover = (int64_t*)memob_calloc(flood->n_buffers * flood->n_streams, 8);
@@ -5007,6 +5173,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
                              ? memoi_plan_verify(plan, 0, &culprit, error)
                              : memo_plan_validate(plan, error);
     if (status) return status;
+
+    /* A plan that is not solved yet is written too, as a problem. */
     memset(&text, 0, sizeof text);
     memo_text_put(
         &text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
@@ -5015,6 +5183,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\nholds %lld\n",
                   memoi_proof_name(plan->proof), memoi_engine_name(plan, engine),
                   (long long)plan->n_buffers, (long long)plan->n_gaps, (long long)plan->n_holds);
+
+    /* One line per buffer, gap and hold. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %d %s\n",
@@ -5030,6 +5200,7 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     for (i = 0; i < plan->n_holds; i++)
         memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
                       (int)plan->holds[i].lane, (long long)plan->holds[i].until);
+
     memob_put_last_line(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
 }
@@ -5063,6 +5234,8 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
     int proof;
     memo_status status = memoi_expect_word(reader, "proof", error);
     if (status) return status;
+
+    /* A name of the enum. */
     if (!memob_next_word(reader, &word, &length)) length = 0;
     for (proof = 0; proof < 3; proof++)
         if (memob_word_is(word, length, memoi_proof_name((memo_proof)proof))) break;
@@ -5070,6 +5243,8 @@ MEMOI memo_status memoi_expect_proof(memob_reader* reader, memo_plan* plan, memo
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "the proof must be none, feasible or optimal");
     plan->proof = (memo_proof)proof;
+
+    /* One word; "-" stands for an empty name. */
     status = memob_expect_line_end(reader, error);
     if (!status) status = memoi_expect_word(reader, "engine", error);
     if (status) return status;
@@ -5088,7 +5263,8 @@ MEMOI memo_status memoi_expect_lane(memob_reader* reader, int32_t* lane, memo_er
     int64_t number = 0;
     memo_status status = memob_expect_number(reader, "lane", &number, error);
     if (!status && (number < 0 || number > INT32_MAX))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT, "lane %lld is outside [0, 2^31)",
+        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
+                                "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
                                 (long long)number);
     *lane = (int32_t)number;
     return status;
@@ -5138,7 +5314,7 @@ MEMOI memo_status memoi_parse_hold(memob_reader* reader, memo_hold* hold, memo_e
     return status;
 }
 
-/* Buffers, gaps, holds, and the verdict on the whole, with the line of the buffer that it names. */
+/* Reads buffers, gaps and holds, then checks the plan; an error has the line of its buffer. */
 MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -5156,7 +5332,7 @@ MEMOI memo_status memoi_parse_plan_body(memob_reader* reader, memo_plan* plan, i
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "a line more than `buffers`, `gaps` and `holds` announce");
+                                "there are more lines than `buffers`, `gaps` and `holds` announce");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -5177,6 +5353,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     if (!memob_next_entry(reader, &word, &length) || !memob_word_is(word, length, "memo"))
         return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
                                 "a plan begins with `memo plan 1`");
+
+    /* The header lines, in fixed order. */
     status = memob_read_first_line(reader, "plan", error);
     if (!status) status = memob_read_last_line(reader, text, &count, &last_line, error);
     for (i = 0; i < 5 && !status; i++)
@@ -5187,6 +5365,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     if (!status) status = memoi_expect_header(reader, "gaps", &n_gaps, error);
     if (!status) status = memoi_expect_header(reader, "holds", &n_holds, error);
     if (status) return status;
+
+    /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
     length = reader->end - reader->next;
     if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
         n_holds > length)
@@ -5199,9 +5379,11 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
                                 "wrong count: %lld stated, %lld lines announced above",
                                 (long long)count, (long long)(11 + n_buffers + n_gaps + n_holds));
     if (!memoi_is_alignment(numbers[0]))
-        return memob_line_error(reader, error, MEMO_STATUS_FORMAT,
-                                "alignment %lld is not a power of two up to 2^40",
-                                (long long)numbers[0]);
+        return memob_line_error(
+            reader, error, MEMO_STATUS_FORMAT,
+            "alignment_bytes: not a power of two up to 2^40 (%lld); 0 means the default",
+            (long long)numbers[0]);
+
     status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
     if (status) return status;
     (*plan)->n_times = numbers[1];
@@ -5210,6 +5392,8 @@ MEMOI memo_status memoi_parse_plan(memob_reader* reader, const char* text, memo_
     (*plan)->lower_bound_bytes = numbers[4];
     (*plan)->proof = head.proof;
     memcpy((*plan)->engine, head.engine, sizeof head.engine);
+
+    /* Lines of buffers are kept for errors of the whole plan. */
     (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
     (*plan)->n_holds = n_holds;
     lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
@@ -5228,7 +5412,8 @@ memo_status memo_plan_parse(const char* text, int64_t n_bytes, const char* name,
     memo_status status;
     *plan = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memob_reader_init(&reader, name ? name : "text", text, n_bytes);
     status = memoi_parse_plan(&reader, text, plan, error);
     if (status) {
@@ -5275,6 +5460,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         unit *= 1024;
         n_unit++;
     }
+
+    /* Grid lines at round addresses in this unit. */
     step = memoi_nice_step(picture->n_bytes / unit, 8);
     for (value = 0; value * unit <= picture->n_bytes; value += step) {
         double y = memoi_picture_y(picture, value * unit);
@@ -5283,6 +5470,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_number(text, value, step < 1 ? 1 : 0);
         memo_text_put(text, "</text>\n");
     }
+
+    /* Ticks at whole times. */
     step = memoi_nice_step(picture->n_times, 10);
     if (step < 1) step = 1;
     for (value = 0; value <= picture->n_times; value += step) {
@@ -5292,6 +5481,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
         memoi_put_number(text, value, 0);
         memo_text_put(text, "</text>\n");
     }
+
+    /* Names of both axes. */
     memoi_put_text_at(text, " class=\"name\" text-anchor=\"middle\"",
                       (picture->left + picture->right) / 2, picture->bottom + 42);
     memo_text_put(text, "time (mallocs and frees)</text>\n");
@@ -5300,7 +5491,7 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
 }
 
-/* One piece of a buffer.  Of pieces too narrow to be told apart, the first in a place is drawn. */
+/* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
                                const memoi_piece* piece, memob_map* drawn) {
     const memo_buffer* buffer = &plan->buffers[piece->buffer];
@@ -5310,14 +5501,17 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
                                             (double)memob_buffer_bytes(plan, piece->buffer));
     double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
     char bytes[32];
+
+    /* Invisible pieces would only make the file large. */
     if (height < 0.2) return;
     if (width < 0.2) {
         int64_t place =
             ((int64_t)(x * 4) * 10000 + (int64_t)(y * 2)) * 10000 + (int64_t)(height * 2);
         if (memob_map_get(drawn, place) >= 0) return;
-        memob_map_put(drawn, place, 1); /* where this fails, a piece is drawn twice */
+        memob_map_put(drawn, place, 1); /* if this fails, a piece is drawn twice */
         width = 0.2;
     }
+
     memoi_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
                    height);
     memo_text_put(
@@ -5354,8 +5548,8 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
     return MEMO_STATUS_OK;
 }
 
-/* A band above the plot with its label, where there are label_width pixels for it; a thin one
- * without. */
+/* A band above the plot, with its label if it is label_width pixels wide; a thin band without a
+ * label. */
 MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double begin, double end,
                               double y, double label_width, const char* label, const char* hover) {
     double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
@@ -5373,12 +5567,12 @@ static const char* const memoi_phase_names[] = {"", "", "forward", "recompute", 
 static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
-/* A band for each layer in this phase. */
+/* One band per layer in this phase. */
 MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace, memo_phase phase,
                                 double y) {
     double time = 0, begin = -1, label_width = 3;
     int64_t i, last = 1;
-    /* All layers get a label, or none: room for the longest decides. */
+    /* All layers get a label, or none: the longest must fit. */
     for (i = 0; i < trace->n_requests; i++)
         last = memob_max(last, memob_request_mark(trace, i).layer);
     for (; last > 0; last /= 10) label_width += 6.4;
@@ -5398,11 +5592,13 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
     }
 }
 
-/* A band for each run of layers that go the same way, and lines through the plot at its ends. */
+/* One band per run of layers of the same pass, and lines through the plot at its ends. */
 MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, double y) {
     double time = 0, begin = -1, run_begin = 0, run_end = 0;
     int64_t i;
     int run = 0; /* its phase; 0: none yet */
+
+    /* One more round than requests, to close the last run. */
     for (i = 0; i <= trace->n_requests && time <= picture->n_times; i++) {
         int at_end = i == trace->n_requests, phase;
         memo_mark mark;
@@ -5414,6 +5610,8 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         } else {
             mark = memo_mark_parse(NULL);
         }
+
+        /* Another pass closes the open run. */
         phase = (int)mark.phase;
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
@@ -5425,6 +5623,8 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
                            picture->bottom);
             run = 0;
         }
+
+        /* A layer that ends extends its run. */
         if (mark.is_end && begin >= 0) {
             if (!run) run_begin = begin;
             run = phase;
@@ -5464,7 +5664,7 @@ MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const c
     memo_text_put(&picture->text, "%s</text>\n", memob_bytes_text(size, (double)bytes));
 }
 
-/* Names of buffers: a mark of no phase right before a malloc, written where it fits. */
+/* Names of buffers: a mark without phase directly before a malloc, written if it fits. */
 MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                                const memo_trace* trace) {
     const char* name = NULL;
@@ -5476,6 +5676,8 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
             if (memo_mark_parse(name).phase != MEMO_PHASE_NONE) name = NULL;
             continue;
         }
+
+        /* Buffers are in the order of mallocs, so one pass finds each. */
         while (b < plan->n_buffers && plan->buffers[b].begin < time) b++;
         if (name && request->kind == MEMO_REQUEST_MALLOC && b < plan->n_buffers &&
             plan->buffers[b].id == request->id) {
@@ -5493,12 +5695,13 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
                 memo_text_put(&picture->text, "</text>\n");
             }
         }
+
         name = NULL;
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
 }
 
-/* Peak and bound as lines with labels to the right, which keep clear of each other. */
+/* Peak and lower bound as lines; their labels do not overlap. */
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
     double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
@@ -5530,6 +5733,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
               ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
               "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
               "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
+
+    /* Title and figures. */
     memo_text_put_xml(text, title ? title : "memory plan");
     memo_text_put(text,
                   "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
@@ -5540,7 +5745,9 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
     memo_text_put(text, "%% (%s, ", memoi_proof_name(plan->proof));
     memo_text_put_xml(text, memoi_engine_name(plan, engine));
     memo_text_put(text, ")</text>\n");
-    for (i = 2; i >= 0; i--) { /* the classes that there are, from the right */
+
+    /* Legend of the classes that occur, from right to left. */
+    for (i = 2; i >= 0; i--) {
         char fill[32];
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
@@ -5562,7 +5769,9 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     int64_t i;
     if (plan->proof == MEMO_PROOF_NONE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a plan without offsets has no picture; memo_plan_solve sets them");
+                              "plan: it has no offsets to draw; call memo_plan_solve first");
+
+    /* Bands of phases need room above the plot. */
     for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
         has_phases = memob_request_mark(trace, i).layer >= 0;
     memset(&picture, 0, sizeof picture);
@@ -5573,6 +5782,8 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
     picture.n_bytes = 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes);
     if (picture.n_bytes < 8) picture.n_bytes = 8;
+
+    /* Later elements cover earlier ones: names and axes come after the pieces. */
     memoi_picture_head(&picture, plan, title);
     memoi_picture_axes(&picture);
     status = memoi_picture_pieces(&picture, plan, error);
@@ -5594,22 +5805,27 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 /* ---- >>device -----------------------------------------------------------------------------------
  * Knows: the table of functions.  Knows nothing of what runs on it. */
 
-/* A copy of the caller's table; what a table of older code is too short for is NULL.  Refuses one
- * that lacks what every engine calls.  what: how the caller knows it, "memo_swap_desc.device". */
+/* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
+ * refuses a table without the functions that every engine calls.  what names the table in messages,
+ * such as "memo_swap_desc.device". */
 MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
     size_t i, known_bytes = sizeof *taken;
     memset(taken, 0, sizeof *taken);
-    if (!device) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s is not set", what);
+    if (!device)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: a table of %lld bytes, %lld are needed; set struct_bytes to "
-                              "sizeof(memo_device) and fill the table",
-                              what, (long long)device->struct_bytes,
-                              (long long)offsetof(memo_device, annotate));
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "%s.struct_bytes: too small (%lld); set it to sizeof(memo_device), at least "
+            "%lld, and fill the table",
+            what, (long long)device->struct_bytes, (long long)offsetof(memo_device, annotate));
+
     if (device->struct_bytes < (int64_t)known_bytes) known_bytes = (size_t)device->struct_bytes;
     memcpy(taken, device, known_bytes);
     taken->struct_bytes = (int64_t)sizeof *taken;
+
+    /* The functions that every engine calls; the others may be NULL. */
     {
         const struct {
             const char* name;
@@ -5629,10 +5845,11 @@ MEMOI memo_status memoi_device_take(memo_device* taken, const memo_device* devic
                       {"copy", taken->copy != NULL}};
         for (i = 0; i < sizeof needed / sizeof needed[0]; i++)
             if (!needed[i].is_there)
-                return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: the table has no %s; fill it, or start from a copy of "
-                                      "another device's",
-                                      what, needed[i].name);
+                return memo_error_set(
+                    error, MEMO_STATUS_INVALID_ARGUMENT,
+                    "%s.%s: NULL; set it, or start from a copy of another device's "
+                    "table",
+                    what, needed[i].name);
     }
     return MEMO_STATUS_OK;
 }
@@ -5739,7 +5956,7 @@ MEMOI memo_status memoi_dry_alloc(memo_arena* arena, int64_t size_bytes, void** 
     uint64_t bytes = (uint64_t)memob_align_up(size_bytes + !size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                              "a dry run has no more addresses for %lld bytes",
+                              "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
     *address = (void*)(uintptr_t)arena->dry_address;
     arena->dry_address += bytes;
@@ -5753,14 +5970,17 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
     memoi_block* block;
     int64_t i;
     memo_status status = memoi_blocks_room(blocks, error);
+
     if (!status && size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                                "live sizes sum to more than 2^62 bytes");
+                                "size: live sizes sum to more than 2^62 bytes; free some first");
     if (!status)
         status = arena->device
                      ? memo_device_alloc(arena->device, size_bytes + !size_bytes, address, error)
                      : memoi_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
+
+    /* An unused entry of the list, or a new one. */
     i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
     if (!memob_map_put(&blocks->index, memoi_address_key(*address), i)) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
@@ -5771,6 +5991,7 @@ MEMOI memo_status memoi_block_alloc(memo_arena* arena, int64_t size_bytes, int64
         blocks->n++;
     else
         blocks->first_unused = block->next_unused;
+
     block->address = *address;
     block->size_bytes = size_bytes;
     block->id = id;
@@ -5801,31 +6022,43 @@ MEMOI void memoi_blocks_drop(memo_arena* arena, int only_body) {
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "the device lacks device_alloc or device_free");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
     if (desc->on_divergence != MEMO_DIVERGENCE_ERROR &&
         desc->on_divergence != MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "on_divergence %d is none",
-                              (int)desc->on_divergence);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.on_divergence: not a memo_divergence (%d); 0 and 1 are "
+            "valid",
+            (int)desc->on_divergence);
     if (!desc->plan == !desc->trace)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "set either trace, to record, or plan, to replay");
+                              "memo_arena_desc: set either trace, to record, or plan, to replay");
+
+    /* Recording: an empty trace, and no memory of the caller. */
     if (desc->trace) {
         if (desc->memory)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memory is for replay; recording takes a device or none");
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory: not used while recording; set a device, or neither");
         if (desc->trace->n_requests)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the trace has %lld requests already; record into an empty one",
-                                  (long long)desc->trace->n_requests);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
+                (long long)desc->trace->n_requests);
         return MEMO_STATUS_OK;
     }
+
+    /* Replay: memory, and a valid plan. */
     if (!desc->device && !desc->memory)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "replay needs a device, or memory of its own");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc: device and memory are NULL; replay needs one of them");
     if (!desc->device && desc->on_divergence == MEMO_DIVERGENCE_FALLBACK)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MEMO_DIVERGENCE_FALLBACK needs a device to fall back to");
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_arena_desc.device: NULL; MEMO_DIVERGENCE_FALLBACK needs a device");
     return memo_plan_validate(desc->plan, error);
 }
 
@@ -5861,6 +6094,8 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         MEMO_FREE(events);
         return memob_no_memory(error, "an arena");
     }
+
+    /* Frees of persistent buffers are not planned: they may come at any time. */
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* buffer = &plan->buffers[i];
         events[n].time = buffer->begin;
@@ -5873,16 +6108,19 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
         events[n].is_malloc = 0;
         events[n++].buffer = i;
     }
+
+    /* Two requests at one time would leave their order open. */
     qsort(events, (size_t)n, sizeof(memoi_event), memoi_event_compare);
     for (i = 0; i < n && !status; i++) {
         const memoi_event* event = &events[i];
         if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
             event[-1].is_malloc && event[-1].time == event->time)
-            status = memo_error_set(
-                error, MEMO_STATUS_INVALID_ARGUMENT,
-                "buffers %lld and %lld begin at the same time %lld, so the plan does not say which "
-                "is requested first; replay a plan made by memo_plan_from_trace",
-                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "buffers %lld and %lld begin at the same time (%lld), so their "
+                                    "order of requests is "
+                                    "ambiguous; replay a plan made by memo_plan_from_trace",
+                                    (long long)event[-1].buffer, (long long)event->buffer,
+                                    (long long)event->time);
         arena->events[i] = 2 * event->buffer + !event->is_malloc;
         arena->body_event += !event->in_body;
     }
@@ -5908,6 +6146,8 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     arena->slots = (memoi_slot*)memob_calloc(plan->n_buffers, sizeof(memoi_slot));
     arena->holders = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     if (!arena->slots || !arena->holders) return memob_no_memory(error, "an arena");
+
+    /* Slots at the same address share a holder: at most one of them is live. */
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
         const memo_buffer* buffer = &plan->buffers[i];
@@ -5938,18 +6178,24 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     char name[32];
     for (i = 0; i < arena->plan->n_buffers; i++)
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
+
+    /* The caller's memory must suffice. */
     if (desc->memory) {
         arena->memory = (char*)desc->memory;
         if (desc->memory_bytes < needed)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "the plan needs %lld bytes, memory has %lld", (long long)needed,
-                                  (long long)desc->memory_bytes);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
+                (long long)desc->memory_bytes, (long long)needed);
         if ((uintptr_t)desc->memory % (uintptr_t)alignment)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "memory is not at a multiple of the plan's alignment, %lld",
-                                  (long long)alignment);
+            return memo_error_set(
+                error, MEMO_STATUS_INVALID_ARGUMENT,
+                "memo_arena_desc.memory: not aligned (%p); the plan needs %lld bytes", desc->memory,
+                (long long)alignment);
         return MEMO_STATUS_OK;
     }
+
+    /* The device's memory, with room to align it. */
     if (needed == 0) return MEMO_STATUS_OK;
     if (alignment > MEMOB_DEVICE_ALIGNMENT) needed += alignment;
     reason.message[0] = 0;
@@ -5958,8 +6204,8 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         int64_t free_bytes = -1, total_bytes = 0;
         char free_name[32];
         arena->own_memory = NULL;
-        /* How much is free is worth saying where that is the reason; a device without a capacity of
-         * its own cannot know what the machine has. */
+        /* Free bytes are stated only if they explain the failure: a device without a capacity does
+         * not know how much memory the machine has. */
         if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
             free_bytes >= needed)
             return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
@@ -5971,6 +6217,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
             memob_bytes_text(name, (double)needed), (long long)needed,
             memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
     }
+
     arena->memory = (char*)arena->own_memory;
     if ((uintptr_t)arena->memory % (uintptr_t)alignment)
         arena->memory += (uintptr_t)alignment - (uintptr_t)arena->memory % (uintptr_t)alignment;
@@ -6022,12 +6269,13 @@ void memo_arena_destroy(memo_arena* arena) {
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_begin inside a micro-batch; end or abandon it first");
+                              "memo_arena_begin: a micro-batch is open; end or abandon it first");
     if (arena->n_early_live)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "%lld buffers are still live that the plan frees before the first "
-                              "micro-batch, whose buffers take their place; free them",
-                              (long long)arena->n_early_live);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_STATE,
+            "memo_arena_begin: %lld buffers are live that the plan frees before the "
+            "first micro-batch; free them, their bytes are reused",
+            (long long)arena->n_early_live);
     if (arena->trace) {
         int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
@@ -6044,14 +6292,15 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
     int64_t n_live = arena->n_body_live + arena->blocks.n_in_body;
     if (arena->state != MEMOI_ARENA_INSIDE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_end without memo_arena_begin");
-    if (n_live)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
-            "%lld buffers of this micro-batch are still live; free them before its "
-            "end, or request before memo_arena_begin what stays",
-            (long long)n_live);
+            "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
+    if (n_live)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_arena_end: %lld buffers of this micro-batch are live; free "
+                              "them first, or request "
+                              "persistent buffers before memo_arena_begin",
+                              (long long)n_live);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
@@ -6181,6 +6430,8 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
         snprintf(planned, sizeof planned, "the plan has buffer %lld of %lld bytes (id %lld) here",
                  (long long)(event / 2), (long long)arena->slots[event / 2].size_bytes,
                  (long long)arena->plan->buffers[event / 2].id);
+
+    /* One message serves the error and the log. */
     snprintf(message, sizeof message, "request %lld %s asks for %lld bytes, but %s",
              (long long)arena->n_body_requests,
              arena->state == MEMOI_ARENA_INSIDE ? "of the micro-batch" : "before the micro-batches",
@@ -6189,6 +6440,8 @@ MEMOI memo_status memoi_diverge(memo_arena* arena, int64_t end, int64_t size_byt
         return memo_error_set(error, MEMO_STATUS_DIVERGED,
                               "%s; record and plan again, or set MEMO_DIVERGENCE_FALLBACK",
                               message);
+
+    /* Fall back to the device. */
     status = memoi_block_alloc(arena, size_bytes, -1, address, error);
     if (status) return status;
     arena->n_unplanned++;
@@ -6241,11 +6494,11 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
                              memo_error* error) {
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "a request of %lld bytes is outside [0, 2^62]",
+                              "size: out of range (%lld); 0 to 2^62 bytes are valid",
                               (long long)size_bytes);
     if (arena->state == MEMOI_ARENA_BETWEEN)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a request between micro-batches; call memo_arena_begin first");
+                              "request between micro-batches; call memo_arena_begin first");
     return arena->plan ? memoi_replay_alloc(arena, size_bytes, address, error)
                        : memoi_record_alloc(arena, size_bytes, stream, address, error);
 }
@@ -6258,7 +6511,7 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         arena->cursor = cursor;
         if (cursor < arena->n_events && arena->events[cursor] % 2 &&
             arena->slots[arena->events[cursor] / 2].address == address) {
-            slot = &arena->slots[arena->events[cursor] / 2]; /* its turn, and live */
+            slot = &arena->slots[arena->events[cursor] / 2]; /* planned next, and live */
             arena->cursor++;
         } else {
             slot = memoi_find_slot(arena, address); /* early, or late */
@@ -6268,10 +6521,12 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
             return MEMO_STATUS_OK;
         }
     }
+
+    /* Not a planned buffer: a block of the device, recorded or a fallback. */
     i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "free of %p, which is not live: freed before, or not from this arena",
+                              "free of %p: not a live buffer of this arena; free each buffer once",
                               address);
     if (arena->trace) {
         memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
@@ -6285,8 +6540,8 @@ memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, mem
     if (!arena->trace) return MEMO_STATUS_OK;
     i = memob_map_get(&arena->blocks.index, memoi_address_key(address));
     if (i < 0 || !address)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "use of %p, which is not live",
-                              address);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "use of %p: not a live buffer of this arena", address);
     return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
@@ -6503,12 +6758,16 @@ MEMOI void* memoi_host_worker(void* argument) {
     /* The default of 50 us would lengthen each sleep. */
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
+
+    /* Until the queue is stopped. */
     memoi_counter_wait(&stream->go, 2);
     for (;;) {
         memoi_host_op* op = &stream->ops[index];
         memoi_counter_wait(&stream->tail, position + 2);
         if (op->kind == MEMOI_HOST_STOP) return NULL;
-        if (op->kind == MEMOI_HOST_RECORD) { /* always, or others would hang */
+
+        /* A record is completed even after a failure: other streams may wait for it. */
+        if (op->kind == MEMOI_HOST_RECORD) {
             op->mark->time_ns = memob_now_ns();
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (!stream->is_dropped) {
@@ -6522,6 +6781,8 @@ MEMOI void* memoi_host_worker(void* argument) {
                 if (status) memoi_host_fail(stream, status, &error);
             }
         }
+
+        /* The place in the queue is free for the caller's thread. */
         position += 2;
         if (++index == stream->n_ops) index = 0;
         memob_counter_set(&stream->head, position);
@@ -6697,34 +6958,39 @@ MEMOI memo_status memoi_host_memory_alloc(memoi_host_memory* memory, int64_t siz
     *address = NULL;
     if (size_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: size %lld is negative", memory->name,
+                              "%s memory: negative size (%lld); 0 or more are valid", memory->name,
                               (long long)size_bytes);
+
+    /* The capacity counts whole alignments, and is a hard limit. */
     memob_bytes_text(asked, (double)size_bytes);
     if (size_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(error, memory->status_when_full, "%s memory: %s asked for, too much",
-                              memory->name, asked);
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s requested; 2^62 bytes are the limit", memory->name,
+                              asked);
     counted_bytes = memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
     if (memory->capacity_bytes && counted_bytes > memory->capacity_bytes - memory->used_bytes) {
         int64_t free_bytes = memory->capacity_bytes - memory->used_bytes;
         return memo_error_set(error, memory->status_when_full,
-                              "%s memory: %s (%lld bytes) asked for, %s (%lld bytes) free of %s",
+                              "%s memory: %s (%lld bytes) requested, %s (%lld bytes) free of %s",
                               memory->name, asked, (long long)size_bytes,
                               memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
                               memob_bytes_text(all, (double)memory->capacity_bytes));
     }
+
+    /* The machine may have less than the capacity. */
     if (counted_bytes > MEMOB_BYTES_MAX - memory->used_bytes ||
         posix_memalign(address, MEMOB_DEVICE_ALIGNMENT, size_bytes ? (size_t)size_bytes : 1)) {
         *address = NULL;
-        return memo_error_set(
-            error, memory->status_when_full,
-            "%s memory: %s (%lld bytes) asked for, which this machine does not have", memory->name,
-            asked, (long long)size_bytes);
+        return memo_error_set(error, memory->status_when_full,
+                              "%s memory: %s (%lld bytes) requested, more than this machine has",
+                              memory->name, asked, (long long)size_bytes);
     }
     if (!memob_map_put(&memory->sizes, (int64_t)(uintptr_t)*address, counted_bytes)) {
         free(*address);
         *address = NULL;
         return memob_no_memory(error, "the sizes of allocations");
     }
+
     memory->used_bytes += counted_bytes;
     if (memory->used_bytes > memory->peak_bytes) memory->peak_bytes = memory->used_bytes;
     return MEMO_STATUS_OK;
@@ -6737,7 +7003,7 @@ MEMOI memo_status memoi_host_memory_free(memoi_host_memory* memory, void* addres
     counted_bytes = memob_map_get(&memory->sizes, key);
     if (counted_bytes < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s memory: %p was not allocated here, or is free already",
+                              "%s memory: %p is not allocated; free each address once",
                               memory->name, address);
     memoi_map_remove(&memory->sizes, key);
     memory->used_bytes -= counted_bytes;
@@ -6788,6 +7054,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     (void)priority;
     *handle = NULL;
     if (status) return status;
+
+    /* A destroyed stream is reused, because events may still refer to it. */
     while (stream && stream->is_live) stream = stream->next;
     is_new = !stream;
     if (is_new) {
@@ -6795,6 +7063,8 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         if (!stream) return memob_no_memory(error, "a stream");
         stream->host = host;
     }
+
+    /* An empty queue. */
     stream->n_ops =
         (host->desc.queue_operations ? host->desc.queue_operations : MEMOI_HOST_QUEUE_OPERATIONS) +
         1;
@@ -6805,19 +7075,23 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     stream->tail_index = 0;
     stream->tail_position = stream->seen_head = stream->tail = stream->head = 0;
     snprintf(stream->name, sizeof stream->name, "%.31s", name ? name : "stream");
+
+    /* The worker last: it runs at once. */
     if (!stream->ops) {
         status = memob_no_memory(error, "the queue of a stream");
     } else if (pthread_create(&stream->thread, NULL, memoi_host_worker, stream)) {
-        status =
-            memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                           "no thread for stream %s: the system refuses one more", stream->name);
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "stream %s: the system refuses another thread; use fewer streams",
+                                stream->name);
     }
+
     if (status) {
         MEMO_FREE(stream->ops);
         stream->ops = NULL;
         if (is_new) MEMO_FREE(stream);
         return status;
     }
+
     stream->is_live = 1;
     if (is_new) {
         stream->next = host->streams;
@@ -7007,7 +7281,7 @@ MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handl
     if (status) return status;
     if (!begin->latest || !end->latest)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "event_elapsed: the %s event was never recorded",
+                              "event_elapsed: the %s event was never recorded; record it first",
                               begin->latest ? "second" : "first");
     if (!memoi_host_event_is_done(begin) || !memoi_host_event_is_done(end))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -7024,23 +7298,29 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
     memoi_host_copy_args copy;
+
+    /* Everything is checked here: an operation that fails later fails the whole device. */
     if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %d is no memo_copy_kind",
-                              (int)kind);
-    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: %lld rows of %lld bytes cannot be", (long long)n_rows,
-                              (long long)row_bytes);
+                              "copy.kind: not a memo_copy_kind (%d); 0 to 2 are valid", (int)kind);
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+            (long long)n_rows, (long long)row_bytes);
     if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
                        to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
                        from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
-                              (long long)to_stride_bytes, (long long)from_stride_bytes,
-                              (long long)n_rows, (long long)row_bytes);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
+            (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
+            (long long)row_bytes);
     if ((!to || !from) && row_bytes > 0 && n_rows > 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy: %s is NULL",
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "copy.%s: NULL; pass an address",
                               to ? "from" : "to");
+
+    /* Rows that touch are one long row. */
     copy.host = (memoi_host*)context;
     copy.kind = kind;
     copy.to = (char*)to;
@@ -7049,7 +7329,7 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
     copy.from_stride_bytes = from_stride_bytes;
     copy.row_bytes = row_bytes;
     copy.n_rows = n_rows;
-    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) { /* one long row */
+    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) {
         copy.row_bytes = row_bytes * n_rows;
         copy.n_rows = 1;
     }
@@ -7130,10 +7410,11 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     if (!desc) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "desc is NULL");
     if (desc->device_memory_bytes < 0 || desc->host_memory_bytes < 0 ||
         desc->device_memory_bytes > MEMOB_BYTES_MAX || desc->host_memory_bytes > MEMOB_BYTES_MAX)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "device_memory_bytes %lld and host_memory_bytes %lld must lie in [0, 2^62]",
-            (long long)desc->device_memory_bytes, (long long)desc->host_memory_bytes);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_host_device_desc: device_memory_bytes %lld and "
+                              "host_memory_bytes %lld must be 0 to 2^62",
+                              (long long)desc->device_memory_bytes,
+                              (long long)desc->host_memory_bytes);
     if (!memob_is_copy_rate(desc->to_host_bytes_per_s) ||
         !memob_is_copy_rate(desc->to_device_bytes_per_s) ||
         !memob_is_copy_rate(desc->both_ways_bytes_per_s))
@@ -7143,10 +7424,10 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
                               desc->to_host_bytes_per_s, desc->to_device_bytes_per_s,
                               desc->both_ways_bytes_per_s);
     if (desc->queue_operations < 0 || desc->queue_operations > MEMOI_HOST_QUEUE_OPERATIONS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "queue_operations is %lld; it must lie in [0, %lld]",
-                              (long long)desc->queue_operations,
-                              (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "memo_host_device_desc.queue_operations: out of range (%lld); 0 to %lld are valid",
+            (long long)desc->queue_operations, (long long)MEMOI_HOST_QUEUE_OPERATIONS_MAX);
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
@@ -7194,14 +7475,18 @@ void memo_host_device_destroy(memo_device* device) {
     memoi_host* host = memoi_host_of(device, NULL);
     memoi_host_stream* stream;
     if (!host) return;
-    /* All are told before any is waited for, as they may wait for each other. */
+
+    /* Stop all before joining any: they may wait for each other. */
     for (stream = host->streams; stream; stream = stream->next)
         if (stream->is_live) memoi_host_stream_stop(stream);
+
     while ((stream = host->streams) != NULL) {
         host->streams = stream->next;
         if (stream->is_live) memoi_host_stream_join(stream);
         MEMO_FREE(stream);
     }
+
+    /* Events and memory last: workers use both. */
     while (host->events) {
         memoi_host_event* event = host->events;
         host->events = event->next;
@@ -7212,6 +7497,7 @@ void memo_host_device_destroy(memo_device* device) {
         }
         MEMO_FREE(event);
     }
+
     memoi_host_memory_destroy(&host->device_memory);
     memoi_host_memory_destroy(&host->host_memory);
     host->magic = 0;
@@ -7235,7 +7521,8 @@ memo_status memo_host_device_launch(memo_device* device, memo_stream stream,
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!function)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "launch: function is NULL");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "launch.function: NULL; pass a function");
     if (args_bytes < 0 || args_bytes > MEMO_HOST_ARGS_BYTES || (!args && args_bytes))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
@@ -7249,9 +7536,10 @@ memo_status memo_host_device_sleep(memo_device* device, memo_stream stream, doub
                                    memo_error* error) {
     memoi_host* host = memoi_host_of(device, error);
     if (!host) return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!memoi_is_in(duration_s, 0, 1e9))
+    if (!memob_is_in(duration_s, 0, 1e9))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "sleep: %g s is no duration; it must lie in [0, 1e9]", duration_s);
+                              "sleep.duration_s: out of range (%g); 0 to 1e9 s are valid",
+                              duration_s);
     return memoi_host_call(host, stream, memoi_host_run_sleep, &duration_s, sizeof duration_s,
                            error);
 }
@@ -7377,7 +7665,7 @@ MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32
                                             memo_error* error) {
     if (stream >= 0 && stream < schedule->n_streams) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "stream %d: the schedule has %d streams, from 0 on", (int)stream,
+                          "stream: out of range (%d); the schedule has %d streams", (int)stream,
                           (int)schedule->n_streams);
 }
 
@@ -7385,7 +7673,7 @@ MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_
                                            memo_error* error) {
     if (event >= 0 && event < schedule->n_events) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "event %d: the schedule has %d events, from 0 on", (int)event,
+                          "event: out of range (%d); the schedule has %d events", (int)event,
                           (int)schedule->n_events);
 }
 
@@ -7393,13 +7681,15 @@ MEMOI memo_status memoi_schedule_has_link(const memo_schedule* schedule, int32_t
                                           memo_error* error) {
     if (link > 0 && link <= schedule->n_links) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "link %d: the schedule has %d links, from 1 on", (int)link,
-                          (int)schedule->n_links);
+                          "link: out of range (%d); the schedule has %d links, numbered from 1",
+                          (int)link, (int)schedule->n_links);
 }
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "stream: the name is NULL; pass a name");
     if (schedule->n_streams == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a stream of a schedule");
     *stream = schedule->n_streams++;
@@ -7411,10 +7701,12 @@ memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, 
 memo_status memo_schedule_add_link(memo_schedule* schedule, const char* name, double bytes_per_s,
                                    int32_t* link, memo_error* error) {
     memo_link* added;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a link needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "link: the name is NULL; pass a name");
     if (!(bytes_per_s > 0) || !memob_is_finite(bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "link %s: bytes_per_s must be above 0 and finite", name);
+                              "link %s: bytes_per_s must be finite and above 0", name);
     if (schedule->n_links == INT32_MAX || !memoi_schedule_reserve(schedule, 0, 0, name))
         return memob_no_memory(error, "a link of a schedule");
     added = &schedule->links[schedule->n_links++];
@@ -7435,10 +7727,11 @@ memo_status memo_schedule_pair_links(memo_schedule* schedule, int32_t a, int32_t
     second = &schedule->links[b - 1];
     if (a == b || (first->peer && first->peer != b) || (second->peer && second->peer != a))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: a link has one peer, another link", (int)a, (int)b);
+                              "links %d and %d: pair two different links that have no peer yet",
+                              (int)a, (int)b);
     if (!(shared_bytes_per_s > 0) || !memob_is_finite(shared_bytes_per_s))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "links %d and %d: shared_bytes_per_s must be above 0 and finite",
+                              "links %d and %d: shared_bytes_per_s must be finite and above 0",
                               (int)a, (int)b);
     first->peer = b;
     second->peer = a;
@@ -7478,6 +7771,8 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
     int64_t i, j;
     if (memoi_schedule_has_stream(schedule, desc->stream, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Streams: each exists and occurs once. */
     if (desc->n_more_streams < 0 || (desc->n_more_streams && !desc->more_streams))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %lld more streams%s", name,
                               (long long)desc->n_more_streams,
@@ -7488,22 +7783,24 @@ MEMOI memo_status memoi_check_desc(const memo_schedule* schedule, const memo_op_
         for (j = -1; j < i; j++)
             if (desc->more_streams[i] == (j < 0 ? desc->stream : desc->more_streams[j]))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "%s: stream %d is named twice", name,
+                                      "%s: stream %d occurs twice; name each stream once", name,
                                       (int)desc->more_streams[i]);
     }
-    if (!memoi_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
+
+    /* Time, link and sizes. */
+    if (!memob_is_in(desc->duration_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: duration_s must be finite and not negative", name);
+                              "%s.duration_s: must be finite and 0 or more", name);
     if (desc->link && memoi_schedule_has_link(schedule, desc->link, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->link_bytes < 0 || desc->alloc_bytes < 0 || desc->free_bytes < 0 ||
         desc->alloc_bytes > MEMOB_BYTES_MAX - rooms->alloc_bytes ||
         desc->free_bytes > MEMOB_BYTES_MAX - rooms->free_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s: link_bytes, alloc_bytes and free_bytes must not be negative, nor "
-            "their sums over the schedule above 2^62",
-            name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "%s: link_bytes, alloc_bytes and free_bytes must be 0 or more, and "
+                              "their sums over the schedule at most 2^62",
+                              name);
+
     if (memoi_check_ranges(name, "read", desc->reads, desc->n_reads, error) ||
         memoi_check_ranges(name, "written", desc->writes, desc->n_writes, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -7519,6 +7816,8 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     if (!memoi_schedule_reserve(schedule, desc->n_more_streams, desc->n_reads + desc->n_writes,
                                 name))
         return memob_no_memory(error, "an operation of a schedule");
+
+    /* Nothing fails from here on, so a failed call changes nothing. */
     op = memoi_schedule_push(schedule);
     op->kind = MEMO_OP_RUN;
     op->stream = desc->stream;
@@ -7528,6 +7827,8 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     op->free_bytes = desc->free_bytes;
     op->duration_s = desc->duration_s;
     op->name = desc->name ? memoi_schedule_text(schedule, name) : 0;
+
+    /* Lists go to the end of the schedule's arrays. */
     op->first_more_stream = rooms->more_streams.n;
     op->n_more_streams = desc->n_more_streams;
     op->first_range = rooms->ranges.n;
@@ -7614,7 +7915,9 @@ memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, 
                                      memo_error* error) {
     memoi_room* named = &memoi_rooms_of(schedule)->named;
     memoi_named* added;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "bytes need a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "bytes: the name is NULL; pass a name");
     if (memoi_check_ranges(name, "named", &bytes, 1, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memoi_room_reserve(named, 1, sizeof *added) ||
         !memoi_schedule_reserve(schedule, 0, 0, name))
@@ -7741,8 +8044,12 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         memoi_graph_free(graph);
         return memob_no_memory(error, "the order of a schedule");
     }
+
     for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
     for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
+
+    /* In the order of enqueueing, keeping the last op of each stream and the last record of each
+     * event. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t* after = graph->after + 3 * i;
@@ -7761,6 +8068,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
     }
+
     MEMO_FREE(last);
     MEMO_FREE(recorded);
     return MEMO_STATUS_OK;
@@ -7958,12 +8266,17 @@ MEMOI int memoi_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_op* op = &schedule->ops[b];
     int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
     memo_range shared;
+
+    /* The latest op of the stream that conflicts: reads against writes, writes against all. */
     for (i = 0; i < c->n_touched[b]; i++)
         latest = memoi_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
     for (i = 0; i < c->n_written[b]; i++)
         latest = memoi_last_touch(&c->touches, &c->written[op->first_range + i], latest);
     if (latest < 0) return 1;
     c->check->n_conflicts++;
+
+    /* Not ordered before b: a race.  Then look for the latest conflict that is ordered, which the
+     * redundant waits must keep. */
     if (latest > ordered) {
         void* races = c->check->races;
         memo_race* race;
@@ -7991,6 +8304,8 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
     int64_t stream, i, k;
     size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
     for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
+
+    /* One stream at a time: the trees hold its last touches only, so they stay small. */
     for (stream = 0; stream < c->n_streams; stream++) {
         memset(c->touches.covers, 0, tree_bytes);
         memset(c->touches.begins, 0, tree_bytes);
@@ -8003,14 +8318,15 @@ MEMOI int memoi_check_conflicts(memoi_checker* c) {
             for (k = 0; k <= op->n_more_streams; k++)
                 is_own |= memoi_op_stream(schedule, op, k) == stream;
             if (!is_own && !memoi_check_op(c, i, stream)) return 0;
-            if (op->stream != stream)
-                continue; /* an op of several streams is kept under its first */
+            /* An op of several streams counts for its first. */
+            if (op->stream != stream) continue;
             for (k = 0; k < c->n_touched[i]; k++)
                 memoi_touch(&c->touches, &c->touched[op->first_range + k], i);
             for (k = 0; k < c->n_written[i]; k++)
                 memoi_touch(&c->writes, &c->written[op->first_range + k], i);
         }
     }
+
     if (c->check->n_races)
         qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race), memoi_compare_races);
     return 1;
@@ -8117,10 +8433,14 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     memset(&c, 0, sizeof c);
     c.schedule = schedule;
     c.n_streams = schedule->n_streams;
+
+    /* Run the check; it can fail only for lack of memory. */
     status = memoi_graph_build(schedule, &c.graph, error);
     if (status) return status;
     c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
     is_done = c.check && memoi_checker_run(&c);
+
+    /* Free all but the result. */
     memoi_graph_free(&c.graph);
     MEMO_FREE(c.clock);
     MEMO_FREE(c.needed);
@@ -8136,6 +8456,7 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     MEMO_FREE(c.touches.begins);
     MEMO_FREE(c.writes.covers);
     MEMO_FREE(c.writes.begins);
+
     if (!is_done) {
         memo_check_destroy(c.check);
         return memob_no_memory(error, "the check of a schedule");
@@ -8445,6 +8766,8 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
     memo_status status = MEMO_STATUS_OK;
     if (!first || !last) status = memob_no_memory(error, "the figures of a simulation");
     if (!status) status = memoi_memory_moments(schedule, simulation, &moments, &n_moments, error);
+
+    /* Makespan, and busy time of each stream. */
     for (i = 0; !status && i < schedule->n_streams; i++) first[i] = -1;
     for (i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
@@ -8458,14 +8781,19 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
             simulation->busy_s[stream] += end - start;
         }
     }
+
+    /* A stall is idle time between the first start and the last end. */
     for (i = 0; !status && i < schedule->n_streams; i++) {
         double stall = last[i] - first[i] - simulation->busy_s[i];
         simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
     }
+
+    /* Peak of memory. */
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (bytes > simulation->peak_bytes) simulation->peak_bytes = bytes;
     }
+
     MEMO_FREE(first);
     MEMO_FREE(last);
     MEMO_FREE(moments);
@@ -8549,6 +8877,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     s->running.moments = s->moments;
     for (i = 0; i < schedule->n_links; i++)
         s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
+
+    /* Count what each op waits for, and how many wait for each op. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         for (k = 0; k < memoi_n_after(op); k++) {
@@ -8559,6 +8889,8 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
             n_edges++;
         }
     }
+
+    /* Turn the counts into lists of followers. */
     s->next = (int64_t*)memob_calloc(n_edges, sizeof(int64_t));
     if (!s->next) return 0;
     for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
@@ -8578,7 +8910,11 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
     for (;;) {
         int64_t link = -1; /* whose event is next; -1: the end of a duration */
         double time = 0;
+
+        /* Starting an op takes no simulated time, so start all that can. */
         while (s->ready_begin < s->ready_end) memoi_start_op(s, s->ready[s->ready_begin++]);
+
+        /* The next event: the end of a duration, or of a transfer on a link. */
         if (s->running.n) time = s->running.moments[0].time;
         for (i = 0; i < n_links; i++) {
             memoi_flow* flow = &s->flows[i];
@@ -8591,6 +8927,8 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
                 link = i;
             }
         }
+
+        /* Advance to it.  Time never goes back, whatever rounding does. */
         if (link < 0 && !s->running.n) return;
         if (time > s->now) s->now = time;
         if (link < 0) {
@@ -8598,7 +8936,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         } else {
             memoi_flow* flow = &s->flows[link];
             memoi_flow_update_both(s, link);
-            flow->sent_bytes = flow->active.moments[0].time; /* whatever rounding made of it */
+            flow->sent_bytes = flow->active.moments[0].time;
             while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
                 memoi_end_op(s, memoi_heap_pop(&flow->active));
         }
@@ -8613,11 +8951,14 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     *simulation = NULL;
     memset(&s, 0, sizeof s);
     s.schedule = schedule;
-    for (i = 0; i < schedule->n_ops; i++) /* the fields are public */
-        if (!memoi_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
+
+    /* The caller may have changed the public fields. */
+    for (i = 0; i < schedule->n_ops; i++)
+        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOI_DOUBLE_MAX))
             return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "op %lld (%s): duration_s must be finite and not negative",
+                                  "op %lld (%s): duration_s must be finite and 0 or more",
                                   (long long)i, memo_schedule_op_name(schedule, i));
+
     status = memoi_graph_build(schedule, &s.graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &s.simulation, error);
@@ -8628,7 +8969,8 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
     }
     if (!status && !memob_is_finite(s.simulation->makespan_s))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "the makespan is beyond what a double holds");
+                                "duration_s: their sum overflows a double");
+
     memoi_graph_free(&s.graph);
     MEMO_FREE(s.n_missing);
     MEMO_FREE(s.first_next);
@@ -8653,6 +8995,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
     double first = 0;
     int64_t i, k, n_measured = 0;
     *simulation = NULL;
+
+    /* Times are counted from the first start. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (!memoi_is_measured(op)) continue;
@@ -8662,6 +9006,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "no operation was measured: set memo_recorder_desc.is_timed, and get "
                               "the schedule from memo_recorder_get_schedule");
+
     status = memoi_graph_build(schedule, &graph, error);
     if (status) return status;
     status = memoi_simulation_create(schedule, &result, error);
@@ -8672,8 +9017,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
             result->end_s[i] = op->end_s - first;
             continue;
         }
-        /* Records and syncs take no time of their own: they pass as soon as what they follow has
-         * ended. */
+
+        /* Records and syncs take no time: they pass when their predecessors have ended. */
         for (k = 0; k < memoi_n_after(op); k++) {
             int64_t before = memoi_after(&graph, op, i, k);
             int holds =
@@ -8683,6 +9028,7 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
             if (end > result->start_s[i] && !holds) result->start_s[i] = end;
         }
     }
+
     memoi_graph_free(&graph);
     if (!status) status = memoi_simulation_sum(schedule, result, error);
     if (status)
@@ -8743,6 +9089,8 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
         memoi_graph_free(&graph_p);
         return status;
     }
+
+    /* The first op that differs explains more than the number of ops. */
     for (i = 0; i < n && !status; i++) {
         const char* what = memoi_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
@@ -8760,6 +9108,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
             memoi_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p, sizeof name_p),
             promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
             (long long)recorded->n_ops);
+
     memoi_graph_free(&graph_p);
     memoi_graph_free(&graph_r);
     return status;
@@ -8781,6 +9130,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
     int64_t n_moments, i, k, bytes = 0;
     memo_status status = memoi_memory_moments(schedule, times, &moments, &n_moments, error);
     if (status) return status;
+
+    /* A named row per stream, in the order of the streams. */
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
@@ -8796,6 +9147,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                       "\"args\":{\"sort_index\":%d}}",
                       (int)i, (int)i);
     }
+
+    /* A bar per operation and stream; a wait is a bar too. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         int64_t read_bytes = 0, written_bytes = 0;
@@ -8821,6 +9174,8 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
                           (long long)written_bytes);
         }
     }
+
+    /* A counter of memory. */
     for (i = 0; i < n_moments; i++) {
         bytes += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
@@ -8828,6 +9183,7 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
         memoi_put_number(&text, moments[i].time * 1e6, 3);
         memo_text_put(&text, ",\"args\":{\"bytes\":%lld}}", (long long)bytes);
     }
+
     memo_text_put(&text, "\n]}\n");
     MEMO_FREE(moments);
     return memo_text_write(&text, path, error);
@@ -8873,11 +9229,15 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
     int64_t length = memoi_family(name);
     memoi_family_color* family;
     int i, is_taken = 1;
+
+    /* A family that has a color already. */
     for (i = 0; i < legend->n; i++)
         if (legend->families[i].length == length &&
             memcmp(legend->families[i].name, name, (size_t)length) == 0)
             return &legend->families[i];
     if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
+
+    /* Usual names have the same color in every picture. */
     family = &legend->families[legend->n];
     family->name = name;
     family->length = length;
@@ -8888,6 +9248,9 @@ MEMOI const memoi_family_color* memoi_legend_find(memoi_legend* legend, const ch
         legend->n++;
         return family;
     }
+
+    /* Other names get a color by their hash, or the next free one, so that pictures resemble each
+     * other. */
     family->rank = (int)(memoi_fnv1a(name, length) % MEMOI_FREE_COLORS);
     while (is_taken && legend->n < MEMOI_FREE_COLORS) {
         is_taken = 0;
@@ -8965,18 +9328,21 @@ MEMOI void memoi_draw_op(memoi_timeline* t, int64_t i) {
     uint32_t color = is_wait ? 0xdadada : memoi_legend_find(&t->legend, name)->color;
     char fill[24], bytes[32];
     int64_t k;
+
     snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
     for (k = 0; k <= op->n_more_streams; k++) {
         int32_t stream = memoi_op_stream(t->schedule, op, k);
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
-        if (is_wait) /* a thin line: the stream is held */
+        if (is_wait) /* a thin line: the stream waits */
             memoi_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
-        else /* neighbors stay apart where there is room for it */
+        else /* a gap between neighbors, if there is room */
             memoi_put_rect(&t->text, fill, x, y,
                            width > 3     ? width - 0.6
                            : width > 0.6 ? width
                                          : 0.6,
                            MEMOI_BAR_HEIGHT);
+
+        /* Hover text, then the name if it fits. */
         memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
         memo_text_put_xml(&t->text, name);
         memo_text_put(&t->text, "\nstart ");
@@ -9022,12 +9388,15 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     double low = 0;
     char bytes[32];
     int64_t i, sum = 0;
-    for (i = 0; i < n_moments;
-         i++) { /* what was there before the first op shows as a fall below 0 */
+
+    /* Memory that was allocated before the first op makes the sum negative when it is freed. */
+    for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if ((double)sum < low) low = (double)sum;
     }
     sum = 0;
+
+    /* Labels, then one path of steps. */
     memoi_put_text_at(&t->text, "", 16, base - height / 2 + 4);
     memo_text_put(&t->text, "memory</text>\n");
     memoi_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, base - height / 2 + 4);
@@ -9040,6 +9409,7 @@ MEMOI void memoi_draw_memory(memoi_timeline* t, const memoi_moment* moments, int
     y = base + low / ((double)t->times->peak_bytes - low) * height;
     memo_text_put(&t->text, "V");
     memoi_put_number(&t->text, y, 2);
+
     for (i = 0; i < n_moments; i++) {
         sum += moments[i].value;
         if (i + 1 < n_moments && !(moments[i + 1].time > moments[i].time)) continue;
@@ -9113,6 +9483,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         MEMO_FREE(moments);
         return memob_no_memory(error, "a timeline");
     }
+
+    /* The left margin fits the longest name of a stream. */
     t->schedule = schedule;
     t->times = times;
     t->left = 100;
@@ -9125,6 +9497,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     t->top = 72;
     t->bottom = t->top + MEMOI_ROW_HEIGHT * (schedule->n_streams + (n_moments ? 1.5 : 0));
     t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
+
+    /* Head: title and figures. */
     memo_text_put(
         &t->text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
@@ -9146,6 +9520,8 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     memo_text_put(&t->text, "</text>\n");
     memoi_put_text_at(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8);
     memo_text_put(&t->text, "busy</text>\n");
+
+    /* Bars come after rows and axis, which they cover. */
     memoi_draw_rows(t);
     if (n_moments) memoi_draw_memory(t, moments, n_moments);
     memoi_draw_axis(t);
@@ -9153,6 +9529,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         if (memoi_is_drawn(schedule, times, i)) memoi_draw_op(t, i);
     memoi_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
+
     MEMO_FREE(moments);
     status = memo_text_write(&t->text, path, error);
     MEMO_FREE(t);
@@ -9235,7 +9612,7 @@ MEMOI memo_status memoi_next_token(memoi_schedule_reader* r) {
     *to++ = 0;
     r->text.n = to - (char*)r->text.data;
     r->reader.word = p;
-    return is_open ? memoi_bad_word(r, "a quote stays open") : MEMO_STATUS_OK;
+    return is_open ? memoi_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
 }
 
 /* Moves to the next word, which must be there and whole. */
@@ -9303,7 +9680,8 @@ MEMOI memo_status memoi_token_range(memoi_schedule_reader* r, memo_range* range)
     if (!dots || !memoi_word_address(part, dots - part, &range->begin) ||
         !memoi_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
         range->begin > range->end || range->end > whole.end - whole.begin)
-        return memoi_bad_word(r, "a range is A..B, NAME or NAME+A..B, A <= B, inside the buffer");
+        return memoi_bad_word(r,
+                              "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
     range->begin += whole.begin;
     range->end += whole.begin;
     return MEMO_STATUS_OK;
@@ -9421,13 +9799,18 @@ MEMOI memo_status memoi_parse_schedule_line(memoi_schedule_reader* r, const char
     const char* p;
     char shown[40];
     int k;
+
+    /* A binary file is named as such, whatever its first word. */
     for (p = r->reader.line; p < r->reader.stop; p++)
         if ((unsigned char)*p < ' ' && *p != '\t')
             return memob_line_error(&r->reader, r->error, MEMO_STATUS_FORMAT,
-                                    "a control character (%d): this is not text", (int)*p);
-    r->text.n = 0; /* a word of n bytes takes n + 2 at most */
+                                    "control character (%d): the file is not text", (int)*p);
+
+    /* Words are unquoted into one buffer. */
+    r->text.n = 0; /* a word of n bytes needs at most n + 2 */
     if (!memoi_room_reserve(&r->text, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
+
     for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
     }
     if (k == 6)
@@ -9470,7 +9853,8 @@ memo_status memo_schedule_parse(const char* text, int64_t n_bytes, const char* n
     memo_status status;
     *schedule = NULL;
     if (!text || n_bytes < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "no text to parse");
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "text: NULL, or n_bytes is negative; pass a text");
     memset(&r, 0, sizeof r);
     r.error = error;
     memob_reader_init(&r.reader, name ? name : "text", text, n_bytes);
@@ -9998,15 +10382,18 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
     if (r->is_paused)
         return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                               row_bytes, n_rows, error);
+
+    /* Room first: a copy that was passed on cannot be taken back. */
     if (n_needed > MEMOB_BYTES_MAX / 64 ||
         !memob_reserve(&rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
         return memob_no_memory(error, "the rows of a recorded copy");
     r->rows = (memo_range*)rows;
+
     status = memoi_recorder_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
                             row_bytes, n_rows, error);
-    if (!status) { /* only now are the sizes known to be sane */
+    if (!status) { /* the inner device has checked the sizes */
         desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
         desc.reads = r->rows;
@@ -10104,6 +10491,8 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
         MEMO_FREE(r);
         return status;
     }
+
+    /* Every function of the table is passed on; optional ones only if the inner device has them. */
     r->is_timed = desc->is_timed;
     device = &r->device;
     device->struct_bytes = sizeof(memo_device);
@@ -10164,7 +10553,9 @@ memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream strea
                                       memo_error* error) {
     int64_t known = memob_map_get(&recorder->streams, memoi_key(stream));
     int32_t index;
-    if (!name) return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "a stream needs a name");
+    if (!name)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "stream: the name is NULL; pass a name");
     if (known < 0) return memoi_recorder_add_stream(recorder, stream, name, &index, error);
     if (!memoi_schedule_reserve(recorder->schedule, 0, 0, name))
         return memob_no_memory(error, "the name of a stream");
@@ -10291,6 +10682,8 @@ MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer
     int64_t n_all = memob_swap_n_tiles(desc), tile_rows = memob_swap_tile_rows(desc);
     if (n_tiles == n_all) return desc->n_rows;
     if (n_tiles == 0) return 0;
+
+    /* Tiles count from row 0, so only an odd layer swaps the last tile, which may be short. */
     return layer & 1 ? desc->n_rows - (n_all - n_tiles) * tile_rows : n_tiles * tile_rows;
 }
 
@@ -10300,7 +10693,7 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
     return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
 }
 
-/* What the table of rows says, or alpha. */
+/* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
     switch (memob_tensor_rule(desc->tensors, t)) {
@@ -10311,11 +10704,27 @@ MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t
     }
 }
 
+/* The border rule: even layers swap their first rows, odd layers their last.  No other function
+ * states it for rows; engine, schedule and session read it from the places. */
+typedef struct memoi_swap_border {
+    int64_t swapped_begin, other_begin; /* first row of either part */
+    int64_t row;                        /* first row after the border */
+} memoi_swap_border;
+
+MEMOI memoi_swap_border memoi_swap_border_of(int32_t layer, int64_t n_rows, int64_t n_swapped) {
+    memoi_swap_border border;
+    int is_odd = layer & 1;
+    border.row = is_odd ? n_rows - n_swapped : n_swapped;
+    border.swapped_begin = is_odd ? border.row : 0;
+    border.other_begin = is_odd ? 0 : border.row;
+    return border;
+}
+
 MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    int64_t border = layer & 1 ? n - swapped : swapped;
+    int64_t border = memoi_swap_border_of(layer, n, swapped).row;
     int32_t with = desc->tensors[t].with;
     memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
@@ -10323,7 +10732,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
     else if (swapped < 0 || swapped > n)
-        why = "swaps a number of rows outside [0, n_rows]";
+        why = "swaps a number of rows outside 0 to n_rows";
     else if (border < n && border % tile)
         why = "splits a tile; the border of swapped and recomputed rows must be a multiple of "
               "tile_rows";
@@ -10374,14 +10783,15 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
             "memo_swap_desc: n_layers %d, n_rows %lld and n_tensors %d must be 1 or "
             "more, and tensors set",
             (int)desc->n_layers, (long long)desc->n_rows, (int)desc->n_tensors);
-    if (!desc->rows && !memoi_is_in(desc->alpha, 0, 1))
+    if (!desc->rows && !memob_is_in(desc->alpha, 0, 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.alpha: %g is not in [0, 1]", desc->alpha);
+                              "memo_swap_desc.alpha: out of range (%g); 0 to 1 are valid",
+                              desc->alpha);
     if (desc->tile_rows < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_desc.tile_rows: %lld is negative",
+                              "memo_swap_desc.tile_rows: negative (%lld); 0 means 1",
                               (long long)desc->tile_rows);
-    if (desc->n_host_layers < 0 || !memoi_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
+    if (desc->n_host_layers < 0 || !memob_is_in(desc->spill_bytes_per_s, 0, MEMOI_DOUBLE_MAX))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_swap_desc: n_host_layers %d and spill_bytes_per_s %g must not be "
@@ -10405,14 +10815,14 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
  * nothing of streams. */
 
-/* *sum += count * each, all >= 0; 0 if it would pass MEMOB_BYTES_MAX. */
+/* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
 MEMOI int memoi_add_product(int64_t* sum, int64_t count, int64_t each) {
     if (each > 0 && count > (MEMOB_BYTES_MAX - *sum) / each) return 0;
     *sum += count * each;
     return 1;
 }
 
-/* Appends rows to a part: their offset, and the part grown to a whole number of alignments. */
+/* Appends rows to a part and rounds it up to the alignment; *offset is that of the rows. */
 MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows,
                             int64_t row_bytes) {
     *offset = *part_bytes;
@@ -10421,10 +10831,10 @@ MEMOI int memoi_swap_append(int64_t* part_bytes, int64_t* offset, int64_t n_rows
     return 1;
 }
 
-/* The region of a tensor: bytes that even layers swap, that are recomputed, that odd layers swap.
- * Rows of even layers end their swapped part at the first border, or up to 511 bytes before it, so
- * that row 0 is aligned; rows of odd layers begin theirs at the second border or up to 511 bytes
- * behind it.  The few recomputed bytes beyond a border belong to a layer whose turn it is there. */
+/* The region of a tensor in bytes: swapped by even layers | recomputed | swapped by odd layers.
+ * Row 0 must be aligned.  So the swapped rows of even layers end up to 511 bytes before the first
+ * border, and those of odd layers begin up to 511 bytes after the second.  The recomputed bytes
+ * between belong to the layer that uses the buffer. */
 typedef struct memoi_swap_region {
     int64_t even_bytes, scratch_bytes, odd_bytes;
     int64_t begin; /* offset in device memory */
@@ -10434,13 +10844,13 @@ MEMOI void memoi_swap_widen(int64_t* part_bytes, int64_t n_bytes) {
     if (*part_bytes < n_bytes) *part_bytes = n_bytes;
 }
 
-/* Bytes from the second border on that an odd layer's rows take. */
+/* Bytes after the second border that the rows of an odd layer need. */
 MEMOI int64_t memoi_swap_odd_bytes(int64_t all_bytes, int64_t recomputed_bytes) {
     int64_t before = recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
     return memob_align_up(all_bytes - before, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* How much each part of tensor t's region needs. */
+/* The size of each part of tensor t's region. */
 MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t t) {
     int64_t n = desc->n_rows, row_bytes = desc->tensors[t].row_bytes;
     memoi_swap_region region;
@@ -10476,10 +10886,10 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* Rows of tensor t that layer must recompute: those that it did not swap, unless no later layer
- * writes over them.  A later layer may if it recomputes rows too; or if it swaps rows in the same
- * buffer and this layer does, since the recomputed rows of this one may begin before the border.
- * Tensors with the same rows get the same answer, so that one recomputation serves them. */
+/* Rows of tensor t that layer must recompute: the rows that it did not swap, if a later layer
+ * overwrites them.  A later layer overwrites them if it also recomputes rows; or if both swap rows
+ * in the same buffer, because recomputed rows may begin before the border.  Tensors with the same
+ * rows get the same answer, so that one recomputation serves them. */
 MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer, int32_t t,
                                       int64_t* begin, int64_t* end) {
     int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
@@ -10490,13 +10900,13 @@ MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer,
         int64_t theirs = memoi_swap_cell(desc, later, t);
         if (theirs == MEMO_ROWS_KEPT) continue;
         if (theirs == n && ((later ^ layer) & 1 || swapped == 0)) continue;
-        *begin = layer & 1 ? 0 : swapped;
-        *end = layer & 1 ? n - swapped : n;
+        *begin = memoi_swap_border_of(layer, n, swapped).other_begin;
+        *end = *begin + n - swapped;
         return;
     }
 }
 
-/* A tensor's bytes, with what memoi_swap_region_of adds, must not overflow. */
+/* The bytes of all tensors, with alignment, must not overflow. */
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
     int64_t n_bytes = 0;
     int32_t t;
@@ -10505,7 +10915,7 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
         ok = memoi_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "memo_swap_desc: %lld rows of these tensors pass 2^62 bytes",
+                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
                           (long long)desc->n_rows);
 }
 
@@ -10525,7 +10935,7 @@ memo_status memo_swap_desc_get_recompute_rows(const memo_swap_desc* desc, int32_
     return status;
 }
 
-/* Offsets of every tensor of every layer.  0 if a sum passes 2^62. */
+/* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int64_t* total = &placement->sizes.device_bytes;
     int64_t n = desc->n_rows;
@@ -10549,7 +10959,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
                 continue;
             }
             place->offset = memoi_swap_offset(desc, &region, layer, t);
-            place->moved_begin = layer & 1 ? n - swapped : 0;
+            place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
             place->moved_end = place->moved_begin + swapped;
             if (swapped && place->row_bytes) placement->turns[layer].uses_buffer = 1;
         }
@@ -10557,7 +10967,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     return 1;
 }
 
-/* Who follows whom in a rounding buffer.  The last layer there is not moved. */
+/* Sets the order of layers in the rounding buffers.  The last layer of each buffer is not moved. */
 MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t last[2] = {-1, -1}, layer, t;
@@ -10568,6 +10978,8 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         turn->previous = last[layer & 1];
         last[layer & 1] = layer;
     }
+
+    /* Bytes and place in host memory of what is moved. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         for (t = 0; t < desc->n_tensors; t++) {
@@ -10589,9 +11001,9 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
     return 1;
 }
 
-/* Places in host memory are given up in the forward and taken again in the backward: the last layer
- * to leave must be the first to come back.  It is where layers take turns in the buffers without a
- * break; a table may break it. */
+/* Layers leave their places in host memory in the forward and return in the backward, so the last
+ * to leave must be the first to return.  This holds if moved layers alternate between the buffers;
+ * a table of rows may violate it. */
 MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
                                          const memob_swap_placement* placement, memo_error* error) {
     int32_t layer, later = -1;
@@ -10610,16 +11022,19 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
     return MEMO_STATUS_OK;
 }
 
-/* Where the moved layers lie in host memory and in the file: one behind the other, or in places
- * that each has room for any of them. */
+/* Places the moved layers in host memory and in the file: one after the other, or in places that
+ * have room for any layer. */
 MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
-    sizes->host_bytes = sizes->spill_bytes = 0; /* a planner may change its mind about the places */
+    sizes->host_bytes = sizes->spill_bytes = 0; /* memob_swap_placement_fit calls it again */
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
     placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
+
+    /* With a place for each layer they lie one behind the other; else all places have the size of
+     * the largest. */
     for (layer = 0; layer < desc->n_layers; layer++) {
         memob_swap_turn* turn = &placement->turns[layer];
         if (turn->moved_bytes == 0) continue;
@@ -10634,6 +11049,8 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
         turn->file_begin = sizes->spill_bytes;
         if (!memoi_add_product(&sizes->spill_bytes, 1, turn->host_bytes)) return 0;
     }
+
+    /* Number k of the moved layers uses place k mod n_places. */
     if (n_places == n_moved) return 1;
     if (!memoi_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
     for (layer = 0; layer < desc->n_layers; layer++)
@@ -10713,10 +11130,11 @@ memo_status memo_swap_desc_fit_host(memo_swap_desc* desc, int64_t host_bytes, me
     char needed[32], there[32];
     memo_status status = memob_swap_placement_fit(desc, host_bytes, &placement, error);
     if (!status && host_bytes && placement.sizes.host_bytes > host_bytes)
-        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                "host memory: a place for one layer takes %s of the %s there",
-                                memob_bytes_text(needed, (double)placement.sizes.host_bytes),
-                                memob_bytes_text(there, (double)host_bytes));
+        status = memo_error_set(
+            error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+            "host memory: one layer needs %s, %s are given; give more, or swap fewer rows",
+            memob_bytes_text(needed, (double)placement.sizes.host_bytes),
+            memob_bytes_text(there, (double)host_bytes));
     memob_swap_placement_free(&placement);
     return status;
 }
@@ -10811,12 +11229,68 @@ MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write
     return MEMO_STATUS_OK;
 }
 
+/* Large operations go in parts, several under way at once: a single call does not fill an array of
+ * disks, and copies to a file in memory by one processor. */
+enum { MEMOI_SPILL_THREADS = 4 };
+#define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
+
+typedef struct memoi_spill_part {
+    const memob_spill_op* op;
+    int64_t begin, n_bytes; /* of the operation's bytes */
+    memo_status status;
+    memo_error error;
+} memoi_spill_part;
+
+MEMOI void* memoi_spill_run_part(void* argument) {
+    memoi_spill_part* part = (memoi_spill_part*)argument;
+    const memob_spill_op* op = part->op;
+    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
+                                        op->offset + part->begin, part->n_bytes, &part->error);
+    return NULL;
+}
+
+MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
+    memoi_spill_part parts[MEMOI_SPILL_THREADS];
+    int64_t part_bytes = memob_align_up(
+        (op->n_bytes + MEMOI_SPILL_THREADS - 1) / MEMOI_SPILL_THREADS, MEMOB_SPILL_ALIGNMENT);
+    int64_t begin = 0;
+    int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_SPILL_THREADS];
+#else
+    part_bytes = op->n_bytes;
+#endif
+    if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
+    while (begin < op->n_bytes) {
+        memset(&parts[n], 0, sizeof parts[n]);
+        parts[n].op = op;
+        parts[n].begin = begin;
+        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
+        begin += parts[n++].n_bytes;
+    }
+
+    /* The first part, and any without a thread, on this thread. */
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        is_started[k] = !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+#endif
+    for (k = 0; k < n; k++)
+        if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        if (is_started[k]) pthread_join(threads[k], NULL);
+#endif
+    for (k = 0; k < n; k++)
+        if (parts[k].status)
+            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_op* op = (const memob_spill_op*)argument;
     const memob_spill_file* file = op->file;
     int64_t begin_ns = memob_now_ns();
-    memo_status status =
-        memoi_spill_transfer(file, op->is_write, op->address, op->offset, op->n_bytes, error);
+    memo_status status = memoi_spill_run_parts(op, error);
     if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
@@ -10878,8 +11352,12 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
     file->fd = memoi_spill_open(directory);
     if (file->fd < 0)
         return memoi_spill_error(file, "a file of", n_bytes, 0, strerror(errno), error);
+
+    /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);
     if (code) return memoi_spill_error(file, "reserving", n_bytes, 0, strerror(code), error);
+
+    /* A trial shows whether the page cache can be bypassed with this memory and file system. */
     memset(memory, 0, (size_t)trial_bytes);
 #if defined(MEMOI_SPILL_DIRECT)
     code = fcntl(file->fd, F_GETFL);
@@ -10892,6 +11370,7 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
 #elif defined(F_NOCACHE)
     (void)fcntl(file->fd, F_NOCACHE, 1);
 #endif
+
     status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, error);
     if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, error);
     return status;
@@ -10947,6 +11426,8 @@ void memo_swap_destroy(memo_swap* swap) {
     int32_t i;
     if (!swap) return;
     device = &swap->device;
+
+    /* Copies use the memory below, so wait for them first. */
     if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
     if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
     if (swap->owns_to_host) memo_stream_destroy(device, swap->to_host, NULL);
@@ -10956,6 +11437,7 @@ void memo_swap_destroy(memo_swap* swap) {
         memo_stream_destroy(device, swap->file_stream, NULL);
     }
     memob_spill_destroy(&swap->file);
+
     for (i = 0; i < swap->placement.n_host_layers && swap->passed; i++)
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
@@ -10965,6 +11447,7 @@ void memo_swap_destroy(memo_swap* swap) {
     }
     for (i = 0; i < swap->n_marks; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
+
     if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
     if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
     MEMO_FREE(swap->passed);
@@ -11028,7 +11511,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
     if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "device_memory is not at a multiple of %d bytes",
+                              "memo_swap_desc.device_memory: not a multiple of %d bytes",
                               MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
     if (swap->placement.sizes.n_swapped_layers > 0) {
@@ -11087,6 +11570,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
         return status;
     swap = (memo_swap*)memob_calloc(1, sizeof *swap);
     if (!swap) return memob_no_memory(error, "a swap engine");
+
     swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
@@ -11095,6 +11579,8 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->n_rows = swap->n_rows_most = desc->n_rows;
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
+
+    /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, &swap->placement, error);
     if (!status) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
@@ -11105,6 +11591,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
             status = memob_no_memory(error, "the events that time the waits");
     }
     if (!status) status = memoi_swap_acquire(swap, desc, error);
+
     if (status) {
         memo_swap_destroy(swap);
         return status;
@@ -11233,11 +11720,11 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* erro
     int32_t n_done = swap->n_begun;
     if (n_rows < 1 || n_rows > swap->n_rows_most)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "memo_swap_set_rows: n_rows %lld is not in [1, %lld]",
+                              "memo_swap_set_rows.n_rows: out of range (%lld); 1 to %lld are valid",
                               (long long)n_rows, (long long)swap->n_rows_most);
     if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_swap_set_rows: a micro-batch is under way; end it or call "
+                              "memo_swap_set_rows: a micro-batch is open; end it, or call "
                               "memo_swap_abandon first");
     swap->n_rows = n_rows;
     return MEMO_STATUS_OK;
@@ -11296,8 +11783,8 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     events[0] = swap->stored[0];
     events[1] = swap->loaded[0];
     events[2] = swap->passed ? swap->passed[0] : NULL;
-    /* The events are recorded anew: a call that failed half-way may have left copies behind the
-     * last record. */
+
+    /* Record the events again: a failed call may have left copies after the last record. */
     for (i = 0; i < 3 && !status; i++) {
         if (!streams[i]) continue;
         status = memo_event_record(device, events[i], streams[i], error);
@@ -11306,6 +11793,7 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
         else if (!status)
             status = memo_event_wait(device, events[i], swap->compute, error);
     }
+
     if (status) return status;
     swap->is_backward = 0;
     swap->n_begun = swap->n_ended = 0;
@@ -11440,9 +11928,13 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
     int is_later = turn->ordinal >= n_places;
     memo_status status = memo_schedule_add_record(g->schedule, computed, g->compute, error);
     if (!status) status = memo_schedule_add_wait(g->schedule, computed, stream, error);
+
+    /* A shared place must be empty, or filled from the file. */
     if (!status && (is_to_host ? is_later : is_spilled))
         status = memo_schedule_add_wait(g->schedule, g->first_passed + turn->ordinal % n_places,
                                         stream, error);
+
+    /* One copy per tensor. */
     for (t = 0; t < g->desc->n_tensors && !status; t++) {
         const memob_swap_place* place =
             &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
@@ -11463,6 +11955,8 @@ MEMOI memo_status memoi_swap_generate_move(memoi_swap_generator* g, int32_t laye
         op.n_reads = op.n_writes = 1;
         status = memo_schedule_add_op(g->schedule, &op, error);
     }
+
+    /* The engine waits for this record; the file follows. */
     if (!status) status = memo_schedule_add_record(g->schedule, done, stream, error);
     if (!status && is_to_host && is_spilled)
         status = memoi_swap_generate_spill(g, turn->ordinal, 0, done, error);
@@ -11518,6 +12012,8 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     int i;
     if (!status) status = memo_schedule_add_stream(schedule, "to host", &g->to_host, error);
     if (!status) status = memo_schedule_add_stream(schedule, "to device", &g->to_device, error);
+
+    /* Events of both rounding buffers. */
     for (i = 0; i < 2 && !status; i++) {
         status = memo_schedule_add_event(schedule, &g->computed[i], error);
         if (!status) status = memo_schedule_add_event(schedule, &g->stored[i], error);
@@ -11525,12 +12021,16 @@ MEMOI memo_status memoi_swap_generate_begin(memoi_swap_generator* g, memo_error*
     }
     if (!status) status = memo_schedule_add_event(schedule, &g->mark, error);
     g->first_passed = g->mark + 1;
+
+    /* A file stream and an event per place, if layers spill. */
     for (i = 0; i < g->placement.n_host_layers && g->placement.sizes.n_spilled_layers && !status;
          i++) {
         int32_t passed;
         if (i == 0) status = memo_schedule_add_stream(schedule, "file", &g->file, error);
         if (!status) status = memo_schedule_add_event(schedule, &passed, error);
     }
+
+    /* Links of which a rate is given. */
     if (!status && times->to_file_bytes_per_s > 0)
         status = memo_schedule_add_link(schedule, "to file", times->to_file_bytes_per_s,
                                         &g->link_to_file, error);
@@ -11609,22 +12109,25 @@ MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const voi
                                    int64_t* stride, memo_error* error) {
     if (element_bytes == 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: the type of %s must be F32, BF16 or F16", desc, name);
+                              "%s: invalid type of %s; F32, BF16 and F16 are valid", desc, name);
     if (n_rows < 0 || n_columns < 0 || *stride < 0)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: %lld rows of %lld, %lld apart, cannot be (%s)", desc,
+                              "%s: %lld rows of %lld with stride %lld are invalid (%s)", desc,
                               (long long)n_rows, (long long)n_columns, (long long)*stride, name);
+
     if (*stride == 0) *stride = n_columns;
     if (*stride < n_columns && n_rows > 1)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: the rows of %s are %lld long and only %lld apart", desc, name,
-                              (long long)n_columns, (long long)*stride);
-    /* Rows rounded up to whole groups of 16 bytes must be countable too. */
+                              "%s: rows of %s overlap: they have %lld elements, the stride is %lld",
+                              desc, name, (long long)n_columns, (long long)*stride);
+
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
         (n_rows && (n_columns > *stride ? n_columns : *stride) + 64 >
                        MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s passes 2^62 bytes", desc,
-                              name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s: %s exceeds 2^62 bytes",
+                              desc, name);
+
     if (n_rows && n_columns && (!address || !memoi_row_is_aligned(address, element_bytes)))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s.%s: %s", desc, name,
                               address ? "not aligned to its element" : "is NULL");
@@ -11658,6 +12161,8 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     if (merge->n_batches == 0) merge->n_batches = 1;
     if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
     if (merge->part_batch_stride_rows == 0) merge->part_batch_stride_rows = merge->n_rows;
+
+    /* Batches must not overlap or overflow. */
     if (merge->n_batches < 0 || merge->n_rows < 0)
         return memoi_row_fail(error, desc, "n_batches or n_rows is negative");
     if (merge->n_batches > 1 &&
@@ -11666,8 +12171,10 @@ memo_status memo_merge_desc_resolve(memo_merge_desc* merge, memo_error* error) {
     rows = merge->batch_stride_rows > merge->part_batch_stride_rows ? merge->batch_stride_rows
                                                                     : merge->part_batch_stride_rows;
     if (rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return memoi_row_fail(error, desc, "passes 2^62 bytes");
+        return memoi_row_fail(error, desc, "exceeds 2^62 bytes");
     rows = merge->n_rows ? rows * merge->n_batches : 0;
+
+    /* All four arrays have dense rows. */
     status = memoi_row_matrix(desc, "out", merge->out, rows, merge->n_columns, 4, &dense, error);
     dense = 0;
     if (!status)

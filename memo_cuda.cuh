@@ -402,6 +402,8 @@ MEMOI_CUDA memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_er
     };
     memo_status status = MEMO_STATUS_OK;
     size_t k;
+
+    /* Each name once; calls use the pointers. */
     for (k = 0; k < sizeof wanted / sizeof wanted[0] && !status; k++)
         status = memoi_cuda_find(wanted[k].symbol, wanted[k].function, error);
     return status;
@@ -1246,6 +1248,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     *address = NULL;
     if (!status) status = memoi_cuda_check_size("device", size_bytes, error);
     if (status) return status;
+
+    /* The capacity. */
     if (cuda->desc.device_memory_bytes &&
         size_bytes > cuda->desc.device_memory_bytes - cuda->stats.device_bytes)
         return memo_error_set(
@@ -1255,6 +1259,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
             (long long)size_bytes,
             (long long)(cuda->desc.device_memory_bytes - cuda->stats.device_bytes),
             (long long)cuda->desc.device_memory_bytes);
+
+    /* A block of CUDA's, or phantom addresses; the list knows it from now on. */
     block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
     if (!block) return memoi_cuda_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;
@@ -1533,6 +1539,8 @@ MEMOI_CUDA memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy
             n = memoi_cuda_rows_before_border(cuda, to, to_stride_bytes, row_bytes, n_rows);
         if (n > 1 && kind == MEMO_COPY_TO_DEVICE)
             n = memoi_cuda_rows_before_border(cuda, from, from_stride_bytes, row_bytes, n_rows);
+
+        /* A row that crosses a border, or is too far from the next, goes alone. */
         if (n > 1) {
             status = MEMOI_CUDA_CALL(cudaMemcpy2DAsync,
                                      (to, (size_t)to_stride_bytes, from, (size_t)from_stride_bytes,
@@ -1828,7 +1836,8 @@ MEMOI_CUDA __device__ int64_t memoi_cuda_row_step(void) {
     return (int64_t)gridDim.x * blockDim.x / 32 * MEMOI_CUDA_WARP_ROWS;
 }
 
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
+/* Four blocks at a time; without the bound the compiler uses registers for three. */
+static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_merge_kernel(const __grid_constant__ memo_merge_desc merge, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
     int64_t first = memoi_cuda_first_row();
@@ -1846,7 +1855,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
-/* Four blocks at a time; without the bound the compiler uses registers for three. */
+/* Four blocks, as above. */
 static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     memoi_cuda_row_sums_kernel(const __grid_constant__ memo_row_sums_desc sums, int64_t n_rows) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
@@ -2009,11 +2018,15 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = cuda->phantom ? "cuda phantom" : "cuda";
     table->context = cuda;
+
+    /* Memory. */
     table->device_alloc = memoi_cuda_device_alloc;
     table->device_free = memoi_cuda_device_free;
     table->host_alloc = memoi_cuda_host_alloc;
     table->host_free = memoi_cuda_host_free;
     table->memory_info = memoi_cuda_memory_info;
+
+    /* Streams and events. */
     table->stream_create = memoi_cuda_stream_create;
     table->stream_destroy = memoi_cuda_stream_destroy;
     table->stream_synchronize = memoi_cuda_stream_synchronize;
@@ -2025,6 +2038,8 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->event_query = memoi_cuda_event_query;
     table->event_synchronize = memoi_cuda_event_synchronize;
     table->event_elapsed = memoi_cuda_event_elapsed;
+
+    /* Operations. */
     table->copy = memoi_cuda_copy;
     table->copy_rows = memoi_cuda_copy_rows;
     table->fill = memoi_cuda_fill;
@@ -2050,6 +2065,8 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_cuda_device_desc.ordinal: no such GPU (%d); CUDA has %d",
                               (int)desc->ordinal, n_devices);
+
+    /* What failed half-way is given back by destroy. */
     cuda = (memoi_cuda*)memoi_cuda_zeroed(sizeof *cuda);
     if (!cuda) return memoi_cuda_no_memory(error, "a CUDA device");
     cuda->magic = MEMOI_CUDA_MAGIC;
@@ -2094,6 +2111,7 @@ void memo_cuda_device_destroy(memo_device* device) {
         memoi_cuda_phantom_destroy(cuda->phantom);
         if (cuda->probe) (void)MEMOI_CUDA_CALL(cudaStreamDestroy, (cuda->probe), NULL);
     }
+
     if (cuda->context) (void)cuda->driver.release_context(cuda->ordinal);
     pthread_mutex_destroy(&cuda->mutex);
     pthread_cond_destroy(&cuda->has_work);

@@ -32,8 +32,8 @@
  * CHAPTERS  1 offsets | 2 alpha | 3 profile | 4 rows of every tensor | 5 layouts | 6 degrees
  *           7 session: the front door
  *
- * Without MEMO_LP_SOLVE the own planners remain: offsets by search, alpha in closed form, rows tile
- * by tile; what needs lp_solve returns UNSUPPORTED and says so.
+ * Without MEMO_LP_SOLVE the built-in planners are used: offsets by search, alpha in closed form.
+ * Rows never need it.  What needs lp_solve returns UNSUPPORTED and a message that names it.
  *
  * Licence: MIT.  lp_solve is LGPL and is linked, never copied in.  Language: C99 that is also
  * C++11. */
@@ -221,50 +221,42 @@ MEMO_API memo_status memo_profile_parse(const char* text, int64_t n_bytes, const
 
 /* ---- 4 rows of every tensor: kept, swapped, recomputed ------------------------------------------
  *
- * For each skeletal tensor: how many of its rows are kept on the device, swapped and recomputed, so
- * that a step takes least.  A linear program over the three shares of each tensor and the start
- * time of every operation of the step; its value is the makespan that memo_schedule_simulate finds
- * for memo_swap_generate's schedule, before shares are rounded to tiles.  Rounded plans are
- * compared by that makespan, with the best single alpha (MEMO paper) among them.
+ * Chooses, for each skeletal tensor of each layer, whether the device keeps it, and if not how many
+ * of its rows are swapped.  The others are recomputed.  The aim is the shortest step within device
+ * memory, host memory and the file.
  *
- * Layers have the same times, so the program gives them the same shares, but for what is whole or
- * not at all in a layer: for each such tensor there are programs in which some layers swap it and
- * others recompute or keep it.  (Keeping rows of all layers or of some is the same to the program:
- * both shorten the step by the same time for each byte.)  What tiles leave over goes to single
- * layers.
+ * The step of a table of rows is the makespan that memo_schedule_simulate finds for
+ * memo_swap_generate's schedule.  The planner needs no lp_solve.  It has three stages:
  *
- * Of plans that take as long, the one that recomputes least and then moves least.
+ *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
+ *      memory.  Its value is a lower bound if all layers are alike.
+ *   2. Tables near its solution, rounded to tiles, beside the best single alpha (MEMO paper) and,
+ *      if there are few, every table in which all layers are alike.
+ *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
  *
- * How near to the program is a plan?  Within R, the summed cost of one tile, in every layer, of
- * each tensor that the program splits; of two, where into three shares.  That takes no memory,
- * where the tile can be recomputed.  A tensor that cannot be, split between device and host where
- * both are full, needs the room of a tile from other tensors: R is then also what the program's
- * value rises by with that much less of one of the memories, and has no bound where they have
- * nothing to give.
+ * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
+ * that moves least.  The same desc always gives the same plan.
  *
- * With a third tier (memo_swap_desc.n_host_layers) the program is one for each number of places in
- * host memory: fewer leave room for more rows of a layer, but more layers go on to the file, whose
- * reads and writes are operations of the step like copies.  For given rows the most places that fit
- * are best. */
+ * With a third tier (memo_swap_desc.n_host_layers), fewer places in host memory leave room for more
+ * rows of each layer, but more layers go on to the file.  A table gets the most places that fit. */
 
 typedef struct memo_swap_plan_desc {
     const memo_swap_desc* swap; /* tensors, n_layers, n_rows and tile_rows count */
     /* (n_tensors), of ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
-     * table.  Their rows are there by then, however they got there, so each tensor pays for itself
-     * alone (a GELU for its few operations, its input for the product before).  A tensor that is
-     * recomputed with another costs nothing.  Negative: cannot be recomputed. */
+     * table, whose rows are there by then.  So each tensor pays for itself alone: a GELU for its few
+     * operations, its input for the product before.  A tensor that is recomputed with another costs
+     * nothing.  Negative: cannot be recomputed.  Times may be in any unit, if all are. */
     const double* recompute_s_per_row;
     double forward_s, backward_s; /* of a layer */
     double between_s;             /* after the last forward */
-    double copy_s;                /* of each copy, beside its bytes */
-    double to_host_bytes_per_s;   /* 0: no time, as the next */
+    double copy_s;                /* of each copy, in addition to its bytes */
+    double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
     double to_device_bytes_per_s; /* copies of a step never go both ways at once */
-    /* Capacities for memo_swap_sizes.device_bytes and host_bytes: what all else leaves; 0: no
-     * limit. */
+    /* Capacities for memo_swap_sizes.device_bytes and host_bytes; 0: no limit. */
     int64_t device_bytes, host_bytes;
-    int32_t is_alpha_only; /* the best single alpha, nothing else */
-    /* The third tier: capacity for memo_swap_sizes.spill_bytes, 0: there is none; what a read or
-     * write takes beside its bytes, and their rates (0: no time). */
+    int32_t is_alpha_only; /* 1: the best single alpha, nothing else */
+    /* The third tier: capacity for memo_swap_sizes.spill_bytes (0: no file), seconds of a read or
+     * write in addition to its bytes, and their rates (0: no time). */
     int64_t spill_bytes;
     double file_s;
     double to_file_bytes_per_s, from_file_bytes_per_s;
@@ -280,8 +272,8 @@ typedef struct memo_swap_plan {
     double stall_s;      /* of it, the compute stream waits */
     double recompute_s;  /* of it, recomputation */
     double alpha_step_s; /* the same for the best single alpha */
-    double program_s; /* the program's value: no plan that gives every layer the same shares takes
-                             less, rounded to tiles or not; 0: not known */
+    double program_s;    /* the program's bound: no table that gives every layer the same rows takes
+                             less; 0: not known */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int32_t n_spilled_layers;                                     /* likewise */
     memo_alpha_limit limit;                                       /* what binds */
@@ -296,8 +288,7 @@ MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
-/* Without lp_solve: the best single alpha, improved tile by tile; program_s is 0.
- * Errors: INVALID_ARGUMENT; INFEASIBLE (which memory, and how much the least demanding plan needs);
+/* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (which memory, and how much the least demanding plan needs);
  * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                                     memo_error* error);
@@ -1386,15 +1377,25 @@ typedef struct memoi_solution {
     int64_t* offsets;
     int64_t peak;
     int32_t is_optimal;
+    int32_t fit_order; /* the memoi_item_order that gives it by first fit, or -1 */
 } memoi_solution;
 
-/* Takes offsets where they are better. */
+/* Nothing yet, in the caller's array of n offsets. */
+MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
+    best->offsets = offsets;
+    best->peak = INT64_MAX;
+    best->is_optimal = 0;
+    best->fit_order = -1;
+}
+
+/* Takes offsets if they are better. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
-                                memoi_solution* best) {
+                                int32_t fit_order, memoi_solution* best) {
     int64_t i, peak = 0;
     for (i = 0; i < problem->n_items; i++)
         if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
     if (peak >= best->peak) return;
+    best->fit_order = fit_order;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
@@ -2159,15 +2160,12 @@ MEMOI int memoi_range_compare(const void* a, const void* b) {
     return memob_compare(((const memoi_range*)a)->begin, ((const memoi_range*)b)->begin);
 }
 
-/* The lowest offset for item i: jumps on top of what is in the way, round and round, as long as
- * anything is.  What ends below is dropped.  Many rounds are worth a sort: then one more is enough.
- */
-MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
-    const memoi_item* item = &fit->problem->items[i];
-    memoi_range* taken = fit->taken;
-    int64_t offset, next = 0, n, round = 0, n_above, k;
-    if (item->fixed >= 0) return item->fixed;
-    n = memoi_fit_list(fit, i);
+/* The lowest offset for an item, `from` or higher, clear of n ranges: jumps on top of what is in the
+ * way, round and round, as long as anything is.  What ends below is dropped.  Many rounds are worth
+ * a sort: then one more is enough. */
+MEMOI int64_t memoi_taken_lowest(memoi_range* taken, int64_t n, int64_t from,
+                                 const memoi_item* item) {
+    int64_t offset, next = from, round = 0, n_above, k;
     do {
         if (++round == MEMOI_FIT_ROUNDS)
             qsort(taken, (size_t)n, sizeof *taken, memoi_range_compare);
@@ -2185,6 +2183,12 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     return offset;
 }
 
+MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
+    const memoi_item* item = &fit->problem->items[i];
+    if (item->fixed >= 0) return item->fixed;
+    return memoi_taken_lowest(fit->taken, memoi_fit_list(fit, i), 0, item);
+}
+
 /* Everything in its turn. */
 MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     int64_t turn;
@@ -2196,8 +2200,6 @@ MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     }
     return 1;
 }
-
-enum { MEMOI_FIRST_FIT_ITEMS = 4096 }; /* its time is quadratic */
 
 /* Orders by lowest offset or first fit: the first that come are those that find the most. */
 typedef struct memoi_rule {
@@ -2246,7 +2248,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         }
         if (!is_done && best->peak < INT64_MAX) break;
         if (!is_done) memoi_greedy_stack(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, best);
+        memoi_solution_offer(problem, greedy.offsets,
+                             rules[k].is_fit && is_done ? (int32_t)rules[k].order : -1, best);
     }
     memoi_fit_free(&fit);
     memoi_greedy_free(&greedy);
@@ -2278,7 +2281,11 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  *           not the one looked for
  *
  * Parts.  Where no unplaced item reaches from a section into the next, the two sides are searched
- * alone; one that fails fails the node, without trying the other again. */
+ * alone; one that fails fails the node, without trying the other again.
+ *
+ * Failures.  What comes of a part depends on its unplaced items alone: their minimums, bounds and
+ * blocks.  Orders that lead to the same are searched once: a failure is remembered as 128 bits of
+ * hash.  It outlasts restarts, so that these prove something too. */
 
 typedef enum memoi_verdict {
     MEMOI_FAILED = 0, /* exhausted: there is no such plan */
@@ -2331,6 +2338,14 @@ typedef struct memoi_old_look {
     int64_t section;
 } memoi_old_look;
 
+/* A state of a part that has failed: its unplaced items with all that is known of them, in 128
+ * bits. */
+typedef struct memoi_failure {
+    uint64_t low, high;
+} memoi_failure;
+
+enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
+
 typedef struct memoi_search {
     const memoi_problem* problem;
     void* memory; /* of all arrays but the two logs */
@@ -2358,6 +2373,7 @@ typedef struct memoi_search {
     int64_t n_changes, change_capacity;
     memoi_old_look* old_looks;
     int64_t n_old_looks, old_look_capacity;
+    memoi_failure* failures;
 
     /* the run */
     int64_t capacity;
@@ -2375,7 +2391,8 @@ typedef struct memoi_search {
     /* within one capacity */
     int64_t n_runs;
     double run_length;
-    int64_t node_end; /* of its budget */
+    int64_t node_end;  /* of its budget */
+    int64_t node_long; /* the run that reaches it has all the rest */
 
     /* side by side with others */
     int64_t place;      /* among them */
@@ -2414,6 +2431,8 @@ MEMOI int64_t memoi_search_layout(memoi_search* search, char* block, int64_t n_m
     search->weight = (double*)memob_carve(block, &used, n_sections, sizeof(double), 16);
     search->sorted = (int32_t*)memob_carve(block, &used, n, sizeof(int32_t), 16);
     search->ranked = (memoi_ranked*)memob_carve(block, &used, n, sizeof(memoi_ranked), 16);
+    search->failures =
+        (memoi_failure*)memob_carve(block, &used, MEMOI_FAILURES, sizeof(memoi_failure), 16);
     return used;
 }
 
@@ -2684,17 +2703,36 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
+/* Mixes an unplaced item into a state. */
+MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
+                             int is_blocked) {
+    /* Two hashes that share no constant: both agree by chance once in 2^128. */
+    uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
+    uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
+    state->low = (state->low ^ x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+    state->low ^= state->low >> 29;
+    state->high = (state->high ^ y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+    state->high ^= state->high >> 31;
+}
+
+MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
+    return &search->failures[state->low % MEMOI_FAILURES];
+}
+
 /* Sections [begin, end) with their floor, the lowest offset at which one of their items can be
  * first. */
 typedef struct memoi_part {
     int64_t begin, end, floor;
-    int32_t is_done; /* nothing is unplaced */
-    int32_t is_dead; /* nothing can be first, or a hole is left */
+    memoi_failure state; /* all that decides what comes of the part */
+    int32_t is_done;     /* nothing is unplaced */
+    int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
 
 MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, int64_t end) {
     int64_t last = search->first_item[end], hole = INT64_MAX, i;
     memoi_part part;
+    part.state.low = (uint64_t)search->capacity;
+    part.state.high = ~part.state.low;
     part.begin = begin;
     part.end = end;
     part.floor = INT64_MAX;
@@ -2703,6 +2741,7 @@ MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, in
         int64_t minimum = search->minimum[i];
         if (search->is_placed[i]) continue;
         part.is_done = 0;
+        memoi_failure_add(&part.state, i, minimum, search->bound[i], search->is_blocked[i]);
         if (minimum < part.floor && !search->is_blocked[i] && search->bound[i] == minimum)
             part.floor = minimum;
         if (minimum + search->size[i] < hole && search->problem->items[i].fixed < 0)
@@ -2804,11 +2843,16 @@ MEMOI int memoi_search_is_stopped(memoi_search* search) {
 MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64_t end) {
     memoi_search_moment start = memoi_search_now(search), branch;
     memoi_verdict verdict = MEMOI_FAILED;
-    for (;;) {
+    memoi_failure state = {0, 0};
+    int is_first = 1;
+    for (;; is_first = 0) {
         int64_t chosen, s, cut;
         memoi_part part = memoi_search_part(search, begin, end);
+        const memoi_failure* known = memoi_failure_slot(search, &part.state);
         if (part.is_done) return MEMOI_FOUND;
+        if (is_first) state = part.state;
         if (memoi_search_is_stopped(search)) verdict = MEMOI_STOPPED;
+        if (known->low == part.state.low && known->high == part.state.high) break;
         if (verdict == MEMOI_STOPPED || part.is_dead) break;
         if (!memoi_search_prune(search, &part)) break;
         cut = memoi_search_cut(search, begin, end);
@@ -2833,6 +2877,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
         search->is_blocked[chosen] = 1;
     }
     if (verdict != MEMOI_FOUND) memoi_search_undo(search, start);
+    if (verdict == MEMOI_FAILED) *memoi_failure_slot(search, &state) = state;
     return verdict;
 }
 
@@ -2896,7 +2941,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     memoi_search_reset(search);
     memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
-    if (search->node_stop > search->node_end) search->node_stop = search->node_end;
+    if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
@@ -3011,6 +3056,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     /* The first run; then all. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
+    searches[0].node_long = before + budget / 2;
     is_open = memoi_search_run(&searches[0]);
     *n_nodes = searches[0].n_nodes - before;
     if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
@@ -3018,6 +3064,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         for (k = 0; k < team->n; k++) {
             searches[k].node_begin = searches[k].n_nodes;
             searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
+            searches[k].node_long = searches[k].n_nodes + (budget - *n_nodes) / 2;
         }
         memoi_team_runs(team);
         for (k = 0; k < team->n; k++) {
@@ -3058,7 +3105,8 @@ MEMOI memoi_effort memoi_effort_take(memoi_effort* effort, double share) {
     double now = memob_now_s();
     memoi_effort own = *effort;
     own.deadline = now + share * (effort->deadline - now);
-    own.nodes_left = (int64_t)(share * (double)effort->nodes_left);
+    own.nodes_left =
+        share < 1 ? (int64_t)ceil(share * (double)effort->nodes_left) : effort->nodes_left;
     effort->nodes_left -= own.nodes_left;
     return own;
 }
@@ -3073,144 +3121,411 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* --- local search ---
+/* --- climb ---
  *
- * For problems too large for a search, and before it where it is slow: the lowest-offset greedy
- * again and again, each time with some of the items that lie above the bound moved to an earlier
- * place in the order.  An order is kept where its plan is not worse: in peak, then in what lies
- * above the bound. */
+ * First fit by an order that is changed a little, again and again.  A change is kept unless more
+ * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
+ * one of these.
+ *
+ * After a change only a few items are placed again, in their turn: those that moved in the order,
+ * those that an item placed again now covers, and those above a place that it has left.  For every
+ * other item the lowest hole is still the one that it lies in. */
 
 enum {
-    MEMOI_LOCAL_MOVES = 12,  /* at most, between two plans */
-    MEMOI_LOCAL_ITEMS = 1500 /* beyond, a search begins with some of it */
+    MEMOI_CLIMB_MOVES = 3,   /* at most, in one change */
+    MEMOI_CLIMB_CLOCK = 64,  /* items placed between two looks at the clock */
+    MEMOI_CLIMB_NODES = 8,   /* items placed that count as a node of the search */
+    MEMOI_CLIMB_LATER = 500, /* items of a plain problem whose first round begins with the search */
+    MEMOI_CLIMB_FIRST = 100  /* times its items: what a problem's first climb may place */
 };
 
-/* Bytes times sections above the bound; *peak is set. */
-MEMOI double memoi_overflow(const memoi_problem* problem, const int64_t* offsets, int64_t* peak) {
-    double above = 0;
+/* An item in the order, and where it lies. */
+typedef struct memoi_place {
+    int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
+    int64_t low, high;
+    int64_t from;      /* open: below, no hole is large enough */
+    int32_t is_open;   /* to be placed again */
+    int32_t is_forced; /* open: it cannot stay */
+} memoi_place;
+
+/* What a change has replaced: keys of moved items, then offsets, in the order of the changes. */
+typedef struct memoi_replaced {
+    int64_t item, value;
+} memoi_replaced;
+
+typedef struct memoi_climb {
+    const memoi_problem* problem;
+    const memoi_neighbours* neighbours;
+    memoi_place* places; /* of an item */
+    memoi_queue open;    /* by key */
+    memoi_range* taken;  /* scratch */
+    int64_t* offsets;    /* scratch */
+    memoi_replaced *keys, *lows;
+    int64_t n_keys, n_lows;
+
+    int64_t goal;
+    double above;      /* bytes times sections above the goal */
+    int64_t* critical; /* items that end above the goal, in any order */
+    int64_t* rank;     /* of an item in that list, or -1 */
+    int64_t n_critical;
+
+    uint64_t random;
+    double deadline;
+    int64_t n_nodes; /* items placed */
+    int32_t is_out_of_time;
+} memoi_climb;
+
+MEMOI void memoi_climb_free(memoi_climb* climb) {
+    MEMO_FREE(climb->places);
+    MEMO_FREE(climb->open.list);
+    MEMO_FREE(climb->taken);
+    MEMO_FREE(climb->offsets);
+    MEMO_FREE(climb->keys);
+    MEMO_FREE(climb->lows);
+    MEMO_FREE(climb->critical);
+    MEMO_FREE(climb->rank);
+    memset(climb, 0, sizeof *climb);
+}
+
+/* Does item j come before item i? */
+MEMOI int memoi_climb_is_before(const memoi_climb* climb, int64_t j, int64_t i) {
+    int64_t key_j = climb->places[j].key, key_i = climb->places[i].key;
+    return (key_j < key_i) | ((key_j == key_i) & (j < i));
+}
+
+/* Bytes times sections of item i above the goal. */
+MEMOI double memoi_climb_over(const memoi_climb* climb, int64_t i) {
+    const memoi_item* item = &climb->problem->items[i];
+    int64_t over = climb->places[i].high - climb->goal;
+    if (over <= 0) return 0;
+    return (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
+}
+
+MEMOI void memoi_climb_put(memoi_climb* climb, int64_t i, int64_t low) {
+    memoi_place* place = &climb->places[i];
+    int64_t rank = climb->rank[i];
+    climb->above -= memoi_climb_over(climb, i);
+    place->low = low;
+    place->high = low + climb->problem->items[i].size;
+    climb->above += memoi_climb_over(climb, i);
+    if (place->high > climb->goal && rank < 0) {
+        climb->rank[i] = climb->n_critical;
+        climb->critical[climb->n_critical++] = i;
+    } else if (place->high <= climb->goal && rank >= 0) {
+        int64_t last = climb->critical[--climb->n_critical];
+        climb->critical[rank] = last;
+        climb->rank[last] = rank;
+        climb->rank[i] = -1;
+    }
+}
+
+/* Another goal: everything is counted anew. */
+MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
     int64_t i;
-    *peak = 0;
-    for (i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        int64_t top = offsets[i] + item->size, over = top - problem->lower_bound;
-        *peak = memob_max(*peak, top);
-        if (over <= 0) continue;
-        above +=
-            (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
-    }
-    return above;
-}
-
-/* order with some items that end above the bound moved forward. */
-MEMOI void memoi_local_move(const memoi_problem* problem, memoi_ranked* order,
-                            const int64_t* offsets, int64_t* critical, uint64_t* random) {
-    int64_t n_critical = 0, n_moves, i;
-    for (i = 0; i < problem->n_items; i++) {
-        int64_t item = order[i].index;
-        if (offsets[item] + problem->items[item].size > problem->lower_bound)
-            critical[n_critical++] = i;
-    }
-    n_moves = 1 + (int64_t)(memoi_random(random) % MEMOI_LOCAL_MOVES);
-    for (; n_moves > 0 && n_critical > 0; n_moves--) {
-        int64_t from = critical[memoi_random(random) % (uint64_t)n_critical];
-        int64_t to = (int64_t)(memoi_random(random) % (uint64_t)(from + 1));
-        memoi_ranked moved = order[from];
-        memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof moved);
-        order[to] = moved;
+    climb->goal = goal;
+    climb->above = 0;
+    climb->n_critical = 0;
+    for (i = 0; i < climb->problem->n_items; i++) {
+        climb->rank[i] = -1;
+        climb->places[i].high = goal;
+        memoi_climb_put(climb, i, climb->places[i].low);
     }
 }
 
-/* Lowers best->peak towards target; a plan counts as a node for each item.  0: no memory. */
-MEMOI int memoi_local_search(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                             memoi_solution* best) {
-    int64_t n = problem->n_items, peak, least = INT64_MAX, round;
-    double above, least_above = 0;
-    uint64_t random = effort->seed;
-    memoi_greedy greedy;
-    memoi_ranked* order = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
-    int64_t* offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int64_t* critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
-    int ok = memoi_greedy_create(&greedy, problem, effort->deadline);
-    int runs = ok && order && offsets && critical;
-    for (round = 0;
-         runs && best->peak > target && effort->nodes_left >= n && memob_now_s() < effort->deadline;
-         round++) {
-        if (round < (int64_t)MEMOI_N_ORDERS) {
-            memoi_order_items(problem, (memoi_item_order)round, greedy.ranked);
-        } else {
-            memcpy(greedy.ranked, order, (size_t)n * sizeof *order);
-            memoi_local_move(problem, greedy.ranked, offsets, critical, &random);
+/* Begins with best, and the order that gives it by first fit; if there is none, with the order of
+ * its offsets, which raises nothing.  0: no memory. */
+MEMOI int memoi_climb_begin(memoi_climb* climb, const memoi_solution* best) {
+    const memoi_problem* problem = climb->problem;
+    int64_t n = problem->n_items, k;
+    memoi_ranked* ranked = (memoi_ranked*)memob_calloc(n, sizeof(memoi_ranked));
+    if (!ranked) return 0;
+    if (best->fit_order >= 0) {
+        memoi_order_items(problem, (memoi_item_order)best->fit_order, ranked);
+    } else {
+        for (k = 0; k < n; k++) {
+            ranked[k].index = k;
+            ranked[k].first = -(double)best->offsets[k];
+            ranked[k].second = 0;
         }
-        if (!memoi_greedy_run(&greedy)) break;
-        effort->nodes_left -= n;
-        memoi_solution_offer(problem, greedy.offsets, best);
-        above = memoi_overflow(problem, greedy.offsets, &peak);
-        if (peak > least || (peak == least && above > least_above)) continue;
-        if (peak < least) memoi_search_report(effort, problem, best, problem->lower_bound, round);
-        least = peak;
-        least_above = above;
-        memcpy(order, greedy.ranked, (size_t)n * sizeof *order);
-        memcpy(offsets, greedy.offsets, (size_t)n * sizeof *offsets);
+        qsort(ranked, (size_t)n, sizeof *ranked, memoi_ranked_compare);
     }
-    if (ok) memoi_greedy_free(&greedy);
-    MEMO_FREE(order);
-    MEMO_FREE(offsets);
-    MEMO_FREE(critical);
-    return runs;
+    for (k = 0; k < n; k++) {
+        memoi_place* place = &climb->places[ranked[k].index];
+        place->key = problem->items[ranked[k].index].fixed < 0 ? k << 32 : INT64_MIN;
+        place->low = best->offsets[ranked[k].index];
+    }
+    MEMO_FREE(ranked);
+    return 1;
 }
 
-/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven. Rounds of attempts: at the goal; where that fails or is given up, halfway between there
- * and the best peak, and so on. Each round spends more on an attempt, and on one at the goal as much
- * as on a few others together.  Where not the goal alone counts, only every third of the later
- * rounds begins with it, since what was given up often is rarely met.  1, or 0 where there is no
- * memory. */
-MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
-                                memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
-    memoi_team team;
-    int64_t given_up = -1, budget, n_spent, n_nodes = 0, round = 0, k;
-    int created =
-        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
-    int ok = 1, is_over = 0, is_at_goal = 1;
-    if (created < 0) return memoi_local_search(problem, target, effort, best);
-    if (created == 0) return 0;
-    if (problem->n_items > MEMOI_LOCAL_ITEMS) {
-        memoi_effort own = memoi_effort_take(effort, 0.1);
-        ok = memoi_local_search(problem, target, &own, best);
-        effort->nodes_left += own.nodes_left;
+/* 1; 0 without memory; -1 where the lists of neighbours would be too long. */
+MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
+                             const memoi_effort* effort, const memoi_solution* best) {
+    int64_t n = problem->n_items;
+    int listed = memoi_neighbours_list(problem);
+    memset(climb, 0, sizeof *climb);
+    if (listed <= 0) return listed;
+    climb->problem = problem;
+    climb->neighbours = problem->neighbours;
+    climb->random = effort->seed;
+    climb->deadline = effort->deadline;
+    climb->places = (memoi_place*)memob_calloc(n, sizeof(memoi_place));
+    climb->open.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    climb->taken = (memoi_range*)memob_calloc(n, sizeof(memoi_range));
+    climb->offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    climb->keys = (memoi_replaced*)memob_calloc(MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
+    climb->lows = (memoi_replaced*)memob_calloc(n, sizeof(memoi_replaced));
+    climb->critical = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    climb->rank = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    if (climb->places && climb->open.list && climb->taken && climb->offsets && climb->keys &&
+        climb->lows && climb->critical && climb->rank && memoi_climb_begin(climb, best))
+        return 1;
+    memoi_climb_free(climb);
+    return 0;
+}
+
+/* Item i is to be placed again; below `from` there is no hole for it. */
+MEMOI void memoi_climb_open(memoi_climb* climb, int64_t i, int64_t from, int is_forced) {
+    memoi_place* place = &climb->places[i];
+    if (climb->problem->items[i].fixed >= 0) return;
+    if (!place->is_open) {
+        place->is_open = 1;
+        place->is_forced = 0;
+        place->from = place->low;
+        memoi_queue_push(&climb->open, place->key, i);
     }
-    budget = 10 * memoi_search_shortest_run(&team.searches[0]);
-    while (ok && best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
+    if (from < place->from) place->from = from;
+    place->is_forced |= is_forced;
+}
+
+/* The lowest hole for item i between those before it.  Unless it is forced, it can at least stay. */
+MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
+    const memoi_item* item = &climb->problem->items[i];
+    const memoi_place* place = &climb->places[i];
+    const int32_t* list = climb->neighbours->list;
+    int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
+    int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
+    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+        const memoi_place* other = &climb->places[list[k]];
+        climb->taken[n].begin = other->low;
+        climb->taken[n].end = other->high;
+        n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
+             (other->low < to);
+    }
+    return memoi_taken_lowest(climb->taken, n, from, item);
+}
+
+/* Item i moves from low to now: which later items must be placed again? */
+MEMOI void memoi_climb_spread(memoi_climb* climb, int64_t i, int64_t low, int64_t now) {
+    int64_t high = now + climb->problem->items[i].size, k;
+    for (k = climb->neighbours->first[i]; k < climb->neighbours->first[i + 1]; k++) {
+        int64_t j = climb->neighbours->list[k];
+        const memoi_place* other = &climb->places[j];
+        int is_covered = (other->low < high) & (other->high > now);
+        if (!(is_covered | (low < other->low)) || !memoi_climb_is_before(climb, i, j)) continue;
+        memoi_climb_open(climb, j, low < other->low ? low - (other->high - other->low) + 1 : low,
+                         is_covered);
+    }
+}
+
+/* Places all open items; 0 if more than limit would lie above the goal, or time is up. */
+MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
+    double above = 0; /* of items that have been placed: none is placed twice */
+    while (climb->open.n > 0) {
+        int64_t i = climb->open.list[0].index, low = climb->places[i].low, now;
+        memoi_queue_pop(&climb->open);
+        climb->places[i].is_open = 0;
+        if (above > limit || climb->is_out_of_time) continue;
+        if (++climb->n_nodes % MEMOI_CLIMB_CLOCK == 0 && memob_now_s() > climb->deadline)
+            climb->is_out_of_time = 1;
+        now = memoi_climb_find(climb, i);
+        if (now != low) {
+            climb->lows[climb->n_lows].item = i;
+            climb->lows[climb->n_lows++].value = low;
+            memoi_climb_put(climb, i, now);
+            memoi_climb_spread(climb, i, low, now);
+        }
+        above += memoi_climb_over(climb, i);
+    }
+    return above <= limit && climb->above <= limit && !climb->is_out_of_time;
+}
+
+/* An item to be moved before another in the order that it conflicts with and lies above, or now
+ * and then behind one; of two of these the nearer.  0: there is none. */
+MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
+    const int64_t* first = climb->neighbours->first;
+    uint64_t* random = &climb->random;
+    int64_t i = climb->critical[memoi_random(random) % (uint64_t)climb->n_critical];
+    int64_t n_found = 0, n, k, pair[2];
+    *is_behind = 0;
+    n = first[i + 1] - first[i];
+    if (n > 0 && memoi_random(random) % 4 > 0) {
+        i = climb->neighbours->list[first[i] + (int64_t)(memoi_random(random) % (uint64_t)n)];
+        *is_behind = memoi_random(random) % 4 == 0;
+    }
+    if (climb->problem->items[i].fixed >= 0) return 0;
+    pair[0] = pair[1] = -1;
+    for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
+        int64_t j = climb->neighbours->list[k];
+        if (climb->problem->items[j].fixed >= 0 ||
+            memoi_climb_is_before(climb, j, i) == *is_behind ||
+            (!*is_behind && climb->places[j].low >= climb->places[i].low))
+            continue;
+        n_found++;
+        if (memoi_random(random) % (uint64_t)n_found == 0) pair[0] = j;
+        if (memoi_random(random) % (uint64_t)n_found == 0) pair[1] = j;
+    }
+    if (n_found == 0) return 0;
+    *moved = i;
+    *to = memoi_climb_is_before(climb, pair[0], pair[1]) == *is_behind ? pair[0] : pair[1];
+    return 1;
+}
+
+/* Moves an item in the order, and opens what that may move. */
+MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_behind) {
+    memoi_place* place = &climb->places[i];
+    int64_t step = 1 + (int64_t)(memoi_random(&climb->random) >> 34), k;
+    climb->keys[climb->n_keys].item = i;
+    climb->keys[climb->n_keys++].value = place->key;
+    place->key = climb->places[to].key + (is_behind ? step : -step);
+    for (k = climb->neighbours->first[i]; is_behind && k < climb->neighbours->first[i + 1]; k++) {
+        int64_t j = climb->neighbours->list[k];
+        const memoi_place* other = &climb->places[j];
+        if (other->low > place->low && memoi_climb_is_before(climb, j, i))
+            memoi_climb_open(climb, j, place->low - (other->high - other->low) + 1, 0);
+    }
+}
+
+/* One change; it is undone where it is not kept. */
+MEMOI void memoi_climb_change(memoi_climb* climb) {
+    double above = climb->above;
+    int64_t n = 1 + (int64_t)(memoi_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to, k;
+    int is_behind;
+    climb->n_keys = climb->n_lows = 0;
+    for (; n > 0; n--) {
+        if (!memoi_climb_choose(climb, &moved, &to, &is_behind)) continue;
+        for (k = 0; k < climb->n_keys && climb->keys[k].item != moved;) k++;
+        if (k == climb->n_keys && !climb->places[moved].is_open)
+            memoi_climb_move(climb, moved, to, is_behind);
+    }
+    for (k = 0; k < climb->n_keys; k++) memoi_climb_open(climb, climb->keys[k].item, 0, 1);
+    climb->n_nodes++; /* a change that places nothing counts too */
+    if (memoi_climb_settle(climb, above)) return;
+    while (climb->n_lows > 0) {
+        const memoi_replaced* replaced = &climb->lows[--climb->n_lows];
+        memoi_climb_put(climb, replaced->item, replaced->value);
+    }
+    while (climb->n_keys > 0) {
+        const memoi_replaced* replaced = &climb->keys[--climb->n_keys];
+        climb->places[replaced->item].key = replaced->value;
+    }
+    climb->above = above; /* as it was to the last bit */
+}
+
+/* Lowers best->peak towards goal, with so many items placed at most; returns how many. */
+MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
+                              memoi_solution* best) {
+    int64_t begin = climb->n_nodes, peak, k, i;
+    memoi_climb_set_goal(climb, goal);
+    while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
+        if (memob_now_s() > climb->deadline) break;
+        memoi_climb_change(climb);
+        for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
+            peak = memob_max(peak, climb->places[climb->critical[k]].high);
+        if (peak >= best->peak) continue;
+        for (i = 0; i < climb->problem->n_items; i++) climb->offsets[i] = climb->places[i].low;
+        memoi_solution_offer(climb->problem, climb->offsets, -1, best);
+    }
+    return climb->n_nodes - begin;
+}
+
+/* Climbs towards goal with so many items placed at most; 0 without memory.  Where the lists of
+ * neighbours are too long, it does nothing. */
+MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
+                             int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
+    int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
+    if (created > 0) {
+        n_placed = memoi_climb_run(climb, goal, n_placed, best);
+        effort->nodes_left -= n_placed / MEMOI_CLIMB_NODES + 1;
+    }
+    return created != 0;
+}
+
+/* Rounds of attempts by a team: at the goal; if that fails or is given up, halfway between there and
+ * the best peak, and so on.  Each round begins with a climb.  Each spends more on an attempt than
+ * the one before, and on an attempt at the goal as much as on a few others together.  Where not the
+ * goal alone counts, only every third of the later rounds begins with it, since what was given up
+ * often is rarely met. */
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, const memoi_problem* problem,
+                              int64_t target, memoi_effort* effort, memoi_solution* best,
+                              int64_t* bound) {
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4 };
+    int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
+    int64_t budget = 5 * memoi_search_shortest_run(&team->searches[0]);
+    int is_over = 0, is_at_goal = 0;
+    int is_small = problem->n_items <= MEMOI_CLIMB_LATER && memoi_problem_is_plain(problem);
+    while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || round < KEEN_ROUNDS;
         const memoi_search* answer;
-        if (!is_at_goal && given_up >= best->peak - 1) {
+
+        /* Nothing is left between what was given up and the best: another round. */
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             is_at_goal = ++round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40) budget *= 2;
+            limit = memob_min((MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20),
+                              MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16));
+            if ((round > 0 || !is_small) &&
+                !memoi_search_climb(climb, problem, goal, limit, effort, best))
+                return 0;
+            memoi_search_report(effort, problem, best, *bound, n_nodes);
             continue;
         }
+
+        /* An attempt. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
         is_at_goal = 0;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = memoi_team_capacity(&team, capacity, limit, &n_spent);
+        answer = memoi_team_capacity(team, capacity, limit, &n_spent);
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;
-        for (k = 0; k < team.n; k++) {
-            if (team.searches[k].is_out_of_memory) ok = 0;
-            if (team.searches[k].is_out_of_time) is_over = 1;
+        for (k = 0; k < team->n; k++) {
+            if (team->searches[k].is_out_of_memory) return 0;
+            if (team->searches[k].is_out_of_time) is_over = 1;
         }
-        if (!ok) break;
+
+        /* What it says. */
         if (answer && answer->verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, answer->minimum, best);
+            memoi_solution_offer(problem, answer->minimum, -1, best);
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
-    memoi_team_free(&team);
+    return 1;
+}
+
+/* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
+ * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
+MEMOI int memoi_search_minimise(const memoi_problem* problem, int64_t target, memoi_effort* effort,
+                                memoi_solution* best, int64_t* bound) {
+    memoi_team team;
+    memoi_climb climb;
+    int created =
+        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
+    int ok = created != 0;
+    memset(&climb, 0, sizeof climb);
+    if (created > 0) ok = memoi_search_rounds(&team, &climb, problem, target, effort, best, bound);
+    if (created < 0) {
+        ok = memoi_search_climb(&climb, problem, memob_max(target, *bound),
+                                MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16),
+                                effort, best);
+        memoi_search_report(effort, problem, best, *bound, 0);
+    }
+    if (created > 0) memoi_team_free(&team);
+    memoi_climb_free(&climb);
     return ok;
 }
 
@@ -3265,20 +3580,22 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     return 1;
 }
 
-/* Lowers one part to goal if it can; offsets and peak, which come with a plan of the part,
- * follow. */
+/* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
+ * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
-                                          int64_t goal, memoi_effort* effort, int64_t* offsets,
-                                          int64_t* peak, int64_t* bound, memo_error* error) {
-    memo_status status;
+                                          int is_whole, int64_t goal, memoi_effort* effort,
+                                          int32_t fit_order, int64_t* offsets, int64_t* peak,
+                                          int64_t* bound, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int64_t proven = part->lower_bound;
+    int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
     memoi_solution best;
-    best.peak = *peak;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-    if (!best.offsets) return memob_no_memory(error, "a part of the plan");
-    memcpy(best.offsets, offsets, (size_t)part->n_items * sizeof(int64_t));
-    status = memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
+    if (!own) return memob_no_memory(error, "a part of the plan");
+    memoi_solution_begin(&best, own);
+    memoi_solution_offer(part, offsets, fit_order, &best);
+    if (!is_whole)
+        status =
+            memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
     if (!status && !memoi_search_minimise(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
@@ -3286,7 +3603,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
         *peak = best.peak;
         *bound = memob_max(*bound, proven);
     }
-    MEMO_FREE(best.offsets);
+    MEMO_FREE(own);
     return status;
 }
 
@@ -3304,35 +3621,47 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Searches the parts that end above goal one after the other, each with its share of the effort;
- * none needs to be lower than one before it.  *peak: of all parts. */
+/* Searches the part that begins with item first: sets its peak. */
+MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_problem* problem,
+                                       int64_t first, int64_t goal, memoi_effort* effort,
+                                       memoi_solution* best, int64_t* bound, int64_t* peak,
+                                       memo_error* error) {
+    memo_status status;
+    memoi_problem part;
+    int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
+    if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end, &part))
+        return memob_no_memory(error, "a part of the plan");
+    status = memoi_search_part_solve(plan, &part, last - first == problem->n_items, goal, effort,
+                                     best->fit_order, best->offsets + first, peak, bound, error);
+    memoi_problem_free(&part);
+    return status;
+}
+
+/* Searches the parts that end above the goal, the highest first: the others need not be lower than
+ * what comes of it.  Each gets half of what is left, the last one all.  parts: scratch, one an
+ * item.  *peak: of all parts. */
 MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
-                                    int64_t target, memoi_effort* effort, int64_t* offsets,
-                                    int64_t* bound, int64_t* peak, memo_error* error) {
+                                    int64_t target, memoi_effort* effort, memob_keyed* parts,
+                                    memoi_solution* best, int64_t* bound, int64_t* peak,
+                                    memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n_open = 0, first, last, end, part_peak;
+    int64_t n = 0, first, last, end, part_peak, k;
     for (first = 0; first < problem->n_items; first = last) {
-        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
-        if (part_peak > memob_max(target, *bound)) n_open += last - first;
+        last = memoi_search_extent(problem, best->offsets, first, &end, &part_peak);
+        parts[n].key = -part_peak;
+        parts[n++].index = first;
     }
+    qsort(parts, (size_t)n, sizeof *parts, memob_keyed_compare);
     *peak = 0;
-    for (first = 0; first < problem->n_items && !status; first = last) {
+    for (k = 0; k < n && !status; k++) {
         int64_t goal = memob_max(memob_max(target, *bound), *peak);
-        last = memoi_search_extent(problem, offsets, first, &end, &part_peak);
+        part_peak = -parts[k].key;
         if (part_peak > goal) {
-            memoi_problem part;
-            if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end,
-                                       &part)) {
-                status = memob_no_memory(error, "a part of the plan");
-            } else {
-                memoi_effort own =
-                    memoi_effort_take(effort, (double)(last - first) / (double)n_open);
-                status = memoi_search_part_solve(plan, &part, goal, &own, offsets + first,
-                                                 &part_peak, bound, error);
-                effort->nodes_left += own.nodes_left;
-                n_open -= last - first;
-                memoi_problem_free(&part);
-            }
+            int is_last = k + 1 == n || -parts[k + 1].key <= goal;
+            memoi_effort own = memoi_effort_take(effort, is_last ? 1 : 0.5);
+            status = memoi_search_part_at(plan, problem, parts[k].index, goal, &own, best, bound,
+                                          &part_peak, error);
+            effort->nodes_left += own.nodes_left;
         }
         *peak = memob_max(*peak, part_peak);
     }
@@ -3344,17 +3673,21 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
 MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
-    enum { PASSES = 8 };
     memo_status status;
-    int64_t bound = problem->lower_bound, peak = 0, pass = 0;
+    int64_t bound = problem->lower_bound, peak = 0, nodes_before;
     uint64_t seed = effort->seed;
+    memob_keyed* parts = (memob_keyed*)memob_calloc(problem->n_items, sizeof(memob_keyed));
+    if (!parts) return memob_no_memory(error, "the parts of the plan");
     do {
-        effort->seed = seed + (uint64_t)pass;
+        nodes_before = effort->nodes_left;
         status =
-            memoi_search_pass(plan, problem, target, effort, best->offsets, &bound, &peak, error);
-    } while (!status && ++pass < PASSES && peak > memob_max(target, bound) &&
-             effort->nodes_left > 0 && memob_now_s() < effort->deadline);
+            memoi_search_pass(plan, problem, target, effort, parts, best, &bound, &peak, error);
+        best->fit_order = -1;
+        effort->seed++;
+    } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
+             effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
     effort->seed = seed;
+    MEMO_FREE(parts);
     if (!status) {
         best->peak = peak;
         best->is_optimal = peak <= bound;
@@ -3646,7 +3979,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         if (result == OPTIMAL || result == SUBOPTIMAL) {
             double peak = get_objective(mip.lp) / mip.scale;
             if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
-                memoi_solution_offer(problem, offsets, best);
+                memoi_solution_offer(problem, offsets, -1, best);
                 /* Exhausted, and the rebuilt plan is what was proven to within half a unit. */
                 if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
             }
@@ -3717,9 +4050,7 @@ MEMOI memo_status memoi_level_solve(memo_plan* plan, double deadline, memoi_effo
     memo_status status = memo_plan_prepare(plan, error);
     if (!status) status = memoi_problem_create(plan, &problem, error);
     if (status) return status;
-    best.peak = INT64_MAX;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
     if (!best.offsets) status = memob_no_memory(error, "a level of the plan");
     if (!status)
         status = memoi_greedy_solve(plan, &problem, problem.lower_bound, deadline, deadline, &best,
@@ -4248,10 +4579,10 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     if (!status && effort) effort->nodes_left += own.nodes_left;
     if (!status) {
         memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
-        memoi_solution_offer(problem, offsets, best);
+        memoi_solution_offer(problem, offsets, -1, best);
         if (best->peak > target) {
             if (memoi_justify(problem, offsets))
-                memoi_solution_offer(problem, offsets, best);
+                memoi_solution_offer(problem, offsets, -1, best);
             else
                 status = memob_no_memory(error, "the plan of the layers");
         }
@@ -4411,6 +4742,7 @@ MEMOI memo_status memoi_task_run(const memoi_task* task, const memo_plan_desc* s
         if (stage == 1)
             status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
                                         effort->deadline, best, error);
+        if (stage == 2 && task->has_pairs) best->fit_order = -1; /* it was for other conflicts */
         if (stage == 2 && task->has_pairs)
             status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
                                         best, error);
@@ -4471,9 +4803,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
     status = memoi_task_create(&task, plan, error);
     if (status) return status;
-    best.peak = INT64_MAX;
-    best.is_optimal = 0;
-    best.offsets = (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
     if (!best.offsets) {
         memoi_task_free(&task);
         return memob_no_memory(error, "the plan");
@@ -5173,21 +5503,16 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
 /* ---- 4 rows of every tensor ---------------------------------------------------------------------
  * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
  *
- * A *share* is the part of a tensor's rows that is kept, swapped or recomputed; tensors that are
- * recomputed together are one *bundle* and have the same shares.  All layers have the same shares,
- * so the program has three variables a bundle, whatever the number of layers.
+ * Tensors that are recomputed together are one *bundle*.  A *table* has a cell for each bundle of
+ * each layer: kept, or how many tiles are swapped.  The rooms of this chapter:
  *
- * The start times of operations are eliminated: for given shares the step takes as long as the
- * longest path through its graph, and a path's length is linear in the shares.  So there is a row
- * for a path, added when it turns out to be the longest for the shares at hand (Benders'
- * decomposition); after a few rounds the program's value is the length of the longest path itself.
- *
- * What has to be whole (a contiguous tensor is kept whole or not at all, attention is recomputed
- * whole) is tried in all combinations, each with a program of its own.  Then each such bundle in
- * turn may differ from layer to layer: its shares are shares of the layers.
- *
- * From shares to tiles: the nearest tiles, then single moves of tiles and of layers.  What does not
- * fit is mended by the move that costs least time for each byte too many; what fits is improved. */
+ *   >>row words     tables and plans as text
+ *   >>row times     how long a step takes
+ *   >>row planner   the problem, and the score of a table
+ *   >>row alpha     the best single alpha
+ *   >>row program   a mixed-integer program over shares: a bound, and tables near it
+ *   >>row search    changes of single cells and of groups of cells
+ *   >>row limits    which limit to raise, and the plan */
 
 memo_swap_plan_desc memo_swap_plan_desc_default(void) {
     memo_swap_plan_desc desc;
@@ -5208,19 +5533,19 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
     desc->alpha = plan->alpha;
 }
 
-/* --- in words --- */
+/* --- >>row words --- */
 
-MEMOI int64_t memoi_swap_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
     int64_t tile_rows = memob_swap_tile_rows(desc);
     return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
 }
 
-/* Are tensors a and b alike in every layer?  A short last tile counts as one. */
-MEMOI int memoi_swap_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b) {
+/* 1 if tensors a and b have the same tiles in every layer.  A short last tile counts as one. */
+MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b) {
     int32_t layer;
     for (layer = 0; layer < desc->n_layers; layer++)
-        if (memoi_swap_tiles(desc, layer, a) != memoi_swap_tiles(desc, layer, b)) return 0;
+        if (memoi_rows_tiles(desc, layer, a) != memoi_rows_tiles(desc, layer, b)) return 0;
     return 1;
 }
 
@@ -5230,15 +5555,17 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
                   "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
                   (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
     for (t = 0; t < desc->n_tensors; t++) {
-        for (other = 0; other < t && !memoi_swap_are_alike(desc, other, t); other++) {
+        for (other = 0; other < t && !memoi_rows_are_alike(desc, other, t); other++) {
         }
         if (other < t || !desc->tensors[t].row_bytes) continue;
+
+        /* A line for each run of layers with the same tiles. */
         for (first = 0; first < desc->n_layers; first = layer) {
             int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
             int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
             char layers[48];
-            for (layer = first + 1; layer < desc->n_layers && memoi_swap_tiles(desc, layer, t) ==
-                                                                  memoi_swap_tiles(desc, first, t);
+            for (layer = first + 1; layer < desc->n_layers && memoi_rows_tiles(desc, layer, t) ==
+                                                                  memoi_rows_tiles(desc, first, t);
                  layer++) {
             }
             snprintf(layers, sizeof layers, layer - first > 1 ? "%d-%d" : "%d", (int)first,
@@ -5246,7 +5573,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
             memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
                           (long long)swapped, (long long)(desc->n_rows - kept - swapped));
             for (other = t; other < desc->n_tensors; other++)
-                if (desc->tensors[other].row_bytes && memoi_swap_are_alike(desc, other, t))
+                if (desc->tensors[other].row_bytes && memoi_rows_are_alike(desc, other, t))
                     memo_text_put(text, "%s%s", other == t ? "" : ", ", desc->tensors[other].name);
             memo_text_put(text, "\n");
         }
@@ -5314,72 +5641,77 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
     return MEMO_STATUS_OK;
 }
 
-/* --- how long a step takes --- */
+/* --- >>row times --- */
 
-/* A moment, and the longest path to it: its parts, and how often it passes what shares change. */
-typedef struct memoi_path {
+/* A moment, and the longest path to it: its fixed part, and how often it passes what shares change.
+ * n_last: the recomputation of the last layer but one. */
+typedef struct memoi_rows_path {
     double time_s, fixed_s;
-    int32_t n_stores, n_loads, n_writes, n_reads, n_recomputes;
-} memoi_path;
+    int32_t n_stores, n_loads, n_writes, n_reads, n_recomputes, n_last;
+} memoi_rows_path;
 
-MEMOI memoi_path memoi_path_later(memoi_path a, memoi_path b) {
+MEMOI memoi_rows_path memoi_rows_later(memoi_rows_path a, memoi_rows_path b) {
     return b.time_s > a.time_s ? b : a;
 }
 
 /* Of one layer. */
-typedef struct memoi_layer_times {
+typedef struct memoi_rows_layer {
     double store_s, load_s, write_s, read_s, recompute_s;
-    int32_t previous, is_moved;
-    int32_t is_spilled,
-        before;                /* the layer that has its place in host memory before it; -1: none */
-    memoi_path stored, loaded; /* when its rows have left, are back */
-    memoi_path passed;         /* when the file has its rows, then when it gave them back */
-} memoi_layer_times;
+    int32_t previous, is_moved, is_spilled;
+    int32_t before; /* the layer that uses its place in host memory before it; -1: none */
+    memoi_rows_path stored, loaded; /* when its rows have left, are back */
+    memoi_rows_path passed;         /* when the file has its rows, then when it gave them back */
+} memoi_rows_layer;
 
 /* The makespan of memo_swap_generate's schedule: the waits, and streams that do one thing at a
  * time.  Both directions never copy at once: the last two forwards wait for all that left, and
  * nothing comes back before the last backward. */
-MEMOI memoi_path memoi_step_path(const memo_swap_plan_desc* desc, memoi_layer_times* layers) {
+MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_rows_layer* layers) {
     int32_t n = desc->swap->n_layers, i;
-    memoi_path compute, store, load, file;
+    memoi_rows_path compute, store, load, file;
     memset(&compute, 0, sizeof compute);
     store = load = file = compute;
+
+    /* Forward: a layer waits for the rows that it overwrites; its own rows leave behind it. */
     for (i = 0; i < n; i++) {
-        memoi_layer_times* layer = &layers[i];
+        memoi_rows_layer* layer = &layers[i];
         if (layer->previous >= 0)
-            compute = memoi_path_later(compute, layers[layer->previous].stored);
+            compute = memoi_rows_later(compute, layers[layer->previous].stored);
         compute.time_s += desc->forward_s;
         compute.fixed_s += desc->forward_s;
         if (!layer->is_moved) continue;
-        store = memoi_path_later(compute, store);
-        if (layer->before >= 0) store = memoi_path_later(store, layers[layer->before].passed);
+        store = memoi_rows_later(compute, store);
+        if (layer->before >= 0) store = memoi_rows_later(store, layers[layer->before].passed);
         store.time_s += layer->store_s;
         store.n_stores++;
         layer->stored = store;
         if (!layer->is_spilled) continue;
-        file = memoi_path_later(store, file);
+        file = memoi_rows_later(store, file);
         file.time_s += layer->write_s;
         file.n_writes++;
         layer->passed = file;
     }
     compute.time_s += desc->between_s;
     compute.fixed_s += desc->between_s;
+
+    /* Backward: a layer waits for its rows; behind it rows come back into the buffer it frees. */
     for (i = n - 1; i >= 0; i--) {
-        memoi_layer_times* layer = &layers[i];
-        if (layer->is_moved) compute = memoi_path_later(compute, layer->loaded);
+        memoi_rows_layer* layer = &layers[i];
+        if (layer->is_moved) compute = memoi_rows_later(compute, layer->loaded);
         compute.time_s += layer->recompute_s + desc->backward_s;
-        compute.n_recomputes += i < n - 1; /* also where that takes no time for these shares */
+        compute.n_recomputes += i < n - 2; /* also if that takes no time for these shares */
+        compute.n_last += i == n - 2;
         compute.fixed_s += desc->backward_s;
         if (layer->previous < 0) continue;
         layer = &layers[layer->previous];
-        load = memoi_path_later(compute, load);
-        if (layer->is_spilled) load = memoi_path_later(load, layer->passed);
+        load = memoi_rows_later(compute, load);
+        if (layer->is_spilled) load = memoi_rows_later(load, layer->passed);
         load.time_s += layer->load_s;
         load.n_loads++;
         layer->loaded = load;
         if (layer->before < 0) continue;
         layer = &layers[layer->before];
-        file = memoi_path_later(load, file);
+        file = memoi_rows_later(load, file);
         file.time_s += layer->read_s;
         file.n_reads++;
         layer->passed = file;
@@ -5387,285 +5719,285 @@ MEMOI memoi_path memoi_step_path(const memo_swap_plan_desc* desc, memoi_layer_ti
     return compute;
 }
 
-/* --- the problem --- */
+/* --- >>row planner --- */
 
-typedef struct memoi_bundle {
+/* Tensors that are recomputed together, and so have the same rows. */
+typedef struct memoi_rows_bundle {
     int64_t row_bytes;
-    double recompute_s; /* of all rows of a layer; negative: cannot be */
-    int32_t leader;     /* the tensor whose time counts */
-    int32_t is_whole, must_keep;
-} memoi_bundle;
+    double layer_bytes;    /* of all rows */
+    double recompute_s;    /* of all rows of a layer */
+    int32_t leader;        /* the tensor whose time counts */
+    memo_tensor_rule rule; /* SWAPPED also if it cannot be recomputed for another reason */
+} memoi_rows_bundle;
 
-/* Of one layer; the other tiles are recomputed. */
-typedef struct memoi_tiles {
-    int64_t kept, swapped;
-} memoi_tiles;
-
-/* Of a bundle: two kinds of layers.  The last two layers, which are not moved, are of the first. */
-typedef struct memoi_split {
-    memoi_tiles tiles[2];
-    int32_t n_others;  /* layers with tiles[1] */
-    int32_t is_spread; /* these are spread over the others, not the last before the last two */
-} memoi_split;
-
-typedef struct memoi_score {
+typedef struct memoi_rows_score {
     memo_swap_sizes sizes;
     int32_t n_host_layers;
     double step_s, stall_s, recompute_s;
-    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_IMPOSSIBLE: never would */
-} memoi_score;
+    double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
+} memoi_rows_score;
 
-#define MEMOI_IMPOSSIBLE 1e300
+#define MEMOI_ROWS_IMPOSSIBLE 1e300
+#define MEMOI_ROWS_KEPT       (-1) /* a cell of a table; others count swapped tiles */
 
-/* A choice for all bundles, and how good it is. */
-typedef struct memoi_choice {
-    memoi_score score;
-    memoi_split* splits;
-} memoi_choice;
+/* (n_layers, n_bundles) */
+typedef struct memoi_rows_table {
+    memoi_rows_score score;
+    int64_t* cells;
+} memoi_rows_table;
 
-typedef struct memoi_splitter {
+typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc;
     int64_t device_bytes, host_bytes; /* capacities; 0: none */
     double link_factor;               /* copies take this part of their time: 1 */
     double disk_factor;               /* likewise, reads and writes */
-    /* Of the program: places in host memory.  It holds for any number in between: the least say
-     * what host memory that takes, the most what goes on to the file. */
-    int32_t least_places, most_places;
-    memoi_bundle* bundles; /* those with bytes */
+    int32_t n_layers, n_buffers;      /* of rounding buffers: 2, with one layer 1 */
+    int32_t n_moved;                  /* layers before the last two, which never move */
+    int64_t n_tiles, n_cells;
+    memoi_rows_bundle* bundles; /* those with bytes */
     int32_t n_bundles;
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
-    int64_t n_tiles, tile_rows;
-    memoi_layer_times* layers;
-    double* bundle_rows; /* of one layer, being recomputed */
-    int64_t* rows;       /* the table of the choice being scored */
-    memoi_choice trial;
-    memoi_choice here; /* the best of a start and of what it was moved to */
-    memoi_choice best; /* of all */
+    memoi_rows_layer* layers;
+    int32_t* moved; /* the layers that are moved, in order */
+    int64_t* rows;  /* of the table being scored */
+    memoi_rows_table trial, here, best;
+    uint64_t random;
     double program_s;
-    double* shares;    /* the program's: kept, swapped, recomputed of each bundle */
-    int32_t* freedoms; /* of each bundle: what the combination being tried allows */
-} memoi_splitter;
+} memoi_rows_planner;
 
-MEMOI void memoi_splitter_free(memoi_splitter* s) {
-    MEMO_FREE(s->bundles);
-    MEMO_FREE(s->bundle_of);
-    MEMO_FREE(s->layers);
-    MEMO_FREE(s->bundle_rows);
-    MEMO_FREE(s->rows);
-    MEMO_FREE(s->trial.splits);
-    MEMO_FREE(s->here.splits);
-    MEMO_FREE(s->best.splits);
-    MEMO_FREE(s->shares);
-    MEMO_FREE(s->freedoms);
+MEMOI void memoi_rows_free(memoi_rows_planner* p) {
+    MEMO_FREE(p->bundles);
+    MEMO_FREE(p->bundle_of);
+    MEMO_FREE(p->layers);
+    MEMO_FREE(p->moved);
+    MEMO_FREE(p->rows);
+    MEMO_FREE(p->trial.cells);
+    MEMO_FREE(p->here.cells);
+    MEMO_FREE(p->best.cells);
 }
 
-MEMOI memo_status memoi_splitter_bundles(memoi_splitter* s, memo_error* error) {
-    const memo_swap_desc* swap = s->desc->swap;
+/* Far below what sums of times over 2^31 layers could overflow. */
+#define MEMOI_ROWS_TIME_MAX 1e250
+
+MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
+    const struct {
+        const char* name;
+        double value;
+    } fields[] = {{"forward_s", desc->forward_s},
+                  {"backward_s", desc->backward_s},
+                  {"between_s", desc->between_s},
+                  {"copy_s", desc->copy_s},
+                  {"to_host_bytes_per_s", desc->to_host_bytes_per_s},
+                  {"to_device_bytes_per_s", desc->to_device_bytes_per_s},
+                  {"file_s", desc->file_s},
+                  {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
+                  {"from_file_bytes_per_s", desc->from_file_bytes_per_s}};
+    size_t i;
+    if (!desc->swap || !desc->recompute_s_per_row)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_plan_desc.%s: is NULL; it is required",
+                              desc->swap ? "recompute_s_per_row" : "swap");
+    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (!memob_is_in(fields[i].value, 0, MEMOI_ROWS_TIME_MAX))
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "memo_swap_plan_desc.%s: is negative or not finite (%g); 0 to "
+                                  "%g is valid",
+                                  fields[i].name, fields[i].value, MEMOI_ROWS_TIME_MAX);
+    if (desc->device_bytes < 0 || desc->host_bytes < 0 || desc->spill_bytes < 0)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "memo_swap_plan_desc.%s_bytes: is negative; 0 is no limit",
+                              desc->device_bytes < 0 ? "device"
+                              : desc->host_bytes < 0 ? "host"
+                                                     : "spill");
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* error) {
+    const memo_swap_desc* swap = p->desc->swap;
     int32_t t, pass;
     for (pass = 0; pass < 2; pass++) { /* leaders, then those that follow them */
         for (t = 0; t < swap->n_tensors; t++) {
             const memo_tensor* tensor = &swap->tensors[t];
-            double time_s = s->desc->recompute_s_per_row[t] * (double)swap->n_rows;
-            memoi_bundle* bundle;
-            if (!memob_is_finite(time_s))
+            double per_row_s = p->desc->recompute_s_per_row[t];
+            memoi_rows_bundle* bundle;
+            if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
+                             MEMOI_ROWS_TIME_MAX))
                 return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                      "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): must be "
-                                      "finite",
-                                      (int)t, memob_tensor_name(tensor));
+                                      "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): is not "
+                                      "finite (%g); give a time, or a negative number if it cannot "
+                                      "be recomputed",
+                                      (int)t, memob_tensor_name(tensor), per_row_s);
             if (pass != (tensor->with != 0)) continue;
-            s->bundle_of[t] = tensor->with ? s->bundle_of[tensor->with - 1] : -1;
+            p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
             if (tensor->row_bytes == 0) continue;
             if (!tensor->with) {
-                s->bundle_of[t] = s->n_bundles;
-                bundle = &s->bundles[s->n_bundles++];
+                p->bundle_of[t] = p->n_bundles;
+                bundle = &p->bundles[p->n_bundles++];
                 bundle->leader = t;
-                bundle->recompute_s = tensor->rule == MEMO_TENSOR_SWAPPED ? -1 : time_s;
-                bundle->is_whole = tensor->rule != MEMO_TENSOR_ROWS;
-                bundle->must_keep = tensor->rule == MEMO_TENSOR_KEPT;
+                bundle->rule = tensor->rule;
+                if (per_row_s < 0 && tensor->rule != MEMO_TENSOR_KEPT)
+                    bundle->rule = MEMO_TENSOR_SWAPPED;
+                bundle->recompute_s =
+                    bundle->rule == MEMO_TENSOR_ROWS || bundle->rule == MEMO_TENSOR_WHOLE
+                        ? per_row_s * (double)swap->n_rows
+                        : 0;
             }
-            s->bundles[s->bundle_of[t]].row_bytes += tensor->row_bytes;
+            bundle = &p->bundles[p->bundle_of[t]];
+            bundle->row_bytes += tensor->row_bytes;
+            bundle->layer_bytes = (double)bundle->row_bytes * (double)swap->n_rows;
         }
     }
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_splitter_create(const memo_swap_plan_desc* desc, memoi_splitter* s,
-                                        memo_error* error) {
+MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
+                                    memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     memo_swap_sizes sizes;
-    int64_t n_tensors, n_cells;
+    int64_t n_tensors;
     memo_status status;
-    memset(s, 0, sizeof *s);
-    if (!swap || !desc->recompute_s_per_row || !(desc->forward_s >= 0) ||
-        !(desc->backward_s >= 0) || !(desc->between_s >= 0) || !(desc->copy_s >= 0) ||
-        !(desc->to_host_bytes_per_s >= 0) || !(desc->to_device_bytes_per_s >= 0) ||
-        desc->device_bytes < 0 || desc->host_bytes < 0 || desc->forward_s > 1e15 ||
-        desc->backward_s > 1e15 || desc->between_s > 1e15 || desc->copy_s > 1e15 ||
-        desc->spill_bytes < 0 || !(desc->file_s >= 0) || desc->file_s > 1e15 ||
-        !(desc->to_file_bytes_per_s >= 0) || !(desc->from_file_bytes_per_s >= 0))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "memo_swap_plan_desc: swap and recompute_s_per_row must be set; times, rates and "
-            "capacities must be finite and not negative");
-    status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows then */
+    memset(p, 0, sizeof *p);
+    status = memoi_rows_check(desc, error);
+    if (!status)
+        status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
     if (status) return status;
-    s->desc = desc;
-    s->device_bytes = desc->device_bytes;
-    s->host_bytes = desc->host_bytes;
-    s->link_factor = s->disk_factor = 1;
-    s->least_places = s->most_places = swap->n_layers;
-    s->tile_rows = memob_swap_tile_rows(swap);
-    s->n_tiles = memob_swap_n_tiles(swap);
+
+    p->desc = desc;
+    p->device_bytes = desc->device_bytes;
+    p->host_bytes = desc->host_bytes;
+    p->link_factor = p->disk_factor = 1;
+    p->n_layers = swap->n_layers;
+    p->n_buffers = swap->n_layers < 2 ? 1 : 2;
+    p->n_moved = swap->n_layers - p->n_buffers;
+    p->n_tiles = memob_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
-    n_cells = swap->n_layers * n_tensors;
-    s->bundles = (memoi_bundle*)memob_calloc(n_tensors, sizeof(memoi_bundle));
-    s->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
-    s->layers = (memoi_layer_times*)memob_calloc(swap->n_layers, sizeof(memoi_layer_times));
-    s->bundle_rows = (double*)memob_calloc(n_tensors, sizeof(double));
-    s->rows = (int64_t*)memob_calloc(n_cells, sizeof(int64_t));
-    s->trial.splits = (memoi_split*)memob_calloc(n_tensors, sizeof(memoi_split));
-    s->here.splits = (memoi_split*)memob_calloc(n_tensors, sizeof(memoi_split));
-    s->best.splits = (memoi_split*)memob_calloc(n_tensors, sizeof(memoi_split));
-    s->shares = (double*)memob_calloc(3 * n_tensors, sizeof(double));
-    s->freedoms = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
-    if (!s->bundles || !s->bundle_of || !s->layers || !s->bundle_rows || !s->rows ||
-        !s->trial.splits || !s->here.splits || !s->best.splits || !s->shares || !s->freedoms) {
-        memoi_splitter_free(s);
-        return memob_no_memory(error, "the planning of rows");
-    }
-    status = memoi_splitter_bundles(s, error);
-    if (status) memoi_splitter_free(s);
+
+    p->bundles = (memoi_rows_bundle*)memob_calloc(n_tensors, sizeof(memoi_rows_bundle));
+    p->bundle_of = (int32_t*)memob_calloc(n_tensors, sizeof(int32_t));
+    p->layers = (memoi_rows_layer*)memob_calloc(p->n_layers, sizeof(memoi_rows_layer));
+    p->moved = (int32_t*)memob_calloc(p->n_layers, sizeof(int32_t));
+    p->rows = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
+    p->trial.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
+    p->here.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
+    p->best.cells = (int64_t*)memob_calloc(p->n_layers * n_tensors, sizeof(int64_t));
+    if (!p->bundles || !p->bundle_of || !p->layers || !p->moved || !p->rows || !p->trial.cells ||
+        !p->here.cells || !p->best.cells)
+        status = memob_no_memory(error, "the planning of rows");
+    if (!status) status = memoi_rows_find_bundles(p, error);
+    if (status) memoi_rows_free(p);
+    p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
 }
 
-/* --- scoring --- */
-
-/* What the file has to do with layer i. */
-MEMOI void memoi_score_spill(memoi_splitter* s, const memob_swap_placement* placement, int32_t i) {
-    const memo_swap_plan_desc* desc = s->desc;
+/* What the file has to do with layer i.  p->moved holds the moved layers up to i. */
+MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_placement* placement,
+                                int32_t i) {
+    const memo_swap_plan_desc* desc = p->desc;
     const memob_swap_turn* turn = &placement->turns[i];
-    memoi_layer_times* layer = &s->layers[i];
+    memoi_rows_layer* layer = &p->layers[i];
     layer->before = -1;
     if (!layer->is_moved || !placement->sizes.n_spilled_layers) return;
+    p->moved[turn->ordinal] = i;
     layer->is_spilled = turn->ordinal < placement->sizes.n_spilled_layers;
-    for (i--; i >= 0 && turn->ordinal >= placement->n_host_layers && layer->before < 0; i--)
-        if (s->layers[i].is_moved &&
-            placement->turns[i].ordinal == turn->ordinal - placement->n_host_layers)
-            layer->before = i;
+    if (turn->ordinal >= placement->n_host_layers)
+        layer->before = p->moved[turn->ordinal - placement->n_host_layers];
     layer->write_s = layer->read_s = desc->file_s;
     if (desc->to_file_bytes_per_s > 0)
         layer->write_s += (double)turn->host_bytes / desc->to_file_bytes_per_s;
     if (desc->from_file_bytes_per_s > 0)
         layer->read_s += (double)turn->host_bytes / desc->from_file_bytes_per_s;
-    layer->write_s *= s->disk_factor;
-    layer->read_s *= s->disk_factor;
+    layer->write_s *= p->disk_factor;
+    layer->read_s *= p->disk_factor;
 }
 
-/* Adds one layer's recomputation, transfers and turn; 0 where a tensor that cannot be is
- * recomputed. */
-MEMOI int memoi_score_layer(memoi_splitter* s, const memob_swap_placement* placement, int32_t i) {
-    const memo_swap_plan_desc* desc = s->desc;
+/* Times of one layer; 0 if it recomputes a tensor that cannot be recomputed. */
+MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placement* placement,
+                                int32_t i) {
+    const memo_swap_plan_desc* desc = p->desc;
     const memo_swap_desc* swap = desc->swap;
-    memoi_layer_times* layer = &s->layers[i];
-    double bytes = (double)placement->turns[i].moved_bytes, n_copies = 0;
+    const memob_swap_place* places = &placement->places[(int64_t)i * swap->n_tensors];
+    memoi_rows_layer* layer = &p->layers[i];
+    double bytes = (double)placement->turns[i].moved_bytes, copies_s = 0;
     int32_t t, b;
     memset(layer, 0, sizeof *layer);
     layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
-    for (b = 0; b < s->n_bundles; b++) s->bundle_rows[b] = 0;
-    for (t = 0; t < swap->n_tensors; t++) {
-        const memob_swap_place* place = &placement->places[(int64_t)i * swap->n_tensors + t];
+
+    for (t = 0; t < swap->n_tensors; t++)
+        if (places[t].row_bytes && places[t].moved_end > places[t].moved_begin)
+            copies_s += desc->copy_s;
+    for (b = 0; b < p->n_bundles; b++) {
+        const memob_swap_place* place = &places[p->bundles[b].leader];
         double n = (double)(place->recompute_end - place->recompute_begin);
-        if (place->row_bytes == 0) continue;
-        n_copies += place->moved_end > place->moved_begin;
-        b = s->bundle_of[t];
-        if (n > 0 && s->bundles[b].is_whole) n = (double)swap->n_rows;
-        if (n > s->bundle_rows[b]) s->bundle_rows[b] = n;
+        if (n > 0 && p->bundles[b].rule == MEMO_TENSOR_SWAPPED) return 0;
+        layer->recompute_s += p->bundles[b].recompute_s * (n / (double)swap->n_rows);
     }
-    for (b = 0; b < s->n_bundles; b++) {
-        if (s->bundle_rows[b] > 0 && s->bundles[b].recompute_s < 0) return 0;
-        if (s->bundle_rows[b] > 0)
-            layer->recompute_s +=
-                s->bundles[b].recompute_s * (s->bundle_rows[b] / (double)swap->n_rows);
-    }
-    layer->store_s = layer->load_s = n_copies * desc->copy_s;
+
+    layer->store_s = layer->load_s = copies_s;
     if (desc->to_host_bytes_per_s > 0) layer->store_s += bytes / desc->to_host_bytes_per_s;
     if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
-    layer->store_s *= s->link_factor;
-    layer->load_s *= s->link_factor;
-    memoi_score_spill(s, placement, i);
+    layer->store_s *= p->link_factor;
+    layer->load_s *= p->link_factor;
+    memoi_rows_time_file(p, placement, i);
     return 1;
 }
 
-MEMOI double memoi_excess(int64_t capacity_bytes, int64_t n_bytes) {
+MEMOI double memoi_rows_excess(int64_t capacity_bytes, int64_t n_bytes) {
     return capacity_bytes && n_bytes > capacity_bytes ? (double)(n_bytes - capacity_bytes) : 0;
 }
 
 /* Sizes and step of what the engine would do with swap, and as many layers on the host as fit. */
-MEMOI memo_status memoi_score_desc(memoi_splitter* s, memo_swap_desc* swap, memoi_score* score,
-                                   memo_error* error) {
-    const memo_swap_plan_desc* desc = s->desc;
+MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* swap,
+                                        memoi_rows_score* score, memo_error* error) {
+    const memo_swap_plan_desc* desc = p->desc;
     memob_swap_placement placement;
-    int64_t host_bytes = desc->spill_bytes ? s->host_bytes : 0; /* else it fits or does not */
+    int64_t host_bytes = desc->spill_bytes ? p->host_bytes : 0; /* else it fits or does not */
     memo_status status = memob_swap_placement_fit(swap, host_bytes, &placement, error);
     double busy_s;
     int32_t i;
     memset(score, 0, sizeof *score);
-    score->excess_bytes = MEMOI_IMPOSSIBLE;
+    score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
     /* Layers out of turn, or beyond 2^62 bytes: desc itself has been checked. */
     if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
+
     score->sizes = placement.sizes;
-    score->excess_bytes = memoi_excess(s->device_bytes, placement.sizes.device_bytes) +
-                          memoi_excess(s->host_bytes, placement.sizes.host_bytes);
+    score->excess_bytes = memoi_rows_excess(p->device_bytes, placement.sizes.device_bytes) +
+                          memoi_rows_excess(p->host_bytes, placement.sizes.host_bytes);
     if (placement.sizes.spill_bytes > desc->spill_bytes)
         score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
     score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
-    for (i = 0; i < swap->n_layers; i++) {
-        if (!memoi_score_layer(s, &placement, i)) score->excess_bytes = MEMOI_IMPOSSIBLE;
-        score->recompute_s += s->layers[i].recompute_s;
+
+    for (i = 0; i < p->n_layers; i++) {
+        if (!memoi_rows_time_layer(p, &placement, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        score->recompute_s += p->layers[i].recompute_s;
     }
     memob_swap_placement_free(&placement);
-    score->step_s = memoi_step_path(desc, s->layers).time_s;
-    busy_s = swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s +
-             score->recompute_s;
+    score->step_s = memoi_rows_step(desc, p->layers).time_s;
+    busy_s =
+        p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s + score->recompute_s;
     score->stall_s = score->step_s > busy_s ? score->step_s - busy_s : 0;
     return MEMO_STATUS_OK;
 }
 
-/* Which of its two kinds of tiles a layer has. */
-MEMOI int memoi_layer_kind(const memoi_splitter* s, const memoi_split* split, int32_t layer) {
-    int64_t n_layers = s->desc->swap->n_layers, n = n_layers > 2 ? n_layers - 2 : n_layers;
-    int64_t m = split->n_others, first = m < n ? n - m : 0;
-    if (split->is_spread && m < n) return layer < n && (layer + 1) * m / n > layer * m / n;
-    return layer >= first && layer < first + m;
-}
-
-/* A choice as a table of rows. */
-MEMOI void memoi_fill_rows(const memoi_splitter* s, const memoi_split* splits, int64_t* rows) {
-    const memo_swap_desc* swap = s->desc->swap;
-    memoi_tiles absent;
+/* A table as memo_swap_desc.rows. */
+MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, int64_t* rows) {
+    const memo_swap_desc* swap = p->desc->swap;
     int32_t layer, t;
-    absent.kept = s->n_tiles;
-    absent.swapped = 0;
-    for (layer = 0; layer < swap->n_layers; layer++)
+    for (layer = 0; layer < p->n_layers; layer++)
         for (t = 0; t < swap->n_tensors; t++) {
-            const memoi_tiles* tiles = &absent;
-            if (s->bundle_of[t] >= 0) {
-                const memoi_split* split = &splits[s->bundle_of[t]];
-                tiles = &split->tiles[memoi_layer_kind(s, split, layer)];
-            }
-            rows[(int64_t)layer * swap->n_tensors + t] =
-                tiles->kept ? MEMO_ROWS_KEPT
-                            : memob_swap_rows_of_tiles(swap, layer, tiles->swapped);
+            int32_t b = p->bundle_of[t];
+            int64_t cell = b < 0 ? MEMOI_ROWS_KEPT : cells[(int64_t)layer * p->n_bundles + b];
+            *rows++ = cell == MEMOI_ROWS_KEPT ? MEMO_ROWS_KEPT
+                                              : memob_swap_rows_of_tiles(swap, layer, cell);
         }
 }
 
-/* Closer to the capacities; where both fit, shorter; where equal, with less recomputed, moved,
- * held. */
-MEMOI int memoi_score_is_better(const memoi_score* a, const memoi_score* b) {
+/* Less beyond the capacities; if both fit a shorter step; then less recomputed, moved, held. */
+MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score* b) {
     double hair = 1e-12 * b->step_s;
     if (a->excess_bytes < b->excess_bytes || a->excess_bytes > b->excess_bytes)
         return a->excess_bytes < b->excess_bytes;
+    if (a->excess_bytes > 0) return 0;
     if (a->step_s < b->step_s - hair) return 1;
     if (a->step_s > b->step_s + hair) return 0;
     if (a->recompute_s < b->recompute_s - hair) return 1;
@@ -5676,67 +6008,60 @@ MEMOI int memoi_score_is_better(const memoi_score* a, const memoi_score* b) {
            b->sizes.host_bytes + b->sizes.device_bytes + b->sizes.spill_bytes;
 }
 
-MEMOI void memoi_take_choice(const memoi_splitter* s, memoi_choice* to, const memoi_choice* from) {
-    to->score = from->score;
-    memcpy(to->splits, from->splits, (size_t)s->n_bundles * sizeof(memoi_split));
+MEMOI memo_status memoi_rows_score_trial(memoi_rows_planner* p, memo_error* error) {
+    memo_swap_desc swap = *p->desc->swap;
+    memoi_rows_fill(p, p->trial.cells, p->rows);
+    swap.rows = p->rows;
+    return memoi_rows_score_desc(p, &swap, &p->trial.score, error);
 }
 
-MEMOI memo_status memoi_score_trial(memoi_splitter* s, memo_error* error) {
-    memo_swap_desc swap = *s->desc->swap;
-    memoi_fill_rows(s, s->trial.splits, s->rows);
-    swap.rows = s->rows;
-    return memoi_score_desc(s, &swap, &s->trial.score, error);
-}
-
-/* Scores s->trial, and goes there where that is better than where s->here is. */
-MEMOI memo_status memoi_try(memoi_splitter* s, int* is_better, memo_error* error) {
-    memo_status status = memoi_score_trial(s, error);
-    *is_better = !status && memoi_score_is_better(&s->trial.score, &s->here.score);
-    if (*is_better) memoi_take_choice(s, &s->here, &s->trial);
+/* Scores p->trial.  p->best becomes it if it is better. */
+MEMOI memo_status memoi_rows_try(memoi_rows_planner* p, memo_error* error) {
+    memo_status status = memoi_rows_score_trial(p, error);
+    if (status || !memoi_rows_is_better(&p->trial.score, &p->best.score)) return status;
+    p->best.score = p->trial.score;
+    memcpy(p->best.cells, p->trial.cells, (size_t)p->n_cells * sizeof(int64_t));
     return status;
 }
 
-MEMOI void memoi_keep_best(memoi_splitter* s) {
-    if (memoi_score_is_better(&s->here.score, &s->best.score))
-        memoi_take_choice(s, &s->best, &s->here);
+/* 1 if a bundle may have this cell. */
+MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t b, int64_t cell) {
+    if (cell == MEMOI_ROWS_KEPT) return 1;
+    switch (p->bundles[b].rule) {
+    case MEMO_TENSOR_KEPT: return 0;
+    case MEMO_TENSOR_SWAPPED: return cell == p->n_tiles;
+    case MEMO_TENSOR_WHOLE: return cell == 0 || cell == p->n_tiles;
+    default: return cell >= 0 && cell <= p->n_tiles;
+    }
 }
 
-/* From nowhere: whatever is tried next is better. */
-MEMOI void memoi_leave(memoi_choice* choice) {
-    memset(&choice->score, 0, sizeof choice->score);
-    choice->score.excess_bytes = 2 * MEMOI_IMPOSSIBLE;
+/* Sets bundle b of layers [begin, end) of the trial to a cell, or the nearest that it may have. */
+MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32_t end,
+                          int64_t cell) {
+    if (!memoi_rows_is_valid(p, b, cell)) cell = p->n_tiles;
+    if (!memoi_rows_is_valid(p, b, cell)) cell = MEMOI_ROWS_KEPT;
+    for (; begin < end; begin++) p->trial.cells[(int64_t)begin * p->n_bundles + b] = cell;
 }
 
-/* May a bundle have these tiles? */
-MEMOI int memoi_tiles_are_valid(const memoi_splitter* s, const memoi_bundle* bundle,
-                                const memoi_tiles* tiles) {
-    int64_t recomputed = s->n_tiles - tiles->kept - tiles->swapped;
-    if (tiles->kept < 0 || tiles->swapped < 0 || recomputed < 0) return 0;
-    if (bundle->must_keep) return tiles->kept == s->n_tiles;
-    if (tiles->kept && tiles->kept < s->n_tiles) return 0;
-    if (bundle->recompute_s < 0) return recomputed == 0;
-    return !bundle->is_whole || recomputed == 0 || recomputed == s->n_tiles;
-}
+/* --- >>row alpha --- */
 
-/* --- the best single alpha --- */
-
-/* All alphas of whole tiles where these are few, else 64 and then those around the best. */
-MEMOI memo_status memoi_best_alpha(memoi_splitter* s, memoi_score* best, double* alpha,
-                                   memo_error* error) {
-    memo_swap_desc swap = *s->desc->swap;
-    int64_t step = s->n_tiles / 64 + 1, low = 0, high = s->n_tiles, best_tiles = -1, k;
+/* All alphas of whole tiles if these are few, else 64 and then those around the best. */
+MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
+                                        double* alpha, memo_error* error) {
+    memo_swap_desc swap = *p->desc->swap;
+    int64_t step = p->n_tiles / 64 + 1, low = 0, high = p->n_tiles, best_tiles = -1, k;
     memset(best, 0, sizeof *best);
-    best->excess_bytes = MEMOI_IMPOSSIBLE;
+    best->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
     *alpha = -1;
     swap.rows = NULL;
     for (;;) {
         for (k = low;; k = k + step < high ? k + step : high) {
-            memoi_score score;
+            memoi_rows_score score;
             memo_status status;
-            swap.alpha = (double)k / (double)s->n_tiles;
-            status = memoi_score_desc(s, &swap, &score, error);
+            swap.alpha = (double)k / (double)p->n_tiles;
+            status = memoi_rows_score_desc(p, &swap, &score, error);
             if (status) return status;
-            if (score.excess_bytes <= 0 && memoi_score_is_better(&score, best)) {
+            if (score.excess_bytes <= 0 && memoi_rows_is_better(&score, best)) {
                 *best = score;
                 *alpha = score.sizes.alpha;
                 best_tiles = k;
@@ -5744,920 +6069,834 @@ MEMOI memo_status memoi_best_alpha(memoi_splitter* s, memoi_score* best, double*
             if (k >= high) break;
         }
         if (step == 1 || best_tiles < 0) return MEMO_STATUS_OK;
+
+        /* Finer, around the best. */
         low = best_tiles > step ? best_tiles - step : 0;
-        high = best_tiles + step < s->n_tiles ? best_tiles + step : s->n_tiles;
+        high = best_tiles + step < p->n_tiles ? best_tiles + step : p->n_tiles;
         step = step / 16 + (step > 1 && step < 16);
         if (step == 0) step = 1;
     }
 }
 
-/* The tiles that alpha means, as far as bundles allow. */
-MEMOI void memoi_tiles_of_alpha(memoi_splitter* s, double alpha) {
-    const memo_swap_desc* swap = s->desc->swap;
-    int64_t split = (int64_t)(alpha * (double)s->n_tiles + 0.5);
+/* The trial becomes the table of an alpha; keeps: what cannot be recomputed is kept. */
+MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) {
+    int64_t tiles = (int64_t)(alpha * (double)p->n_tiles + 0.5);
     int32_t b;
-    memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
-    for (b = 0; b < s->n_bundles; b++) {
-        const memoi_bundle* bundle = &s->bundles[b];
-        memo_tensor_rule rule = swap->tensors[bundle->leader].rule;
-        memoi_tiles* tiles = &s->trial.splits[b].tiles[0];
-        tiles->kept = bundle->must_keep ? s->n_tiles : 0;
-        tiles->swapped = rule == MEMO_TENSOR_ROWS ? split : s->n_tiles;
-        if (bundle->must_keep) tiles->swapped = 0;
-        if (!memoi_tiles_are_valid(s, bundle, tiles)) tiles->swapped = s->n_tiles;
+    for (b = 0; b < p->n_bundles; b++) {
+        memo_tensor_rule rule = p->bundles[b].rule;
+        memoi_rows_set(p, b, 0, p->n_layers,
+                       rule == MEMO_TENSOR_ROWS             ? tiles
+                       : keeps && rule != MEMO_TENSOR_WHOLE ? MEMOI_ROWS_KEPT
+                                                            : p->n_tiles);
     }
 }
 
-/* --- moves --- */
+/* --- >>row program ---
+ *
+ * Over shares instead of tiles.  Of the layers before the last two, a bundle is kept in k; the
+ * others swap a share a of its rows and recompute the rest.  The last two layers never move: their
+ * rows lie in the rounding buffers and in the scratch of the others.  In bytes of one layer:
+ *
+ *     on the device   k + 2 a + (1 - a)      (the region: even | recomputed | odd)
+ *     moved           (1 - k / n) a          of each of these n layers, on average
+ *     a place         a                      in host memory, if layers share places
+ *     recomputed      (1 - k / n) (1 - a)    likewise; 1 - a in the last layer but one
+ *
+ * A bundle that is swapped or recomputed whole may also be *mixed*, some layers this, others that:
+ * then the device holds k + 3, and any shares are possible.
+ *
+ * Start times are eliminated: for given shares the step takes as long as the longest path through
+ * its graph, which is linear in the shares.  So there is a row for a path, added when it is the
+ * longest for the shares at hand (Benders' decomposition).
+ *
+ * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a bundle may
+ * do within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
+ * branch and bound splits boxes.  With a file there is a program for each number of places for
+ * layers in host memory; those with the least bounds are solved. */
 
-/* Of bundle b: n tiles from one share to another (0 kept, 1 swapped, 2 recomputed), as many more as
- * must stay together, in all layers of a kind, or in n_layers that were of the first kind.  From a
- * share to itself: n_layers more or fewer (from = 0, 1) are of the second kind, or they lie
- * elsewhere (2). */
-typedef struct memoi_move {
+#define MEMOI_ROWS_CUTS_MAX   48
+#define MEMOI_ROWS_NODES_MAX  200
+#define MEMOI_ROWS_PLACES_MAX 256  /* numbers of places that are compared */
+#define MEMOI_ROWS_GAP        1e-4 /* boxes that may gain less are given up */
+
+typedef enum memoi_rows_mode {
+    MEMOI_ROWS_ANY = 0,
+    MEMOI_ROWS_RECOMPUTED, /* a = 0 */
+    MEMOI_ROWS_SWAPPED,    /* a = 1 */
+    MEMOI_ROWS_MIXED
+} memoi_rows_mode;
+
+typedef struct memoi_rows_box {
+    int32_t least_kept, most_kept;
+    memoi_rows_mode mode;
+} memoi_rows_box;
+
+/* A corner of a bundle's box, in each layer. */
+typedef struct memoi_rows_column {
     int32_t b;
-    int from, to, kind;
-    int64_t n;
-    int32_t n_layers; /* 0: all of the kind */
-} memoi_move;
+    double kept, swapped; /* k and a */
+    double device_bytes, moved_bytes, place_bytes, recompute_s, last_s, weight;
+} memoi_rows_column;
 
-MEMOI int64_t memoi_share_tiles(const memoi_splitter* s, const memoi_tiles* tiles, int share) {
-    return share == 0   ? tiles->kept
-           : share == 1 ? tiles->swapped
-                        : s->n_tiles - tiles->kept - tiles->swapped;
+/* step >= the path's fixed part + its transfers and recomputations. */
+typedef struct memoi_rows_cut {
+    double fixed_s, per_byte_s, n_recomputes, n_last;
+} memoi_rows_cut;
+
+/* Which of equal steps is looked for: with least work, rounded to a table, or with least memory. */
+typedef enum memoi_rows_aim {
+    MEMOI_ROWS_AIM_TABLE = 0,
+    MEMOI_ROWS_AIM_DEVICE,
+    MEMOI_ROWS_AIM_HOST
+} memoi_rows_aim;
+
+typedef struct memoi_rows_program {
+    memoi_rows_planner* p;
+    memoi_rows_aim aim;
+    memoi_rows_box* boxes;
+    int32_t places; /* for layers in host memory */
+    memoi_rows_column* columns;
+    int32_t n_columns, n_rows;
+    memoi_rows_cut cuts[MEMOI_ROWS_CUTS_MAX];
+    int32_t n_cuts;
+    double time_unit_s, bytes_unit; /* all are divided by: seconds and bytes differ by too much */
+    double* cells;                  /* (n_rows + 1, n_columns + 2): what is basic = the last */
+    int32_t *basic, *free;          /* the variable of each row, column; slacks behind columns */
+    double step_s, moved_bytes, recompute_s, last_s, device_bytes; /* of the solution */
+    int32_t n_nodes;
+    double leaf_s, bound_s;        /* the best integer solution, negative: none; a lower bound */
+    double leaf_host, leaf_device; /* its bytes */
+} memoi_rows_program;
+
+MEMOI void memoi_rows_program_free(memoi_rows_program* g) {
+    MEMO_FREE(g->boxes);
+    MEMO_FREE(g->columns);
+    MEMO_FREE(g->cells);
+    MEMO_FREE(g->basic);
+    MEMO_FREE(g->free);
 }
 
-/* 0: cannot, or nothing would change. */
-MEMOI int memoi_move_tiles(const memoi_splitter* s, const memoi_move* move, memoi_tiles* tiles) {
-    const memoi_bundle* bundle = &s->bundles[move->b];
-    memoi_tiles moved = *tiles;
-    int64_t n = move->n;
-    if (n > memoi_share_tiles(s, tiles, move->from)) return 0;
-    if (move->from == 0 || move->to == 0 ||
-        (bundle->is_whole && (move->from == 2 || move->to == 2))) {
-        n = s->n_tiles; /* all of it, wherever it was */
-        moved.kept = moved.swapped = 0;
-    } else {
-        if (move->from == 0) moved.kept -= n;
-        if (move->from == 1) moved.swapped -= n;
+MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_aim aim,
+                                            memoi_rows_program* g, memo_error* error) {
+    const memo_swap_plan_desc* desc = p->desc;
+    int64_t n_columns = 4 * (int64_t)p->n_bundles + 1;
+    int64_t n_rows = p->n_bundles + 3 + MEMOI_ROWS_CUTS_MAX;
+    int32_t b;
+    memset(g, 0, sizeof *g);
+    g->p = p;
+    g->aim = aim;
+    g->leaf_s = g->bound_s = -1;
+    g->boxes = (memoi_rows_box*)memob_calloc(p->n_bundles + 1, sizeof(memoi_rows_box));
+    g->columns = (memoi_rows_column*)memob_calloc(n_columns, sizeof(memoi_rows_column));
+    g->cells = (double*)memob_calloc((n_rows + 1) * (n_columns + 1), sizeof(double));
+    g->basic = (int32_t*)memob_calloc(n_rows, sizeof(int32_t));
+    g->free = (int32_t*)memob_calloc(n_columns, sizeof(int32_t));
+    if (!g->boxes || !g->columns || !g->cells || !g->basic || !g->free) {
+        memoi_rows_program_free(g);
+        return memob_no_memory(error, "the program of rows");
     }
-    if (move->to == 0) moved.kept += n;
-    if (move->to == 1) moved.swapped += n;
-    if (!memoi_tiles_are_valid(s, bundle, &moved)) return 0;
-    *tiles = moved;
-    return 1;
-}
 
-/* On s->trial; 0: cannot. */
-MEMOI int memoi_apply_move(memoi_splitter* s, const memoi_move* move) {
-    memoi_split* split = &s->trial.splits[move->b];
-    if (move->from == move->to) {
-        if (split->n_others == 0) return 0;
-        if (move->from == 2) split->is_spread = !split->is_spread;
-        if (move->from == 0) split->n_others += move->n_layers;
-        if (move->from == 1) split->n_others -= move->n_layers;
-        return split->n_others >= 0 && split->n_others <= s->desc->swap->n_layers;
+    g->time_unit_s = p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s;
+    for (b = 0; b < p->n_bundles; b++) {
+        memo_tensor_rule rule = p->bundles[b].rule;
+        g->boxes[b].most_kept = p->n_moved;
+        if (rule == MEMO_TENSOR_KEPT) g->boxes[b].least_kept = p->n_moved;
+        if (rule == MEMO_TENSOR_KEPT || rule == MEMO_TENSOR_SWAPPED)
+            g->boxes[b].mode = MEMOI_ROWS_SWAPPED;
+        g->time_unit_s += p->n_layers * p->bundles[b].recompute_s;
+        g->bytes_unit += p->n_layers * p->bundles[b].layer_bytes;
     }
-    if (move->n_layers == 0)
-        return (move->kind == 0 || split->n_others > 0) &&
-               memoi_move_tiles(s, move, &split->tiles[move->kind]);
-    if (split->n_others > 0) return 0;
-    split->tiles[1] = split->tiles[0];
-    split->n_others = move->n_layers;
-    return memoi_move_tiles(s, move, &split->tiles[1]);
-}
-
-/* Move k from s->here; sizes fall to a quarter, down to one.  0: no such move; -1: nor any after.
- * */
-MEMOI int memoi_move_of(const memoi_splitter* s, int64_t k, memoi_move* move) {
-    enum { SIZES = 32, SPANS = 18 }; /* of 2^63 tiles and 2^31 layers */
-    int size = (int)(k / SPANS % SIZES), span = (int)(k % SPANS);
-    const memoi_split* split;
-    int64_t share;
-    k /= SPANS * SIZES;
-    move->b = (int32_t)(k / 9);
-    if (move->b >= s->n_bundles) return -1;
-    split = &s->here.splits[move->b];
-    move->from = (int)(k / 3 % 3);
-    move->to = (int)(k % 3);
-    move->kind = span == 1;
-    move->n_layers = span < 2 ? 0 : (s->desc->swap->n_layers / 2) >> 2 * (span - 2);
-    if (span > 2 && move->n_layers == 0)
-        move->n_layers = (s->desc->swap->n_layers / 2) >> 2 * (span - 3) > 1;
-    if (span > 1 && move->n_layers == 0) return 0;
-    if (move->from == move->to)
-        return size == 0 && split->n_others > 0 && (span > 1) == (move->from < 2);
-    share = memoi_share_tiles(s, &split->tiles[move->kind], move->from);
-    move->n = share >> 2 * size;
-    if (size > 0 && move->n == 0) move->n = share >> 2 * (size - 1) > 1;
-    return move->n > 0 && (span == 1) <= (split->n_others > 0) &&
-           (span < 2 || split->n_others == 0);
-}
-
-/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
-#define MEMOI_TRIALS_MAX 4000
-#define MEMOI_LOOKS_MAX  500000
-
-MEMOI int64_t memoi_most_trials(const memoi_splitter* s) {
-    int64_t n = MEMOI_LOOKS_MAX / ((int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors);
-    return n < MEMOI_TRIALS_MAX ? n : MEMOI_TRIALS_MAX;
-}
-
-/* Goes from s->here, which does not fit, to what does: each time by the move that costs least time
- * for each byte too many.  May end where nothing fits. */
-MEMOI memo_status memoi_mend(memoi_splitter* s, memo_error* error) {
-    size_t n_bytes = (size_t)s->n_bundles * sizeof(memoi_split);
-    while (s->here.score.excess_bytes > 0) {
-        memoi_score now = s->here.score, most = now;
-        memoi_move move, best_move;
-        double best_rate = -1;
-        int64_t k;
-        int is_move;
-        memset(&best_move, 0, sizeof best_move);
-        for (k = 0; (is_move = memoi_move_of(s, k, &move)) >= 0; k++) {
-            double freed_bytes, rate;
-            memo_status status;
-            memcpy(s->trial.splits, s->here.splits, n_bytes);
-            if (!is_move || !memoi_apply_move(s, &move)) continue;
-            status = memoi_score_trial(s, error);
-            if (status) return status;
-            freed_bytes = now.excess_bytes - s->trial.score.excess_bytes;
-            if (!(freed_bytes > 0)) continue;
-            rate = (s->trial.score.step_s - now.step_s) / freed_bytes;
-            if (rate < 0) rate = 0;
-            if (best_rate >= 0 &&
-                (rate > best_rate ||
-                 (rate >= best_rate && !memoi_score_is_better(&s->trial.score, &most))))
-                continue;
-            best_rate = rate;
-            best_move = move;
-            most = s->trial.score;
-        }
-        if (best_rate < 0) return MEMO_STATUS_OK;
-        memcpy(s->trial.splits, s->here.splits, n_bytes);
-        (void)memoi_apply_move(s, &best_move);
-        s->trial.score = most;
-        memoi_take_choice(s, &s->here, &s->trial);
-    }
+    if (!(g->time_unit_s > 0)) g->time_unit_s = 1;
+    if (!(g->bytes_unit > 0)) g->bytes_unit = 1;
     return MEMO_STATUS_OK;
 }
 
-/* Tries s->here with one or two moves (one makes room for the other). */
-MEMOI memo_status memoi_try_moves(memoi_splitter* s, const memoi_move* a, const memoi_move* b,
-                                  int64_t* n_trials, int* improved, memo_error* error) {
-    int is_better = 0;
-    memo_status status;
-    memcpy(s->trial.splits, s->here.splits, (size_t)s->n_bundles * sizeof(memoi_split));
-    if (!memoi_apply_move(s, a) || (b && !memoi_apply_move(s, b))) return MEMO_STATUS_OK;
-    ++*n_trials;
-    status = memoi_try(s, &is_better, error);
-    *improved |= is_better;
-    return status;
-}
-
-/* Moves, one or two at once, while that helps. */
-MEMOI memo_status memoi_improve(memoi_splitter* s, memo_error* error) {
-    int64_t most_trials = memoi_most_trials(s), n_trials = 0, n;
-    memo_status status = MEMO_STATUS_OK;
-    int improved = 1;
-    while (improved) {
-        memoi_move a;
-        int64_t k;
-        int is_move;
-        improved = 0;
-        for (k = 0; (is_move = memoi_move_of(s, k, &a)) >= 0; k++) {
-            if (is_move) status = memoi_try_moves(s, &a, NULL, &n_trials, &improved, error);
-            if (status || n_trials > most_trials) return status;
-        }
-        if (improved) continue; /* pairs are many: only where nothing else helps */
-        memset(&a, 0, sizeof a);
-        for (n = s->n_tiles; n > 0 && !status; n = n > 1 ? (n + 3) / 4 : 0) {
-            memoi_move b = a;
-            a.n = b.n = n;
-            for (a.b = 0; a.b < s->n_bundles; a.b++)
-                for (b.b = a.b; b.b < s->n_bundles; b.b++)
-                    for (a.from = 0; a.from < 3; a.from++)
-                        for (a.to = 0; a.to < 3; a.to++)
-                            for (b.from = 0; b.from < 3; b.from++)
-                                for (b.to = 0; b.to < 3; b.to++) {
-                                    if (a.from == a.to || b.from == b.to) continue;
-                                    status =
-                                        memoi_try_moves(s, &a, &b, &n_trials, &improved, error);
-                                    if (status || n_trials > most_trials) return status;
-                                }
+/* The corners of all boxes. */
+MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t b, k;
+    g->n_columns = 0;
+    for (b = 0; b < p->n_bundles; b++) {
+        const memoi_rows_bundle* bundle = &p->bundles[b];
+        const memoi_rows_box* box = &g->boxes[b];
+        int is_mixed = box->mode == MEMOI_ROWS_MIXED;
+        for (k = 0; k < 4; k++) {
+            memoi_rows_column* c = &g->columns[g->n_columns];
+            double share;
+            if ((k & 1) && box->least_kept == box->most_kept) continue;
+            if (box->mode == ((k & 2) ? MEMOI_ROWS_RECOMPUTED : MEMOI_ROWS_SWAPPED)) continue;
+            c->b = b;
+            c->kept = (k & 1) ? box->most_kept : box->least_kept;
+            c->swapped = (k & 2) ? 1 : 0;
+            share = p->n_moved > 0 ? 1 - c->kept / p->n_moved : 0;
+            c->device_bytes =
+                bundle->layer_bytes *
+                (c->kept + 1 + (is_mixed ? p->n_buffers : c->swapped * (p->n_buffers - 1)));
+            c->moved_bytes = bundle->layer_bytes * share * c->swapped;
+            c->place_bytes = bundle->layer_bytes * (is_mixed ? 1 : c->swapped) * (share > 0);
+            if (g->places == p->n_moved) c->place_bytes = c->moved_bytes;
+            c->recompute_s = bundle->recompute_s * share * (1 - c->swapped);
+            c->last_s = p->n_layers > 1 && !is_mixed ? bundle->recompute_s * (1 - c->swapped) : 0;
+            g->n_columns++;
         }
     }
-    return status;
 }
 
-#define MEMOI_ALL_TILES_MAX 256
-
-/* Every choice of tiles, where there are few: with a handful of tiles, moves get stuck. */
-MEMOI memo_status memoi_try_all_tiles(memoi_splitter* s, memo_error* error) {
-    double n_choices = 1;
-    int32_t b;
-    for (b = 0; b < s->n_bundles; b++)
-        n_choices *= 0.5 * (double)(s->n_tiles + 1) * (double)(s->n_tiles + 2);
-    if (n_choices > MEMOI_ALL_TILES_MAX) return MEMO_STATUS_OK;
-    memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
-    for (;;) {
-        int is_better, is_valid = 1;
-        memo_status status = MEMO_STATUS_OK;
-        for (b = 0; b < s->n_bundles; b++)
-            is_valid &= memoi_tiles_are_valid(s, &s->bundles[b], &s->trial.splits[b].tiles[0]);
-        if (is_valid) status = memoi_try(s, &is_better, error);
-        if (status) return status;
-        for (b = 0; b < s->n_bundles; b++) { /* counts up */
-            memoi_tiles* tiles = &s->trial.splits[b].tiles[0];
-            if (tiles->kept + ++tiles->swapped <= s->n_tiles) break;
-            tiles->swapped = 0;
-            if (++tiles->kept <= s->n_tiles) break;
-            tiles->kept = 0;
-        }
-        if (b == s->n_bundles) return MEMO_STATUS_OK;
-    }
+/* What shares cost a path per byte that each layer moves. */
+MEMOI double memoi_rows_copy_s(const memoi_rows_planner* p, double n_stores, double n_loads,
+                               double n_writes, double n_reads) {
+    const memo_swap_plan_desc* desc = p->desc;
+    double s = 0;
+    if (desc->to_host_bytes_per_s > 0) s += p->link_factor * n_stores / desc->to_host_bytes_per_s;
+    if (desc->to_device_bytes_per_s > 0)
+        s += p->link_factor * n_loads / desc->to_device_bytes_per_s;
+    if (desc->to_file_bytes_per_s > 0) s += p->disk_factor * n_writes / desc->to_file_bytes_per_s;
+    if (desc->from_file_bytes_per_s > 0)
+        s += p->disk_factor * n_reads / desc->from_file_bytes_per_s;
+    return s;
 }
 
-/* --- the program --- */
-
-/* What a bundle's shares may be, as bits. */
-enum { MEMOI_MAY_KEEP = 1, MEMOI_MAY_SWAP = 2, MEMOI_MAY_RECOMPUTE = 4, MEMOI_BY_LAYERS = 8 };
-
-/* The ways of a bundle to be whole where it must: sets of shares of which any mixture is
- * allowed. */
-MEMOI int memoi_bundle_ways(const memoi_bundle* bundle, int32_t* ways) {
-    int32_t recompute = bundle->recompute_s < 0 ? 0 : MEMOI_MAY_RECOMPUTE;
-    int n = 0;
-    if (bundle->must_keep) {
-        ways[n++] = MEMOI_MAY_KEEP;
-    } else if (bundle->is_whole || !recompute) {
-        ways[n++] = MEMOI_MAY_KEEP;
-        ways[n++] = MEMOI_MAY_SWAP;
-        if (recompute) ways[n++] = recompute;
-    } else {
-        ways[n++] = MEMOI_MAY_KEEP;
-        ways[n++] = MEMOI_MAY_SWAP | recompute;
-    }
-    return n;
-}
-
-#define MEMOI_COMBINATIONS_MAX 64
-
-/* Sets s->freedoms to combination k; returns how many there are.  Bundles beyond what
- * MEMOI_COMBINATIONS_MAX allows may mix all their ways: a bound, and tried out when rounding. */
-MEMOI int64_t memoi_combination(memoi_splitter* s, int64_t k) {
-    int64_t n = 1;
-    int32_t i, b;
-    for (i = 0; i < 2 * s->n_bundles; i++) { /* what is whole first */
-        int32_t ways[3] = {0, 0, 0};
-        int n_ways;
-        b = i % s->n_bundles;
-        if ((i < s->n_bundles) != s->bundles[b].is_whole) continue;
-        n_ways = memoi_bundle_ways(&s->bundles[b], ways);
-        if (n * n_ways > MEMOI_COMBINATIONS_MAX) {
-            s->freedoms[b] = ways[0] | ways[1] | ways[2];
-        } else {
-            s->freedoms[b] = ways[k / n % n_ways];
-            n *= n_ways;
-        }
-    }
-    return n;
-}
-
-/* Combination k, but with shares of bundle b that are shares of layers: of two of its ways, all but
- * way `without` of three.  0: the same as with another k, or there are not so many ways. */
-MEMOI int memoi_combination_by_layers(memoi_splitter* s, int64_t k, int32_t b, int without) {
-    int32_t ways[3] = {0, 0, 0};
-    int n_ways = memoi_bundle_ways(&s->bundles[b], ways);
-    (void)memoi_combination(s, k);
-    if (n_ways < 2 || s->freedoms[b] != ways[0] || without >= (n_ways == 3 ? 3 : 1)) return 0;
-    s->freedoms[b] = (ways[0] | ways[1] | ways[2]) & ~(n_ways == 3 ? ways[without] : 0);
-    s->freedoms[b] |= MEMOI_BY_LAYERS;
-    return 1;
-}
-
-/* Coefficients of the shares in a layer's times and in bytes, and what all are divided by: seconds
- * and bytes differ by more than a solver's tolerances take. */
-typedef struct memoi_program_units {
-    double time_s, bytes;
-} memoi_program_units;
-
-MEMOI memoi_program_units memoi_program_scale(const memoi_splitter* s) {
-    const memo_swap_plan_desc* desc = s->desc;
-    memoi_program_units units;
-    int32_t b;
-    units.time_s = desc->swap->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s;
-    units.bytes = 0;
-    for (b = 0; b < s->n_bundles; b++) {
-        if (s->bundles[b].recompute_s > 0)
-            units.time_s += desc->swap->n_layers * s->bundles[b].recompute_s;
-        units.bytes += (double)s->bundles[b].row_bytes * (double)desc->swap->n_rows *
-                       (double)desc->swap->n_layers;
-    }
-    if (!(units.time_s > 0)) units.time_s = 1;
-    if (!(units.bytes > 0)) units.bytes = 1;
-    return units;
-}
-
-/* Of one unit of a share (0 kept, 1 swapped, 2 recomputed) of bundle b in every layer.  By layers:
- * what is kept takes its own memory and no other layer's; a rounding buffer or scratch that one
- * layer needs is there for all, so that it takes memory whatever the shares (below). */
-MEMOI double memoi_share_device_bytes(const memoi_splitter* s, int32_t b, int share) {
-    const memoi_bundle* bundle = &s->bundles[b];
-    double bytes = (double)bundle->row_bytes * (double)s->desc->swap->n_rows;
-    int32_t n = s->desc->swap->n_layers;
-    if (share == 0) return n * bytes;
-    if (s->freedoms[b] & MEMOI_BY_LAYERS) {
-        if (share == 2 || bundle->is_whole || bundle->recompute_s < 0) return 0;
-        return n < 2 ? 0 : bytes; /* s of s + 1 */
-    }
-    return share == 1 ? (n < 2 ? n : 2) * bytes : bytes;
-}
-MEMOI double memoi_fixed_device_bytes(const memoi_splitter* s, int32_t b) {
-    const memoi_bundle* bundle = &s->bundles[b];
-    double bytes = (double)bundle->row_bytes * (double)s->desc->swap->n_rows;
-    int32_t n = s->desc->swap->n_layers, may = s->freedoms[b];
-    if (!(may & MEMOI_BY_LAYERS)) return 0;
-    if (!bundle->is_whole && bundle->recompute_s >= 0) return bytes;
-    return ((may & MEMOI_MAY_SWAP ? (n < 2 ? n : 2) : 0) + (may & MEMOI_MAY_RECOMPUTE ? 1 : 0)) *
-           bytes;
-}
-MEMOI double memoi_share_host_bytes(const memoi_splitter* s, int32_t b, int share) {
-    int32_t n_moved = s->desc->swap->n_layers - 2;
-    int32_t n = n_moved < s->least_places ? n_moved : s->least_places;
-    return share == 1 && n > 0 ? n * (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows
-                               : 0;
-}
-MEMOI double memoi_share_spill_bytes(const memoi_splitter* s, int32_t b, int share) {
-    int32_t n = s->desc->swap->n_layers - 2 - s->most_places;
-    return share == 1 && n > 0 ? n * (double)s->bundles[b].row_bytes * (double)s->desc->swap->n_rows
-                               : 0;
-}
-MEMOI double memoi_share_copy_s(const memoi_splitter* s, int32_t b, double factor,
-                                double bytes_per_s) {
-    return bytes_per_s > 0 ? factor * (double)s->bundles[b].row_bytes *
-                                 (double)s->desc->swap->n_rows / bytes_per_s
-                           : 0;
-}
-
-#ifdef MEMO_LP_SOLVE
-
-/* What is made small: the step, or for a step no longer than step_limit_s a memory, or what is
- * moved and recomputed.  Memories are device, host and disk. */
-typedef enum memoi_aim {
-    MEMOI_AIM_STEP = 0,
-    MEMOI_AIM_DEVICE,
-    MEMOI_AIM_HOST,
-    MEMOI_AIM_WORK
-} memoi_aim;
-
-typedef struct memoi_program {
-    memoi_splitter* s;
-    lprec* lp;
-    memoi_program_units units;
-    int n_columns;  /* shares, then the step */
-    double* values; /* n_columns */
-    int* columns;   /* n_columns */
-} memoi_program;
-
-MEMOI int memoi_program_row(memoi_program* p, int n, int relation, double bound) {
-    return add_constraintex(p->lp, n, p->values, p->columns, relation, bound);
-}
-
-/* A coefficient for the share of a bundle; columns count from 1. */
-MEMOI void memoi_program_put(memoi_program* p, int* n, int32_t b, int share, double value) {
-    if (value == 0) return;
-    p->values[*n] = value;
-    p->columns[(*n)++] = 3 * b + share + 1;
-}
-
-MEMOI int memoi_program_build(memoi_program* p, memoi_aim aim, double step_limit_s) {
-    memoi_splitter* s = p->s;
-    int32_t b;
-    int share, n, memory, ok = 1;
-    for (memory = 0; memory < 3; memory++) {
-        double capacity = (double)(memory == 0   ? s->device_bytes
-                                   : memory == 1 ? s->host_bytes
-                                                 : s->desc->spill_bytes);
-        int is_limited = capacity > 0;
-        int is_aim = memory < 2 && aim == (memory ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE);
-        n = 0;
-        for (b = 0; b < s->n_bundles; b++) {
-            if (memory == 0 && capacity > 0) capacity -= memoi_fixed_device_bytes(s, b);
-            for (share = 0; share < 3; share++)
-                memoi_program_put(p, &n, b, share,
-                                  (memory == 0   ? memoi_share_device_bytes(s, b, share)
-                                   : memory == 1 ? memoi_share_host_bytes(s, b, share)
-                                                 : memoi_share_spill_bytes(s, b, share)) /
-                                      p->units.bytes);
-        }
-        if (is_aim)
-            ok = ok && set_obj_fnex(p->lp, n, p->values, p->columns);
-        else if (is_limited && n > 0)
-            ok = ok && memoi_program_row(p, n, LE, capacity / p->units.bytes);
-    }
-    for (b = 0; b < s->n_bundles; b++) {
-        n = 0;
-        for (share = 0; share < 3; share++) {
-            memoi_program_put(p, &n, b, share, 1);
-            ok = ok &&
-                 set_bounds(p->lp, 3 * b + share + 1, 0, s->freedoms[b] & (1 << share) ? 1 : 0);
-        }
-        ok = ok && memoi_program_row(p, n, EQ, 1);
-    }
-    n = 0;
-    for (b = 0; b < s->n_bundles && aim == MEMOI_AIM_WORK; b++) {
-        memoi_program_put(p, &n, b, 1, memoi_share_device_bytes(s, b, 0) / p->units.bytes);
-        if (s->bundles[b].recompute_s > 0)
-            memoi_program_put(p, &n, b, 2, s->bundles[b].recompute_s / p->units.time_s);
-    }
-    if (n > 0) ok = ok && set_obj_fnex(p->lp, n, p->values, p->columns);
-    p->values[0] = 1;
-    p->columns[0] = p->n_columns;
-    if (aim == MEMOI_AIM_STEP)
-        ok = ok && set_obj_fnex(p->lp, 1, p->values, p->columns);
-    else
-        ok = ok && memoi_program_row(p, 1, LE, step_limit_s / p->units.time_s);
-    return ok;
-}
-
-/* step - what the path's transfers and recomputations take >= its fixed part */
-MEMOI int memoi_program_add_path(memoi_program* p, const memoi_path* path) {
-    memoi_splitter* s = p->s;
-    const memo_swap_plan_desc* desc = s->desc;
-    int32_t b;
-    int n = 0;
-    for (b = 0; b < s->n_bundles; b++) {
-        double link = s->link_factor, disk = s->disk_factor;
-        double copies_s =
-            path->n_stores * memoi_share_copy_s(s, b, link, desc->to_host_bytes_per_s) +
-            path->n_loads * memoi_share_copy_s(s, b, link, desc->to_device_bytes_per_s) +
-            path->n_writes * memoi_share_copy_s(s, b, disk, desc->to_file_bytes_per_s) +
-            path->n_reads * memoi_share_copy_s(s, b, disk, desc->from_file_bytes_per_s);
-        memoi_program_put(p, &n, b, 1, -copies_s / p->units.time_s);
-        if (s->bundles[b].recompute_s > 0)
-            memoi_program_put(p, &n, b, 2,
-                              -path->n_recomputes * s->bundles[b].recompute_s / p->units.time_s);
-    }
-    p->values[n] = 1;
-    p->columns[n++] = p->n_columns;
-    return memoi_program_row(p, n, GE, path->fixed_s / p->units.time_s);
-}
-
-/* The longest path for the shares in s->shares. */
-MEMOI memoi_path memoi_path_of_shares(memoi_splitter* s) {
-    const memo_swap_plan_desc* desc = s->desc;
-    int32_t n = desc->swap->n_layers, b, i;
-    double store_s = 0, load_s = 0, write_s = 0, read_s = 0, recompute_s = 0;
-    for (b = 0; b < s->n_bundles; b++) {
-        const double* share = s->shares + 3 * b;
-        double link = s->link_factor, disk = s->disk_factor;
-        store_s += share[1] * memoi_share_copy_s(s, b, link, desc->to_host_bytes_per_s);
-        load_s += share[1] * memoi_share_copy_s(s, b, link, desc->to_device_bytes_per_s);
-        write_s += share[1] * memoi_share_copy_s(s, b, disk, desc->to_file_bytes_per_s);
-        read_s += share[1] * memoi_share_copy_s(s, b, disk, desc->from_file_bytes_per_s);
-        if (s->bundles[b].recompute_s > 0) recompute_s += share[2] * s->bundles[b].recompute_s;
-    }
+/* The longest path for the solution at hand. */
+MEMOI memoi_rows_path memoi_rows_path_of(memoi_rows_program* g) {
+    memoi_rows_planner* p = g->p;
+    int32_t n = p->n_layers, i;
     for (i = 0; i < n; i++) {
-        memoi_layer_times* layer = &s->layers[i];
+        memoi_rows_layer* layer = &p->layers[i];
         memset(layer, 0, sizeof *layer);
-        layer->store_s = store_s;
-        layer->load_s = load_s;
-        layer->recompute_s = i < n - 1 ? recompute_s : 0;
-        layer->previous = i - 2 >= 0 ? i - 2 : -1;
-        layer->is_moved = i < n - 2;
-        layer->is_spilled = i < n - 2 - s->most_places;
-        layer->before = i < n - 2 && i >= s->most_places ? i - s->most_places : -1;
-        layer->write_s = write_s;
-        layer->read_s = read_s;
+        layer->is_moved = i < p->n_moved;
+        layer->previous = i >= 2 ? i - 2 : -1;
+        layer->is_spilled = i < p->n_moved - g->places;
+        layer->before = layer->is_moved && i >= g->places ? i - g->places : -1;
+        layer->store_s = g->moved_bytes * memoi_rows_copy_s(p, 1, 0, 0, 0);
+        layer->load_s = g->moved_bytes * memoi_rows_copy_s(p, 0, 1, 0, 0);
+        layer->write_s = g->moved_bytes * memoi_rows_copy_s(p, 0, 0, 1, 0);
+        layer->read_s = g->moved_bytes * memoi_rows_copy_s(p, 0, 0, 0, 1);
+        layer->recompute_s = i < n - 2 ? g->recompute_s : i == n - 2 ? g->last_s : 0;
     }
-    return memoi_step_path(desc, s->layers);
+    return memoi_rows_step(p->desc, p->layers);
 }
 
-#define MEMOI_PATHS_MAX 200
+/* Row r of the tableau: slack = bound - the sum of coefficients times columns. */
+MEMOI double* memoi_rows_put_row(memoi_rows_program* g, double bound) {
+    double* row = g->cells + (int64_t)g->n_rows * (g->n_columns + 2);
+    memset(row, 0, (size_t)(g->n_columns + 2) * sizeof(double));
+    row[g->n_columns + 1] = bound;
+    g->basic[g->n_rows] = g->n_columns + 1 + g->n_rows;
+    g->n_rows++;
+    return row;
+}
 
-/* Solves the program of s->freedoms into s->shares.  *value: what was aimed at, in seconds or
- * bytes. 1: solved, 0: infeasible, -1: lp_solve gives up or has no memory. */
-MEMOI int memoi_program_solve(memoi_splitter* s, memoi_aim aim, double step_limit_s,
-                              double* value) {
-    memoi_program p;
-    int result = -1, rounds, i;
-    memset(&p, 0, sizeof p);
-    p.s = s;
-    p.units = memoi_program_scale(s);
-    p.n_columns = 3 * s->n_bundles + 1;
-    p.values = (double*)memob_calloc(p.n_columns, sizeof(double));
-    p.columns = (int*)memob_calloc(p.n_columns, sizeof(int));
-    p.lp = p.values && p.columns ? make_lp(0, p.n_columns) : NULL;
-    if (p.lp) {
-        set_verbose(p.lp, 0);
-        set_minim(p.lp);
-        if (memoi_program_build(&p, aim, step_limit_s)) {
-            for (i = 0; i < 3 * s->n_bundles; i++) s->shares[i] = i % 3 == 2;
-            for (rounds = 0; rounds < MEMOI_PATHS_MAX; rounds++) {
-                memoi_path path = memoi_path_of_shares(s);
-                int status;
-                if (rounds > 0 && path.time_s <= p.values[p.n_columns - 1] * p.units.time_s +
-                                                     1e-10 * p.units.time_s) {
-                    result = 1;
-                    break;
-                }
-                if (!memoi_program_add_path(&p, &path)) break;
-                status = solve(p.lp);
-                if (status == INFEASIBLE) result = 0;
-                if (status != OPTIMAL || !get_variables(p.lp, p.values)) break;
-                for (i = 0; i < 3 * s->n_bundles; i++)
-                    s->shares[i] = p.values[i] < 0 ? 0 : p.values[i] > 1 ? 1 : p.values[i];
+/* A capacity, divided by what a bundle takes at most. */
+MEMOI void memoi_rows_put_capacity(memoi_rows_program* g, double bytes, int memory) {
+    double* row = memoi_rows_put_row(g, 0);
+    double most = 0;
+    int32_t c;
+    for (c = 0; c < g->n_columns; c++) {
+        row[c] = memory == 0   ? g->columns[c].device_bytes
+                 : memory == 1 ? g->columns[c].place_bytes
+                               : g->columns[c].moved_bytes;
+        if (row[c] > most) most = row[c];
+    }
+    if (!(most > 0)) most = 1;
+    for (c = 0; c < g->n_columns; c++) row[c] /= most;
+    row[g->n_columns + 1] = bytes / most;
+}
+
+/* All slacks are basic.  No cost is negative, so that the dual simplex method may begin here. */
+MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t n = g->n_columns, c, b, i;
+    int32_t n_file = p->n_moved - g->places;
+    double* row;
+    g->n_rows = 0;
+    for (c = 0; c <= n; c++) g->free[c] = c;
+
+    /* A bundle's weights sum to 1 or more: more helps nobody. */
+    for (b = 0, c = 0; b < p->n_bundles; b++) {
+        row = memoi_rows_put_row(g, -1);
+        for (; c < n && g->columns[c].b == b; c++) row[c] = -1;
+    }
+
+    if (p->device_bytes) memoi_rows_put_capacity(g, (double)p->device_bytes, 0);
+    if (p->host_bytes && g->places > 0)
+        memoi_rows_put_capacity(g, (double)p->host_bytes / g->places, 1);
+    if (n_file > 0) memoi_rows_put_capacity(g, (double)p->desc->spill_bytes / n_file, 2);
+
+    for (i = 0; i < g->n_cuts; i++) {
+        const memoi_rows_cut* cut = &g->cuts[i];
+        row = memoi_rows_put_row(g, -cut->fixed_s / g->time_unit_s);
+        for (c = 0; c < n; c++)
+            row[c] = (cut->per_byte_s * g->columns[c].moved_bytes +
+                      cut->n_recomputes * g->columns[c].recompute_s +
+                      cut->n_last * g->columns[c].last_s) /
+                     g->time_unit_s;
+        row[n] = -1;
+    }
+
+    /* The step.  Of equal steps the one with least work, or with least of a memory. */
+    row = memoi_rows_put_row(g, 0);
+    g->n_rows--;
+    for (c = 0; c < n; c++) {
+        const memoi_rows_column* column = &g->columns[c];
+        double work = (p->n_layers * column->recompute_s + column->last_s) / g->time_unit_s;
+        double moved = p->n_layers * column->moved_bytes / g->bytes_unit;
+        double device = column->device_bytes / g->bytes_unit;
+        row[c] = 1e-7 * work + 1e-8 * moved + 1e-9 * device;
+        if (g->aim == MEMOI_ROWS_AIM_HOST) row[c] += 1e-6 * moved;
+        if (g->aim == MEMOI_ROWS_AIM_DEVICE) row[c] += 1e-6 * device;
+    }
+    row[n] = 1;
+}
+
+MEMOI void memoi_rows_pivot(memoi_rows_program* g, int32_t r, int32_t c) {
+    int32_t width = g->n_columns + 2, i, k, swap;
+    double* row = g->cells + (int64_t)r * width;
+    double pivot = row[c];
+    for (k = 0; k < width; k++) row[k] /= pivot;
+    row[c] = 1 / pivot;
+    for (i = 0; i <= g->n_rows; i++) {
+        double* other = g->cells + (int64_t)i * width;
+        double factor = other[c];
+        if (i == r || factor == 0) continue;
+        for (k = 0; k < width; k++) other[k] -= factor * row[k];
+        other[c] = -factor / pivot;
+    }
+    swap = g->basic[r];
+    g->basic[r] = g->free[c];
+    g->free[c] = swap;
+}
+
+/* The dual simplex method: 1: solved, 0: infeasible, or it does not end. */
+MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
+    int32_t width = g->n_columns + 2, n = g->n_columns + 1, i, c, n_pivots;
+    const double* costs = g->cells + (int64_t)g->n_rows * width;
+    for (n_pivots = 0; n_pivots < 50 * (g->n_rows + n); n_pivots++) {
+        const double* row;
+        int32_t leaves = -1, enters = -1;
+        double least = -1e-9;
+        for (i = 0; i < g->n_rows; i++) {
+            double value = g->cells[(int64_t)i * width + n];
+            if (value >= least) continue;
+            least = value;
+            leaves = i;
+        }
+        if (leaves < 0) return 1;
+
+        row = g->cells + (int64_t)leaves * width;
+        for (c = 0; c < n; c++) {
+            double left, right;
+            if (row[c] > -1e-9) continue;
+            if (enters < 0) {
+                enters = c;
+                continue;
             }
-            *value = get_objective(p.lp) * (aim == MEMOI_AIM_STEP ? p.units.time_s : p.units.bytes);
-            for (i = 0; i < s->n_bundles && aim == MEMOI_AIM_DEVICE; i++)
-                *value += memoi_fixed_device_bytes(s, i);
+            left = costs[c] * -row[enters];
+            right = costs[enters] * -row[c];
+            if (left < right || (left <= right && row[c] < row[enters])) enters = c;
         }
-        delete_lp(p.lp);
+        if (enters < 0) return 0;
+        memoi_rows_pivot(g, leaves, enters);
     }
-    MEMO_FREE(p.values);
-    MEMO_FREE(p.columns);
-    return result;
+    return 0;
 }
 
-#define MEMOI_ROUNDINGS_MAX       64
-#define MEMOI_ROUNDINGS_MAX_FEW   1024 /* where a score looks at few cells of the table, these: */
-#define MEMOI_ROUNDINGS_FEW_CELLS 64
-#define MEMOI_NEAR_MAX            16
+/* Solves the program of the boxes.  1: solved, into weights and g's sums; 0: infeasible. */
+MEMOI int memoi_rows_solve(memoi_rows_program* g) {
+    memoi_rows_find_columns(g);
+    for (;;) {
+        double sum = 0, step = 0;
+        int32_t width = g->n_columns + 2, c, first, i;
+        memoi_rows_path path;
+        memoi_rows_cut* cut;
+        memoi_rows_put_all(g);
+        if (!memoi_rows_simplex(g)) return 0;
 
-/* Tiles near the shares, those with most recomputation first: at most 4, or (is_wide) those around
- * them too, MEMOI_NEAR_MAX. */
-MEMOI int memoi_near_tiles(const memoi_splitter* s, const memoi_bundle* bundle, const double* share,
-                           int is_wide, memoi_tiles* near_tiles) {
-    double kept = share[0] * (double)s->n_tiles, swapped = share[1] * (double)s->n_tiles;
-    int n = 0, i, j;
-    for (i = 0; i < (is_wide ? MEMOI_NEAR_MAX : 4); i++) {
-        memoi_tiles tiles;
-        tiles.kept = (int64_t)(i & 1 ? ceil(kept - 1e-7) : floor(kept + 1e-7));
-        tiles.swapped = (int64_t)(i & 2 ? ceil(swapped - 1e-7) : floor(swapped + 1e-7));
-        if (i & 4) tiles.kept += i & 1 ? 1 : -1;
-        if (i & 8) tiles.swapped += i & 2 ? 1 : -1;
-        if (!memoi_tiles_are_valid(s, bundle, &tiles)) continue;
-        for (j = 0; j < n; j++)
-            if (near_tiles[j].kept == tiles.kept && near_tiles[j].swapped == tiles.swapped) break;
-        if (j == n) near_tiles[n++] = tiles;
-    }
-    for (i = 0; i < 3 && n == 0; i++) { /* it may only be whole */
-        memoi_tiles tiles;
-        tiles.kept = i == 2 ? s->n_tiles : 0;
-        tiles.swapped = i == 1 ? s->n_tiles : 0;
-        if (memoi_tiles_are_valid(s, bundle, &tiles)) near_tiles[n++] = tiles;
-    }
-    return n;
-}
-
-/* Shares of layers: most layers swap where they may, else keep; others are of a second kind, in the
- * number of layers nearest to their share.  What is left of the shares is that of the first kind.
- * */
-MEMOI int memoi_near_layers(const memoi_splitter* s, int32_t b, memoi_split* near_splits) {
-    const memoi_bundle* bundle = &s->bundles[b];
-    double share[3], n_others;
-    memoi_tiles near_tiles[MEMOI_NEAR_MAX], others;
-    int32_t may = s->freedoms[b];
-    int keeps = (may & MEMOI_MAY_KEEP) && (may & MEMOI_MAY_SWAP); /* the second kind */
-    int n, i;
-    memcpy(share, s->shares + 3 * b, sizeof share);
-    n_others = share[keeps ? 0 : 2];
-    share[keeps ? 0 : 2] = 0;
-    for (i = 0; i < 3; i++)
-        share[i] = n_others < 1 ? share[i] / (1 - n_others) : i == (may & MEMOI_MAY_SWAP ? 1 : 0);
-    others.kept = keeps ? s->n_tiles : 0;
-    others.swapped = 0;
-    n_others *= s->desc->swap->n_layers;
-    n = memoi_near_tiles(s, bundle, share, 0, near_tiles);
-    if (n > 2) n = 2;
-    for (i = 0; i < 2 * n; i++) {
-        near_splits[i].tiles[0] = near_tiles[i / 2];
-        near_splits[i].tiles[1] = others;
-        near_splits[i].n_others = (int32_t)(i & 1 ? ceil(n_others - 1e-7) : floor(n_others + 1e-7));
-        near_splits[i].is_spread = 0;
-    }
-    return 2 * n;
-}
-
-MEMOI int memoi_near_splits(const memoi_splitter* s, int32_t b, int is_wide,
-                            memoi_split* near_splits) {
-    memoi_tiles near_tiles[MEMOI_NEAR_MAX];
-    int n, i;
-    if (s->freedoms[b] & MEMOI_BY_LAYERS) return memoi_near_layers(s, b, near_splits);
-    n = memoi_near_tiles(s, &s->bundles[b], s->shares + 3 * b, is_wide, near_tiles);
-    memset(near_splits, 0, MEMOI_NEAR_MAX * sizeof *near_splits);
-    for (i = 0; i < n; i++) near_splits[i].tiles[0] = near_tiles[i];
-    return n;
-}
-
-/* Tries the tiles around s->shares, of all bundles that are split, and mends what does not fit. */
-MEMOI memo_status memoi_round_shares(memoi_splitter* s, memo_error* error) {
-    int64_t n_cells = (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors;
-    int64_t most =
-        n_cells <= MEMOI_ROUNDINGS_FEW_CELLS ? MEMOI_ROUNDINGS_MAX_FEW : MEMOI_ROUNDINGS_MAX;
-    int64_t n_roundings = 1, k, rest;
-    memo_status status;
-    int32_t b;
-    memoi_leave(&s->here);
-    for (k = 0; k < n_roundings; k++) {
-        int is_better;
-        int64_t n = 1;
-        for (b = 0, rest = k; b < s->n_bundles; b++) {
-            memoi_split near_splits[MEMOI_NEAR_MAX];
-            int32_t n_after = s->n_bundles - 1 - b; /* each has 4 */
-            int is_wide = n_after < 5 && (n * MEMOI_NEAR_MAX << 2 * n_after) <= most;
-            int n_near = memoi_near_splits(s, b, is_wide, near_splits);
-            if (n_near == 0) return MEMO_STATUS_OK;
-            if (n * n_near > most) n_near = 1;
-            s->trial.splits[b] = near_splits[rest % n_near];
-            rest /= n_near;
-            n *= n_near;
+        for (c = 0; c < g->n_columns; c++) g->columns[c].weight = 0;
+        for (i = 0; i < g->n_rows; i++) {
+            double value = g->cells[(int64_t)i * width + g->n_columns + 1];
+            if (g->basic[i] == g->n_columns) step = value;
+            if (g->basic[i] < g->n_columns) g->columns[g->basic[i]].weight = value > 0 ? value : 0;
         }
-        n_roundings = n;
-        status = memoi_try(s, &is_better, error);
-        if (status) return status;
+        g->step_s = step * g->time_unit_s;
+        g->moved_bytes = g->recompute_s = g->last_s = g->device_bytes = 0;
+        for (c = first = 0; c < g->n_columns; c++) {
+            sum = c == first ? 0 : sum;
+            sum += g->columns[c].weight;
+            if (c + 1 < g->n_columns && g->columns[c + 1].b == g->columns[c].b) continue;
+            for (; first <= c; first++) {
+                memoi_rows_column* column = &g->columns[first];
+                column->weight = sum > 0 ? column->weight / sum : 0;
+                g->moved_bytes += column->weight * column->moved_bytes;
+                g->recompute_s += column->weight * column->recompute_s;
+                g->last_s += column->weight * column->last_s;
+                g->device_bytes += column->weight * column->device_bytes;
+            }
+        }
+
+        path = memoi_rows_path_of(g);
+        if (path.time_s <= g->step_s + 1e-9 * g->time_unit_s || g->n_cuts == MEMOI_ROWS_CUTS_MAX)
+            return 1;
+        cut = &g->cuts[g->n_cuts++];
+        cut->fixed_s = path.fixed_s;
+        cut->per_byte_s =
+            memoi_rows_copy_s(g->p, path.n_stores, path.n_loads, path.n_writes, path.n_reads);
+        cut->n_recomputes = path.n_recomputes;
+        cut->n_last = path.n_last;
     }
-    status = memoi_mend(s, error);
-    memoi_keep_best(s);
+}
+
+/* What the weights of a bundle mean. */
+typedef struct memoi_rows_shares {
+    double kept, swapped; /* k and a */
+    double lacking_bytes; /* on the device, beyond what the weights take */
+} memoi_rows_shares;
+
+MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_t b) {
+    const memoi_rows_planner* p = g->p;
+    memoi_rows_shares shares;
+    double device_bytes = 0, share = 0, corner = 0;
+    int32_t c;
+    memset(&shares, 0, sizeof shares);
+    for (c = 0; c < g->n_columns; c++) {
+        const memoi_rows_column* column = &g->columns[c];
+        if (column->b != b) continue;
+        shares.kept += column->weight * column->kept;
+        corner += column->weight * column->swapped;
+        if (p->n_moved) share += column->weight * column->swapped * (1 - column->kept / p->n_moved);
+        device_bytes += column->weight * column->device_bytes;
+    }
+    shares.swapped =
+        shares.kept < p->n_moved - 1e-9 ? share / (1 - shares.kept / p->n_moved) : corner;
+    if (shares.swapped > 1) shares.swapped = 1;
+    shares.lacking_bytes =
+        p->bundles[b].layer_bytes * (shares.kept + 1 + shares.swapped * (p->n_buffers - 1)) -
+        device_bytes;
+    if (g->boxes[b].mode == MEMOI_ROWS_MIXED) shares.lacking_bytes = 0;
+    return shares;
+}
+
+/* Tables near the shares of a leaf: what is kept spread over the layers, in the first or the last
+ * of them; the number of tiles rounded down. */
+MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
+    memoi_rows_planner* p = g->p;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t n = p->n_moved, b, i;
+    int way;
+    for (way = 0; way < 3 && !status; way++) {
+        for (b = 0; b < p->n_bundles; b++) {
+            memoi_rows_shares shares = memoi_rows_shares_of(g, b);
+            int is_mixed = g->boxes[b].mode == MEMOI_ROWS_MIXED;
+            int64_t kept = (int64_t)(shares.kept + 0.5), others = n - kept, k, n_kept = 0;
+            int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6);
+            int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6);
+            memoi_rows_set(p, b, 0, p->n_layers,
+                           is_mixed                           ? p->n_tiles
+                           : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
+                                                              : tiles);
+            for (i = 0; i < n; i++) {
+                int is_kept = way == 0   ? (i + 1) * kept / n > i * kept / n
+                              : way == 1 ? i < kept
+                                         : i >= n - kept;
+                if (is_kept) memoi_rows_set(p, b, i, i + 1, MEMOI_ROWS_KEPT);
+                n_kept += is_kept;
+                if (is_kept || !is_mixed) continue;
+                k = i - n_kept; /* of the others */
+                if (way == 0   ? (k + 1) * n_swapped / others == k * n_swapped / others
+                    : way == 1 ? k >= n_swapped
+                               : k < others - n_swapped)
+                    memoi_rows_set(p, b, i, i + 1, 0);
+            }
+        }
+        status = memoi_rows_try(p, error);
+    }
     return status;
 }
 
-/* The program of s->freedoms for each number of places in host memory in [least, most]: halves of
- * it are given up as soon as nothing in them can be below *value.  *found: 1 where *value is that
- * of a program, -1: lp_solve gave up.  rounds: shares that may give a shorter step are rounded, and
- * *value is a lower bound. */
-MEMOI memo_status memoi_search_places(memoi_splitter* s, memoi_aim aim, double step_limit_s,
-                                      int rounds, int32_t least, int32_t most, double* value,
-                                      int* found, memo_error* error) {
-    int32_t middle = least + (most - least) / 2;
-    double here = 0;
+/* The bundle whose box to split: whose weights hide most bytes, or whose k is no integer. */
+MEMOI int32_t memoi_rows_bundle_to_split(const memoi_rows_program* g, memoi_rows_shares* shares) {
+    const memoi_rows_planner* p = g->p;
+    double most = 1e-7;
+    int32_t best = -1, b;
+    for (b = 0; b < p->n_bundles; b++) {
+        memoi_rows_shares own = memoi_rows_shares_of(g, b);
+        double fraction = fabs(own.kept - floor(own.kept + 0.5));
+        double worth = own.lacking_bytes / p->bundles[b].layer_bytes + fraction;
+        if (p->bundles[b].rule == MEMO_TENSOR_WHOLE && g->boxes[b].mode == MEMOI_ROWS_ANY &&
+            own.swapped > 1e-7 && own.swapped < 1 - 1e-7)
+            worth += 2;
+        if (worth <= most) continue;
+        most = worth;
+        best = b;
+        *shares = own;
+    }
+    return best;
+}
+
+MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error);
+
+/* The same with one bundle's box replaced. */
+MEMOI memo_status memoi_rows_branch_box(memoi_rows_program* g, int32_t b, int32_t least,
+                                        int32_t most, memoi_rows_mode mode, memo_error* error) {
+    memoi_rows_box saved = g->boxes[b];
+    memo_status status;
+    g->boxes[b].least_kept = least;
+    g->boxes[b].most_kept = most;
+    g->boxes[b].mode = mode;
+    status = memoi_rows_branch(g, error);
+    g->boxes[b] = saved;
+    return status;
+}
+
+/* Looks for the best solution within the boxes. */
+MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
+    memoi_rows_planner* p = g->p;
     memo_status status = MEMO_STATUS_OK;
-    int result, is_hopeful;
-    if (*found < 0) return MEMO_STATUS_OK;
-    s->least_places = least;
-    s->most_places = most;
-    result = memoi_program_solve(s, aim, step_limit_s, &here);
-    if (result < 0) *found = -1;
-    if (result <= 0) return MEMO_STATUS_OK;
-    is_hopeful = rounds ? s->best.score.excess_bytes > 0 || here < s->best.score.step_s
-                        : !*found || here < *value;
-    if (least < most && is_hopeful) { /* where most lies on the host first */
-        status = memoi_search_places(s, aim, step_limit_s, rounds, middle + 1, most, value, found,
-                                     error);
-        if (!status)
-            status = memoi_search_places(s, aim, step_limit_s, rounds, least, middle, value, found,
-                                         error);
+    memoi_rows_shares shares = {0, 0, 0};
+    memoi_rows_box box;
+    double best_s = g->leaf_s, here_s;
+    int32_t b, down;
+    int is_hopeless;
+    if (!memoi_rows_solve(g)) return MEMO_STATUS_OK;
+
+    /* Give up what cannot be better, and everything when nodes run out. */
+    here_s = g->step_s;
+    if (g->aim == MEMOI_ROWS_AIM_TABLE && p->best.score.excess_bytes <= 0 &&
+        p->best.score.step_s < best_s)
+        best_s = p->best.score.step_s;
+    is_hopeless = (best_s >= 0 && here_s >= best_s * (1 - MEMOI_ROWS_GAP)) ||
+                  ++g->n_nodes > MEMOI_ROWS_NODES_MAX;
+    b = is_hopeless ? -1 : memoi_rows_bundle_to_split(g, &shares);
+    if (b < 0 && (g->bound_s < 0 || here_s < g->bound_s)) g->bound_s = here_s;
+    if (is_hopeless) return MEMO_STATUS_OK;
+
+    /* A leaf. */
+    if (b < 0) {
+        if (g->leaf_s < 0 || here_s < g->leaf_s) {
+            g->leaf_s = here_s;
+            g->leaf_host = g->moved_bytes * g->places;
+            g->leaf_device = g->device_bytes;
+        }
+        return g->aim == MEMOI_ROWS_AIM_TABLE ? memoi_rows_round(g, error) : MEMO_STATUS_OK;
+    }
+
+    /* Whole tensors first say how, the nearer end first. */
+    box = g->boxes[b];
+    if (p->bundles[b].rule == MEMO_TENSOR_WHOLE && box.mode == MEMOI_ROWS_ANY &&
+        shares.swapped > 1e-7 && shares.swapped < 1 - 1e-7) {
+        int k, near_swapped = shares.swapped > 0.5;
+        for (k = 0; k < 3 && !status; k++)
+            status = memoi_rows_branch_box(g, b, box.least_kept, box.most_kept,
+                                           k == 2                     ? MEMOI_ROWS_MIXED
+                                           : (k == 0) != near_swapped ? MEMOI_ROWS_RECOMPUTED
+                                                                      : MEMOI_ROWS_SWAPPED,
+                                           error);
         return status;
     }
-    if (!*found || here < *value) *value = here;
-    *found = 1;
-    if (!rounds || !is_hopeful) return MEMO_STATUS_OK;
-    status = memoi_round_shares(s, error);
-    /* And of equal steps the one that does least. */
-    if (!status && memoi_program_solve(s, MEMOI_AIM_WORK, here * (1 + 1e-9), &here) > 0)
-        status = memoi_round_shares(s, error);
+
+    /* Then k is below or above what the weights say. */
+    down = (int32_t)floor(shares.kept + 1e-9);
+    if (down >= box.most_kept) down = box.most_kept - 1;
+    if (down < box.least_kept) down = box.least_kept;
+    status = memoi_rows_branch_box(g, b, box.least_kept, down, box.mode, error);
+    if (!status) status = memoi_rows_branch_box(g, b, down + 1, box.most_kept, box.mode, error);
     return status;
 }
 
-/* The least value over all combinations, alike in all layers or (by_layers) with a bundle that is
- * not, and all numbers of places in host memory.  Ends where there can be nothing better: below
- * what all could reach if nothing had to be whole. */
-MEMOI memo_status memoi_search_programs(memoi_splitter* s, memoi_aim aim, double step_limit_s,
-                                        int rounds, int by_layers, double* value, int* found,
-                                        memo_error* error) {
-    int32_t n_moved = s->desc->swap->n_layers - 2, b;
-    int is_spilling = s->desc->spill_bytes && s->host_bytes && n_moved > 1, without;
-    int32_t least = is_spilling ? 1 : n_moved;
-    int64_t k, n = memoi_combination(s, 0);
-    double least_value = 0;
-    memo_status status = MEMO_STATUS_OK;
-    for (b = 0; b < s->n_bundles; b++) {
-        int32_t ways[3] = {0, 0, 0};
-        (void)memoi_bundle_ways(&s->bundles[b], ways);
-        s->freedoms[b] = ways[0] | ways[1] | ways[2];
+/* Solves the programs of the n_best most promising numbers of places. */
+MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* error) {
+    const memoi_rows_planner* p = g->p;
+    int is_spilling = p->desc->spill_bytes && p->host_bytes && p->n_moved > 1;
+    int32_t most = p->n_moved, least = is_spilling ? 1 : most, i, k;
+    int32_t step = (most - least) / MEMOI_ROWS_PLACES_MAX + 1, n = (most - least) / step + 1;
+    double* bounds = (double*)memob_calloc(n, sizeof(double)); /* negative: none */
+    memo_status status = bounds ? MEMO_STATUS_OK : memob_no_memory(error, "the program of rows");
+
+    for (i = 0; i < n && !status; i++) {
+        g->places = most - i * step;
+        g->n_cuts = 0;
+        bounds[i] = memoi_rows_solve(g) ? g->step_s : -1;
     }
-    s->least_places = least;
-    s->most_places = n_moved;
-    if (memoi_program_solve(s, aim, step_limit_s, &least_value) <= 0) least_value = -1;
-    for (k = 0; k < n && !status; k++)
-        for (b = 0; b < (by_layers ? s->n_bundles : 1); b++)
-            for (without = 0; without < (by_layers ? 3 : 1) && !status; without++) {
-                double near_least = least_value * (rounds ? 1 + 1e-7 : 1 + 1e-5);
-                if (*found > 0 && *value <= near_least &&
-                    (!rounds ||
-                     (s->best.score.excess_bytes <= 0 && s->best.score.step_s <= near_least)))
-                    return MEMO_STATUS_OK;
-                if (!by_layers)
-                    (void)memoi_combination(s, k);
-                else if (!memoi_combination_by_layers(s, k, b, without))
-                    continue;
-                status = memoi_search_places(s, aim, step_limit_s, rounds, least, n_moved, value,
-                                             found, error);
-            }
+    for (k = 0; k < n_best && !status; k++) {
+        int32_t best = -1;
+        for (i = 0; i < n; i++)
+            if (bounds[i] >= 0 && (best < 0 || bounds[i] < bounds[best])) best = i;
+        if (best < 0) break;
+        g->places = most - best * step;
+        g->n_cuts = g->n_nodes = 0;
+        bounds[best] = -1;
+        status = memoi_rows_branch(g, error);
+    }
+
+    for (i = 0; i < n && !status; i++)
+        if (bounds[i] >= 0 && (g->bound_s < 0 || bounds[i] < g->bound_s)) g->bound_s = bounds[i];
+    MEMO_FREE(bounds);
     return status;
 }
 
-#endif /* MEMO_LP_SOLVE */
+/* --- >>row search ---
+ *
+ * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
+ * table is better.  One change makes room for another; that needs no list of what fits. */
 
-/* --- all of it --- */
+/* Trials, each of which looks at every tensor of every layer, and all looks that they may take. */
+#define MEMOI_ROWS_TRIALS_MAX 4000
+#define MEMOI_ROWS_LOOKS_MAX  1500000
+#define MEMOI_ROWS_HEAT       0.06 /* how much longer a step is accepted at first */
 
-/* Where to start from: as much recomputed as each combination allows, the rest swapped, or, where
- * host memory is what is short, kept. */
-MEMOI memo_status memoi_try_combinations(memoi_splitter* s, int keeps, memo_error* error) {
-    int64_t k = 0, n;
-    int is_better;
-    memset(s->trial.splits, 0, (size_t)s->n_bundles * sizeof(memoi_split));
-    do {
-        memo_status status;
-        int32_t b;
-        n = memoi_combination(s, k);
-        for (b = 0; b < s->n_bundles; b++) {
-            int32_t may = s->freedoms[b];
-            int recomputes = (may & MEMOI_MAY_RECOMPUTE) != 0;
-            int swaps = !recomputes && (may & MEMOI_MAY_SWAP) != 0 &&
-                        !(keeps && (may & MEMOI_MAY_KEEP) != 0);
-            s->trial.splits[b].tiles[0].kept = recomputes || swaps ? 0 : s->n_tiles;
-            s->trial.splits[b].tiles[0].swapped = swaps ? s->n_tiles : 0;
+/* In [0, n) */
+MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
+    p->random ^= p->random << 13;
+    p->random ^= p->random >> 7;
+    p->random ^= p->random << 17;
+    return (int64_t)((p->random >> 1) % (uint64_t)n);
+}
+
+/* Changes one bundle of the trial in a few layers; 0: nothing is different. */
+MEMOI int memoi_rows_change(memoi_rows_planner* p) {
+    int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, i;
+    int64_t* cells = p->trial.cells + b;
+    int64_t value = 0, delta = 0, step;
+    int is_changed = 0;
+
+    /* Which layers: one, some side by side, all, all that may move, or the last two. */
+    switch (memoi_rows_random(p, 6)) {
+    case 0: end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin); break;
+    case 1: begin = 0, end = n; break;
+    case 2: begin = 0, end = p->n_moved; break;
+    case 3: begin = p->n_moved, end = n; break;
+    default: break;
+    }
+
+    /* What: kept, swapped, recomputed, as another layer, or some tiles more or fewer. */
+    switch (memoi_rows_random(p, 6)) {
+    case 0: value = MEMOI_ROWS_KEPT; break;
+    case 1: value = p->n_tiles; break;
+    case 2: value = 0; break;
+    case 3: value = cells[memoi_rows_random(p, n) * p->n_bundles]; break;
+    default:
+        for (step = p->n_tiles; step > 1 && memoi_rows_random(p, 3); step = (step + 1) / 2) {
         }
-        status = memoi_try(s, &is_better, error);
-        if (status) return status;
-    } while (++k < n);
-    return MEMO_STATUS_OK;
-}
-
-/* s->best, moved to what is better. */
-MEMOI memo_status memoi_improve_best(memoi_splitter* s, memo_error* error) {
-    memo_status status;
-    if (s->best.score.excess_bytes > 0) return MEMO_STATUS_OK;
-    memoi_take_choice(s, &s->here, &s->best);
-    status = memoi_improve(s, error);
-    memoi_keep_best(s);
-    return status;
-}
-
-/* s->best: the best choice found; s->program_s: the least value of programs with all layers alike.
- * */
-MEMOI memo_status memoi_best_choice(memoi_splitter* s, double alpha, memo_error* error) {
-    memo_status status;
-    int is_better;
-    memoi_leave(&s->best);
-    memoi_leave(&s->here);
-    memoi_tiles_of_alpha(s, alpha < 0 ? 0 : alpha);
-    status = memoi_try(s, &is_better, error);
-    if (!status) status = memoi_try_combinations(s, 0, error);
-    if (!status) status = memoi_try_combinations(s, 1, error);
-    if (!status) status = memoi_try_all_tiles(s, error);
-    if (!status) status = memoi_mend(s, error);
-    memoi_keep_best(s);
-#ifdef MEMO_LP_SOLVE
-    if (!status) {
-        double value = 0;
-        int found = 0;
-        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 0, &value, &found, error);
-        s->program_s = found > 0 ? value : 0;
-        if (!status) status = memoi_improve_best(s, error);
-        if (status || found < 0) return status;
-        status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 1, 1, &value, &found, error);
+        delta = memoi_rows_random(p, 2) ? step : -step;
     }
-#endif
-    return status ? status : memoi_improve_best(s, error);
+
+    for (i = begin; i < end; i++) {
+        int64_t* cell = &cells[(int64_t)i * p->n_bundles];
+        int64_t next = delta ? *cell + delta : value;
+        if (delta && *cell == MEMOI_ROWS_KEPT) continue;
+        if (delta && next < 0) next = 0;
+        if (next > p->n_tiles) next = p->n_tiles;
+        if (next == *cell || !memoi_rows_is_valid(p, b, next)) continue;
+        *cell = next;
+        is_changed = 1;
+    }
+    return is_changed;
 }
 
-/* A step under these capacities, as short as this build can tell, and the memory it takes at least.
- * step_s < 0: none. */
-typedef struct memoi_outlook {
-    double step_s, bytes;
-} memoi_outlook;
+MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
+    size_t n_bytes = (size_t)p->n_cells * sizeof(int64_t);
+    int64_t n_trials = MEMOI_ROWS_LOOKS_MAX / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
+    int64_t i, k;
+    memo_status status = MEMO_STATUS_OK;
+    if (n_trials > MEMOI_ROWS_TRIALS_MAX) n_trials = MEMOI_ROWS_TRIALS_MAX;
+    p->random = 0x9e3779b97f4a7c15u;
+    for (i = 0; i < n_trials && !status; i++) {
+        const memoi_rows_score *best = &p->best.score, *trial = &p->trial.score;
+        double left = 1 - (double)(i % (n_trials / 2 + 1)) / (double)(n_trials / 2 + 1);
+        int is_changed = 0;
+        if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
+            !best->sizes.swapped_bytes)
+            break;
 
-/* The best plan under these capacities: s->best, or an alpha. */
-MEMOI memo_status memoi_best_score(memoi_splitter* s, memoi_score* score, memo_error* error) {
-    double alpha;
-    memo_status status = memoi_best_alpha(s, score, &alpha, error);
-    if (status || s->desc->is_alpha_only) return status;
-    status = memoi_best_choice(s, alpha, error);
-    if (memoi_score_is_better(&s->best.score, score)) *score = s->best.score;
+        /* From the best table, twice; longer steps are accepted less and less. */
+        if (i % (n_trials / 2 + 1) == 0) {
+            p->here.score = *best;
+            memcpy(p->here.cells, p->best.cells, n_bytes);
+        }
+        memcpy(p->trial.cells, p->here.cells, n_bytes);
+        for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
+        if (!is_changed) continue;
+        status = memoi_rows_try(p, error);
+        if (status ||
+            (!memoi_rows_is_better(trial, &p->here.score) &&
+             (trial->excess_bytes > 0 ||
+              trial->step_s > p->here.score.step_s * (1 + MEMOI_ROWS_HEAT * left * left))))
+            continue;
+        p->here.score = *trial;
+        memcpy(p->here.cells, p->trial.cells, n_bytes);
+    }
     return status;
 }
 
-MEMOI memo_status memoi_foresee(memoi_splitter* s, int is_host, memoi_outlook* outlook,
-                                memo_error* error) {
-    memoi_score score, by_alpha;
+#define MEMOI_ROWS_ALIKE_MAX 512
+
+/* Every table in which all layers are alike, if these are few: the program knows no tiles. */
+MEMOI memo_status memoi_rows_try_alike(memoi_rows_planner* p, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    double n_tables = 1;
+    int32_t b;
+    for (b = 0; b < p->n_bundles; b++) n_tables *= (double)p->n_tiles + 2;
+    if (n_tables > MEMOI_ROWS_ALIKE_MAX) return status;
+    for (b = 0; b < p->n_bundles; b++) memoi_rows_set(p, b, 0, p->n_layers, MEMOI_ROWS_KEPT);
+    while (!status) {
+        status = memoi_rows_try(p, error);
+        for (b = 0; b < p->n_bundles; b++) { /* counts up */
+            int64_t cell = p->trial.cells[b] + 1;
+            while (cell <= p->n_tiles && !memoi_rows_is_valid(p, b, cell)) cell++;
+            memoi_rows_set(p, b, 0, p->n_layers, cell <= p->n_tiles ? cell : MEMOI_ROWS_KEPT);
+            if (cell <= p->n_tiles) break;
+        }
+        if (b == p->n_bundles) break;
+    }
+    return status;
+}
+
+/* p->best: the best table found; p->program_s: the program's bound. */
+MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, memo_error* error) {
+    memoi_rows_program g;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t b;
+    int way;
+    memset(&p->best.score, 0, sizeof p->best.score);
+    p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE; /* so that anything is better */
+    if (p->n_bundles == 0) return MEMO_STATUS_OK;
+
+    /* The best alpha, and tables that need little of one memory. */
+    for (way = 0; way < 4 && !status; way++) {
+        memoi_rows_set_alpha(p, alpha < 0 || way ? 0 : alpha, way & 1);
+        for (b = 0; b < p->n_bundles && way > 1; b++)
+            if (p->bundles[b].rule == MEMO_TENSOR_WHOLE) memoi_rows_set(p, b, 0, p->n_layers, 0);
+        status = memoi_rows_try(p, error);
+    }
+
+    if (!status) status = memoi_rows_program_create(p, MEMOI_ROWS_AIM_TABLE, &g, error);
+    if (status) return status;
+    status = memoi_rows_run(&g, 4, error);
+    if (!status) status = memoi_rows_try_alike(p, error);
+    p->program_s = g.bound_s > 0 ? g.bound_s : 0;
+    memoi_rows_program_free(&g);
+    return status ? status : memoi_rows_search(p, error);
+}
+
+/* --- >>row limits --- */
+
+/* A step under these capacities, as short as the program can tell, and the memory it takes at
+ * least.  step_s < 0: none. */
+typedef struct memoi_rows_outlook {
+    double step_s, bytes;
+} memoi_rows_outlook;
+
+/* The best plan under these capacities: p->best, or an alpha. */
+MEMOI memo_status memoi_rows_best_score(memoi_rows_planner* p, memoi_rows_score* score,
+                                        memo_error* error) {
     double alpha;
+    memo_status status = memoi_rows_best_alpha(p, score, &alpha, error);
+    if (status || p->desc->is_alpha_only) return status;
+    status = memoi_rows_best_table(p, alpha, error);
+    if (memoi_rows_is_better(&p->best.score, score)) *score = p->best.score;
+    return status;
+}
+
+MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
+                                     memoi_rows_outlook* outlook, memo_error* error) {
+    memoi_rows_program g;
     memo_status status;
     outlook->step_s = -1;
     outlook->bytes = 0;
-#ifdef MEMO_LP_SOLVE
-    if (!s->desc->is_alpha_only) {
-        memoi_aim aim = is_host ? MEMOI_AIM_HOST : MEMOI_AIM_DEVICE;
-        double step_s = 0, bytes = 0;
-        int found = 0, found_bytes = 0, k;
-        for (k = 0; k < 2; k++) {
-            status = memoi_search_programs(s, MEMOI_AIM_STEP, 0, 0, k, &step_s, &found, error);
-            if (status) return status;
-        }
-        for (k = 0; k < 2 && found > 0; k++) {
-            status = memoi_search_programs(s, aim, step_s * (1 + 1e-6), 0, k, &bytes, &found_bytes,
-                                           error);
-            if (status) return status;
-        }
-        if (found > 0 && found_bytes > 0) {
-            outlook->step_s = step_s;
-            outlook->bytes = bytes;
-        }
-        if (found >= 0 && found_bytes >= 0) return MEMO_STATUS_OK;
-    }
-#endif
-    status = memoi_best_score(s, &score, error);
-    if (!status) status = memoi_best_alpha(s, &by_alpha, &alpha, error);
-    if (!status && score.excess_bytes <= 0) {
-        double bytes = (double)(is_host ? by_alpha.sizes.host_bytes : by_alpha.sizes.device_bytes);
+    if (p->desc->is_alpha_only) {
+        memoi_rows_score score;
+        status = memoi_rows_best_score(p, &score, error);
+        if (status || score.excess_bytes > 0) return status;
         outlook->step_s = score.step_s;
         outlook->bytes = (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes);
-        if (by_alpha.excess_bytes <= 0 && by_alpha.step_s <= score.step_s * (1 + 1e-6) &&
-            bytes < outlook->bytes)
-            outlook->bytes = bytes;
+        return status;
     }
+    status = memoi_rows_program_create(p, is_host ? MEMOI_ROWS_AIM_HOST : MEMOI_ROWS_AIM_DEVICE, &g,
+                                       error);
+    if (status) return status;
+    status = memoi_rows_run(&g, 1, error);
+    outlook->step_s = g.leaf_s;
+    outlook->bytes = is_host ? g.leaf_host : g.leaf_device;
+    memoi_rows_program_free(&g);
     return status;
 }
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_raise_limit(memoi_splitter* s, memo_alpha_limit limit, int is_all) {
-    const memo_swap_plan_desc* desc = s->desc;
+MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_alpha_limit limit, int is_all) {
+    const memo_swap_plan_desc* desc = p->desc;
     int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
     int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
     if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH) {
         if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0) return 0;
-        s->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
+        p->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else if (limit == MEMO_ALPHA_LIMIT_DISK) {
         if (!desc->spill_bytes) return 0;
-        s->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
+        p->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
     } else {
         if (capacity == 0) return 0;
-        *(is_host ? &s->host_bytes : &s->device_bytes) =
+        *(is_host ? &p->host_bytes : &p->device_bytes) =
             is_all || capacity > MEMOB_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
     }
     return 1;
 }
 
-MEMOI void memoi_restore_limits(memoi_splitter* s) {
-    s->host_bytes = s->desc->host_bytes;
-    s->device_bytes = s->desc->device_bytes;
-    s->link_factor = s->disk_factor = 1;
+MEMOI void memoi_rows_restore(memoi_rows_planner* p) {
+    p->host_bytes = p->desc->host_bytes;
+    p->device_bytes = p->desc->device_bytes;
+    p->link_factor = p->disk_factor = 1;
 }
 
 /* The share of the step that a wider limit saves. */
-MEMOI memo_status memoi_lift(memoi_splitter* s, memo_alpha_limit limit, int is_all, double now_s,
-                             memoi_outlook* then, double* saved, memo_error* error) {
+MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_alpha_limit limit, int is_all,
+                                  double now_s, memoi_rows_outlook* then, double* saved,
+                                  memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     *saved = 0;
     then->step_s = -1;
-    if (memoi_raise_limit(s, limit, is_all))
-        status = memoi_foresee(s, limit == MEMO_ALPHA_LIMIT_HOST_MEMORY, then, error);
-    memoi_restore_limits(s);
+    if (memoi_rows_raise(p, limit, is_all))
+        status = memoi_rows_foresee(p, limit == MEMO_ALPHA_LIMIT_HOST_MEMORY, then, error);
+    memoi_rows_restore(p);
     if (!status && then->step_s >= 0) *saved = 1 - then->step_s / now_s;
     return status;
 }
 
 /* What the plan gains without this limit, planned anew; for a memory with as much of it as the
  * shortest step takes. */
-MEMOI memo_status memoi_gain(memoi_splitter* s, memo_alpha_limit limit, double now_s, double* saved,
-                             double* extra_bytes, memo_error* error) {
+MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_alpha_limit limit, double now_s,
+                                  double* saved, double* extra_bytes, memo_error* error) {
     int is_host = limit == MEMO_ALPHA_LIMIT_HOST_MEMORY;
-    int64_t* capacity = is_host ? &s->host_bytes : &s->device_bytes;
+    int64_t* capacity = is_host ? &p->host_bytes : &p->device_bytes;
     int64_t there = *capacity;
-    memoi_outlook then;
-    memoi_score score;
-    memo_status status = memoi_lift(s, limit, 1, now_s, &then, saved, error);
+    memoi_rows_outlook then;
+    memoi_rows_score score;
+    memo_status status = memoi_rows_lift(p, limit, 1, now_s, &then, saved, error);
     *extra_bytes = 0;
     if (status || then.step_s < 0) return status;
-    (void)memoi_raise_limit(s, limit, 1);
+    (void)memoi_rows_raise(p, limit, 1);
     if (limit == MEMO_ALPHA_LIMIT_HOST_MEMORY || limit == MEMO_ALPHA_LIMIT_DEVICE_MEMORY) {
-        /* A hair more: the program's bytes are those of a step a hair longer. */
-        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1;
+        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* a hair more, for rounding */
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
     }
-    status = memoi_best_score(s, &score, error);
-    memoi_restore_limits(s);
+    status = memoi_rows_best_score(p, &score, error);
+    memoi_rows_restore(p);
     *saved = !status && score.excess_bytes <= 0 ? 1 - score.step_s / now_s : 0;
     return status;
 }
 
-/* The limit of which a tenth more saves most, and what the plan would gain without it; where a
- * tenth saves nothing (attention is recomputed whole or not at all), the one that costs most in
- * all.  Programs are compared, not lp_solve's shadow prices, which hold for one choice of what is
- * whole. */
-MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
+/* The limit of which a tenth more saves most, and what the plan would gain without it; if a tenth
+ * saves nothing (attention is recomputed whole or not at all), the limit that costs most in all. */
+MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan,
+                                        memo_error* error) {
     static const memo_alpha_limit limits[] = {MEMO_ALPHA_LIMIT_HOST_MEMORY,
                                               MEMO_ALPHA_LIMIT_DEVICE_MEMORY,
                                               MEMO_ALPHA_LIMIT_BANDWIDTH, MEMO_ALPHA_LIMIT_DISK};
     memo_alpha_limit limit = MEMO_ALPHA_LIMIT_NONE;
-    memoi_outlook now, then;
+    memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
     char bytes[32];
-    memo_status status = memoi_foresee(s, 0, &now, error);
+    memo_status status = memoi_rows_foresee(p, 0, &now, error);
     int is_all, i;
     snprintf(plan->reason, sizeof plan->reason, "%s",
              plan->stall_s < 1e-3 * plan->step_s && plan->recompute_s < 1e-3 * plan->step_s
@@ -6666,16 +6905,18 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
                  : "no single limit: neither more of one memory nor a faster link would by itself "
                    "save anything");
     if (status || !(now.step_s > 0)) return status;
+
     for (is_all = 0; is_all < 2 && limit == MEMO_ALPHA_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4 && !status; i++) {
-            status = memoi_lift(s, limits[i], is_all, now.step_s, &then, &saved, error);
+            status = memoi_rows_lift(p, limits[i], is_all, now.step_s, &then, &saved, error);
             if (status || saved <= most) continue;
             most = saved;
             limit = limits[i];
         }
     }
     if (status || limit == MEMO_ALPHA_LIMIT_NONE) return status;
-    status = memoi_gain(s, limit, plan->step_s, &saved, &extra_bytes, error);
+
+    status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
     if (status || saved < 1e-5) return status;
     plan->limit = limit;
     if (limit == MEMO_ALPHA_LIMIT_BANDWIDTH || limit == MEMO_ALPHA_LIMIT_DISK)
@@ -6691,52 +6932,53 @@ MEMOI memo_status memoi_name_limit(memoi_splitter* s, memo_swap_plan* plan, memo
 }
 
 /* What the plan that is nearest to fitting lacks. */
-MEMOI memo_status memoi_refuse_rows(memoi_splitter* s, memo_error* error) {
+MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
     int64_t needed_bytes[3], there_bytes[3];
     char needed[32], there[32];
-    memoi_score score = s->best.score;
+    memoi_rows_score score = p->best.score;
     memo_status status;
     int which = 0;
-    if (s->desc->is_alpha_only || score.excess_bytes >= MEMOI_IMPOSSIBLE) {
-        memoi_tiles_of_alpha(s, 0);
-        status = memoi_score_trial(s, error);
+    if (p->desc->is_alpha_only || score.excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+        memoi_rows_set_alpha(p, 0, 0);
+        status = memoi_rows_score_trial(p, error);
         if (status) return status;
-        score = s->trial.score;
+        score = p->trial.score;
     }
     needed_bytes[0] = score.sizes.device_bytes;
     needed_bytes[1] = score.sizes.host_bytes;
     needed_bytes[2] = score.sizes.spill_bytes;
-    there_bytes[0] = s->device_bytes;
-    there_bytes[1] = s->host_bytes;
-    there_bytes[2] = s->desc->spill_bytes;
+    there_bytes[0] = p->device_bytes;
+    there_bytes[1] = p->host_bytes;
+    there_bytes[2] = p->desc->spill_bytes;
     while (which < 2 && (!there_bytes[which] || needed_bytes[which] <= there_bytes[which])) which++;
     if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of the %s there", names[which],
-        s->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
+        p->desc->is_alpha_only ? "a single alpha, with as much recomputed as can be,"
                                : "the plan that is nearest to fitting",
         memob_bytes_text(needed, (double)needed_bytes[which]),
         memob_bytes_text(there, (double)there_bytes[which]));
 }
 
-MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo_error* error) {
-    memoi_score score;
-    memo_status status = memoi_best_alpha(s, &score, &plan->alpha, error);
+MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
+    memoi_rows_score score;
+    memo_status status = memoi_rows_best_alpha(p, &score, &plan->alpha, error);
     if (status) return status;
     plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
-    if (!s->desc->is_alpha_only) {
-        status = memoi_best_choice(s, plan->alpha, error);
+    if (!p->desc->is_alpha_only) {
+        status = memoi_rows_best_table(p, plan->alpha, error);
         if (status) return status;
-        if (memoi_score_is_better(&s->best.score, &score)) {
-            score = s->best.score;
-            plan->rows = (int64_t*)memob_calloc(
-                (int64_t)s->desc->swap->n_layers * s->desc->swap->n_tensors, sizeof(int64_t));
+        if (memoi_rows_is_better(&p->best.score, &score)) {
+            score = p->best.score;
+            plan->rows = (int64_t*)memob_calloc((int64_t)p->n_layers * p->desc->swap->n_tensors,
+                                                sizeof(int64_t));
             if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
-            memoi_fill_rows(s, s->best.splits, plan->rows);
+            memoi_rows_fill(p, p->best.cells, plan->rows);
         }
     }
-    if (score.excess_bytes > 0) return memoi_refuse_rows(s, error);
+    if (score.excess_bytes > 0) return memoi_rows_refuse(p, error);
+
     plan->step_s = score.step_s;
     plan->stall_s = score.stall_s;
     plan->recompute_s = score.recompute_s;
@@ -6746,20 +6988,20 @@ MEMOI memo_status memoi_split_rows(memoi_splitter* s, memo_swap_plan* plan, memo
     plan->spill_bytes = score.sizes.spill_bytes;
     plan->n_spilled_layers = score.sizes.n_spilled_layers;
     plan->n_host_layers = score.n_host_layers;
-    plan->program_s = s->program_s;
-    return memoi_name_limit(s, plan, error);
+    plan->program_s = p->program_s;
+    return memoi_rows_name_limit(p, plan, error);
 }
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    memoi_splitter s;
+    memoi_rows_planner p;
     memo_status status;
     *plan = NULL;
-    status = memoi_splitter_create(desc, &s, error);
+    status = memoi_rows_create(desc, &p, error);
     if (status) return status;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
-    status = *plan ? memoi_split_rows(&s, *plan, error) : memob_no_memory(error, "a plan of rows");
-    memoi_splitter_free(&s);
+    status = *plan ? memoi_rows_plan(&p, *plan, error) : memob_no_memory(error, "a plan of rows");
+    memoi_rows_free(&p);
     if (status) {
         memo_swap_plan_destroy(*plan);
         *plan = NULL;

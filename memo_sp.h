@@ -315,36 +315,79 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  *
  * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
- * threads back end.  Communicators fail independently.  The first message between two ranks creates
- * their connection; the call that enqueues it waits for both ranks.
+ * threads back end.  The first message between two ranks creates their connection; the call that
+ * enqueues it waits for both ranks.  Calls are not compared between ranks, and there is no debug
+ * mode.  If they differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same
+ * program over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
- * Calls are not compared between ranks, and there is no debug mode.  If they differ, NCCL hangs or
- * moves the wrong bytes.  To find such an error, run the same program over threads, which always
- * compares, or over MPI (examples/comm_mpi.h, is_debug). */
+ * FAILURE.  A world and all its parts fail together.  A watchdog thread of the world looks at every
+ * communicator.  It aborts all of them after an asynchronous error, or if an operation has not
+ * ended timeout_s after the latest call.  Any wait for a stream ends then.  Set failed and
+ * failed_user, so that the wait also returns COMM:
+ *
+ *     desc.failed = memo_cuda_device_fail;  desc.failed_user = device;
+ *
+ * The watchdog does not time operations inside a replayed graph; memo_comm_nccl_synchronize does.
+ * Before a program leaves after an error, call memo_comm_abort, then destroy the device.
+ *
+ * ORDER.  NCCL may deadlock if two communicators of a rank are busy at once, unless all ranks start
+ * the operations in one order.  Enqueue them in the same order on all ranks, from one thread.  The
+ * world does the rest: it sets NCCL_LAUNCH_ORDER_IMPLICIT=1 if NCCL is 2.26 or later and the
+ * variable is not set.  Otherwise an event makes each operation wait for the previous one of
+ * another communicator.  Operations captured in a graph need NCCL 2.26, or your own events between
+ * them.
+ *
+ * GRAPHS.  Capture the same operations on all ranks, with cudaStreamCaptureModeThreadLocal because
+ * NCCL has threads, and replay them on all ranks.  Send each message once before the capture:
+ * connections cannot be created inside it.  Destroy the graph before the communicators, or their
+ * destruction hangs.  examples/12_ring_nccl.cu shows this.
+ *
+ * COST.  Calls do not block, which NCCL requires for a safe abort.  Since 2.23 NCCL starts a thread
+ * for each of them (about 0.1 ms).  A graph avoids it.  NCCL_COMM_BLOCKING=1 in the environment
+ * avoids it too, but a call that waits for a lost peer then cannot be aborted. */
 #ifdef MEMO_SP_NCCL
 
 typedef struct memo_comm_nccl_desc {
-    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK,
-     * WORLD_SIZE, MASTER_ADDR, MASTER_PORT.  Rank 0 listens there until all ranks have
-     * connected. */
+    /* size 0: read the environment variables that torchrun and Slurm wrappers set: RANK and
+     * WORLD_SIZE. */
     int32_t rank, size;
-    /* A file that all ranks can read.  Rank 0 writes NCCL's unique id to it and deletes it when all
-     * ranks have joined.  Use a new name for each run.  NULL: use MASTER_ADDR and MASTER_PORT. */
+    /* How all ranks get NCCL's unique id; the first one that is set:
+     *   unique_id   an ncclUniqueId that the caller has distributed, for example by MPI_Bcast
+     *   id_path     a file that all ranks can read.  Rank 0 writes it, and deletes it when all have
+     *               joined.  Use a new name for each run
+     *   neither     NCCL's own meeting: its variable NCCL_COMM_ID (address:port of rank 0), which
+     *               is MASTER_ADDR:(MASTER_PORT + 1) unless it is set.  Each host needs an interface
+     *               in the subnet of that address */
+    const void* unique_id;
     const char* id_path;
-    const char* name; /* copied; NULL: "nccl world" */
-    double timeout_s; /* limit for joining, splits and connections; 0: 30 */
+    const char* name;      /* copied; NULL: "nccl world" */
+    double join_timeout_s; /* for joining, splits and connections; 0: 120 */
+    double timeout_s;      /* for operations; must exceed the longest step; 0: 600 */
+    /* Called once, from the watchdog or a failing call, before the communicators are aborted; must
+     * not call any function of memo_comm.  Optional. */
+    void (*failed)(void* failed_user, const memo_error* why);
+    void* failed_user;
 } memo_comm_nccl_desc;
 
 MEMO_API memo_comm_nccl_desc memo_comm_nccl_desc_default(void);
-/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file or the
- * connection), DEVICE, COMM. */
+/* All ranks must call it; they wait for each other.  Errors: INVALID_ARGUMENT, IO (the file),
+ * DEVICE, COMM. */
 MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                            memo_error* error);
-/* Synchronizes stream and checks the communicator while it waits.  A lost peer or the time-out (0:
- * the desc's) aborts the communicator and is returned; cudaStreamSynchronize would hang.  Errors:
- * COMM, DEVICE. */
+/* cudaStreamSynchronize with a time-out (0: the desc's), after which the world is aborted.  Leaves
+ * an earlier error of the caller for cudaGetLastError.  Errors: COMM, DEVICE. */
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
+/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
+ * it.  Before, it is what creation took from the GPU's free memory; connections come on top.  A
+ * part shares the buffers of its world. */
+MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
+/* Registers memory for transfers without a copy, until destroy.  All ranks must call it.  The
+ * memory must come from ncclMemAlloc, or from cuMemCreate with exportable handles; pass it as the
+ * device_memory of a desc.  If one buffer of an operation is registered, all its buffers on all
+ * ranks must be.  Errors: UNSUPPORTED (NCCL before 2.27), COMM, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                             memo_error* error);
 
 #endif
 
@@ -1078,7 +1121,7 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
- *     >>nccl back end       ranks over NCCL: the first meeting, polling, time-outs
+ *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings             positions, ranks and rows
  *     >>queue               a device or a schedule to enqueue on; the row kernels
@@ -1227,11 +1270,10 @@ MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_sen
 MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
                                              int has_other_stream, memo_error* error) {
     if (!group_depth)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_STATE,
-            "group_end on '%s': no group is open, or a refused call canceled it; "
-            "call group_begin first",
-            comm->name);
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "group_end on '%s': no group is open, or a refused call canceled it; "
+                              "call group_begin first",
+                              comm->name);
     if (has_other_stream)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "group_end.stream on '%s': not the stream of the group's sends and "
@@ -2551,25 +2593,20 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>nccl back end ----------------------------------------------------------------------------
- * Knows: NCCL, the CUDA runtime; files and sockets for the first meeting.  Knows nothing of the
- * threads back end, attention or shardings.
+ * Knows: NCCL, the CUDA runtime, a file for the unique id.  Knows nothing of the threads back end,
+ * attention or layouts.
  *
- * Communicators are non-blocking (NCCL 2.14): a call may still be in progress when it returns.  It
- * is polled, so that a missing peer ends in a time-out.  NCCL does not allow one thread to abort a
- * communicator while another uses it.  A mutex, held for single calls only, separates the two. */
+ * NCCL allows an abort only while no other thread is inside one of its calls, so communicators do
+ * not block (NCCL 2.14): a call may still be in progress when it returns, and is polled.  One mutex
+ * of the world, held for single calls, separates the caller from the watchdog.  Parts share NCCL's
+ * resources with their world, which needs the same. */
 #ifdef MEMO_SP_NCCL
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
-#include <sys/time.h>
+#include <sched.h>
 #include <time.h>
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
@@ -2577,7 +2614,6 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #endif
 
 #define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
-#define MEMOI_NCCL_PORTS    8    /* tried from MASTER_PORT on; torchrun itself may use the first */
 
 typedef struct memoi_nccl_message {
     void* address;
@@ -2587,245 +2623,72 @@ typedef struct memoi_nccl_message {
     int32_t is_send;
 } memoi_nccl_message;
 
-typedef struct memoi_nccl {
+typedef struct memoi_nccl memoi_nccl;
+
+typedef struct memoi_nccl_world {
+    pthread_mutex_t mutex; /* of everything here and of NCCL's calls */
+    pthread_t watchdog;
+    int32_t is_ending;
+    memoi_nccl* comms;  /* the world and its parts */
+    memo_error failure; /* status OK: none */
+    double join_timeout_s, timeout_s;
+    void (*failed)(void* failed_user, const memo_error* why);
+    void* failed_user;
+    int gpu;
+    int32_t orders_by_events; /* NCCL does not order communicators itself */
+    memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
+} memoi_nccl_world;
+
+struct memoi_nccl {
     memo_comm table;
     char name[64];
+    memoi_nccl* next; /* of the world */
+    memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
-    double timeout_s;
-    pthread_mutex_t mutex; /* of comm and failure */
-    memo_error failure;    /* status OK: none */
-    void* barrier_word;    /* device memory */
+    int64_t creation_bytes;
+    void* barrier_word;
 
-    /* The open group. */
-    int32_t group_depth;
-    int32_t n_messages;
+    /* For the watchdog and for other communicators. */
+    cudaEvent_t done; /* recorded after each operation */
+    int32_t is_pending;
+    double enqueued_s;     /* when `done` was recorded */
+    double wait_ends_at_s; /* the time-out of a wait; 0: nobody waits */
+
+    /* The group that is open. */
+    int32_t group_depth, n_messages;
     memo_stream group_stream;
     memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
-} memoi_nccl;
 
-/* Sleeps a tenth of the time waited so far, but 10 us to 10 ms. */
-MEMOI void memoi_nccl_nap(double waited_s) {
-    double nap_s = waited_s * 0.1;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    ncclWindow_t* windows;
+    int32_t n_windows;
+#endif
+};
+
+MEMOI double memoi_nccl_now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+MEMOI void memoi_nccl_sleep(double duration_s) {
     struct timespec time;
-    if (nap_s < 1e-5) nap_s = 1e-5;
-    if (nap_s > 1e-2) nap_s = 1e-2;
-    time.tv_sec = 0;
-    time.tv_nsec = (long)(nap_s * 1e9);
+    time.tv_sec = (time_t)duration_s;
+    time.tv_nsec = (long)((duration_s - (double)time.tv_sec) * 1e9);
     nanosleep(&time, NULL);
 }
 
-/* --- the first meeting: all ranks get rank 0's unique id --- */
+/* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
+MEMOI void memoi_nccl_nap(double waited_s) {
+    if (waited_s < 5e-4)
+        sched_yield();
+    else
+        memoi_nccl_sleep(waited_s < 1e-2 ? waited_s * 0.1 : 1e-3);
+}
 
-typedef struct memoi_nccl_hello {
-    char magic[8];
-    int32_t rank, size;
-} memoi_nccl_hello;
-
-typedef struct memoi_nccl_answer {
-    char magic[8];
-    ncclUniqueId id;
-} memoi_nccl_answer;
+/* --- the meeting: all ranks get rank 0's unique id --- */
 
 static const char memoi_nccl_magic[9] = "memoNCCL";
-
-/* Returns 0 if not all of n_bytes are transferred. */
-MEMOI int memoi_nccl_send_all(int socket_fd, const void* bytes, size_t n_bytes) {
-    const char* next = (const char*)bytes;
-    while (n_bytes) {
-        ssize_t n = send(socket_fd, next, n_bytes, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return 0;
-        next += n;
-        n_bytes -= (size_t)n;
-    }
-    return 1;
-}
-MEMOI int memoi_nccl_receive_all(int socket_fd, void* bytes, size_t n_bytes) {
-    char* next = (char*)bytes;
-    while (n_bytes) {
-        ssize_t n = recv(socket_fd, next, n_bytes, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return 0;
-        next += n;
-        n_bytes -= (size_t)n;
-    }
-    return 1;
-}
-
-/* A silent connection must not block the meeting. */
-MEMOI void memoi_nccl_limit(int socket_fd) {
-    struct timeval limit;
-    limit.tv_sec = 2;
-    limit.tv_usec = 0;
-    (void)setsockopt(socket_fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    (void)setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-}
-
-/* Returns 0 on success.  An IPv6 socket accepts IPv4 connections too. */
-MEMOI int memoi_nccl_bind(int fd, int is_v4, int port) {
-    struct sockaddr_in6 v6;
-    struct sockaddr_in v4;
-    int no = 0;
-    if (is_v4) {
-        memset(&v4, 0, sizeof v4);
-        v4.sin_family = AF_INET;
-        v4.sin_addr.s_addr = htonl(INADDR_ANY);
-        v4.sin_port = htons((uint16_t)port);
-        return bind(fd, (const struct sockaddr*)(const void*)&v4, sizeof v4);
-    }
-    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-    memset(&v6, 0, sizeof v6);
-    v6.sin6_family = AF_INET6;
-    v6.sin6_addr = in6addr_any;
-    v6.sin6_port = htons((uint16_t)port);
-    return bind(fd, (const struct sockaddr*)(const void*)&v6, sizeof v6);
-}
-
-/* A listening socket on the first free port; -1: none is free. */
-MEMOI int memoi_nccl_listen(int port) {
-    int k, is_v4, yes = 1;
-    for (k = 0; k < MEMOI_NCCL_PORTS; k++)
-        for (is_v4 = 0; is_v4 < 2; is_v4++) {
-            int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
-            if (fd < 0) continue;
-            (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-            if (!memoi_nccl_bind(fd, is_v4, port + k) && !listen(fd, 1024)) return fd;
-            close(fd);
-        }
-    return -1;
-}
-
-/* Answers one connection.  Returns the rank that got the id, or 0 if none did.  Connections of
- * other programs are ignored. */
-MEMOI int32_t memoi_nccl_serve_one(int fd, int32_t size, const ncclUniqueId* id,
-                                   memo_status* status, memo_error* error) {
-    memoi_nccl_hello hello;
-    memoi_nccl_answer answer;
-    char thanks = 0;
-    memoi_nccl_limit(fd);
-    memcpy(answer.magic, memoi_nccl_magic, 8);
-    answer.id = *id;
-    if (!memoi_nccl_receive_all(fd, &hello, sizeof hello) ||
-        memcmp(hello.magic, memoi_nccl_magic, 8) != 0)
-        return 0;
-    if (hello.size != size || hello.rank < 1 || hello.rank >= size) {
-        *status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                 "comm_nccl: rank %d of %d joined a world of %d ranks; start all "
-                                 "ranks with the same size",
-                                 (int)hello.rank, (int)hello.size, (int)size);
-        return 0;
-    }
-    if (!memoi_nccl_send_all(fd, &answer, sizeof answer) ||
-        !memoi_nccl_receive_all(fd, &thanks, 1) || thanks != 1)
-        return 0;
-    return hello.rank;
-}
-
-MEMOI memo_status memoi_nccl_serve_all(int listener, int port, int32_t size, double timeout_s,
-                                       const ncclUniqueId* id, char* has_come, memo_error* error) {
-    double end_s = memob_now_s() + timeout_s;
-    int32_t n_missing = size - 1, rank;
-    memo_status status = MEMO_STATUS_OK;
-    while (n_missing && !status) {
-        struct pollfd waiting;
-        double left_s = end_s - memob_now_s();
-        int fd;
-        if (left_s <= 0) {
-            for (rank = 1; rank < size - 1 && has_come[rank];) rank++;
-            return memo_error_set(
-                error, MEMO_STATUS_COMM,
-                "comm_nccl: %d of %d ranks, the first is rank %d, did not connect "
-                "to MASTER_PORT %d within %g s",
-                (int)n_missing, (int)size, (int)rank, port, timeout_s);
-        }
-        waiting.fd = listener;
-        waiting.events = POLLIN;
-        waiting.revents = 0;
-        if (poll(&waiting, 1, left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500) <= 0) continue;
-
-        fd = accept(listener, NULL, NULL);
-        if (fd < 0) continue;
-        rank = memoi_nccl_serve_one(fd, size, id, &status, error);
-        close(fd);
-        n_missing -= rank && !has_come[rank];
-        has_come[rank] = 1; /* of rank 0: never read */
-    }
-    return status;
-}
-
-/* Rank 0: returns when every other rank has confirmed that it has the id. */
-MEMOI memo_status memoi_nccl_serve(int port, int32_t size, double timeout_s, const ncclUniqueId* id,
-                                   memo_error* error) {
-    char* has_come = (char*)memob_calloc(size, 1);
-    int listener = has_come ? memoi_nccl_listen(port) : -1;
-    memo_status status;
-    if (!has_come) return memob_no_memory(error, "the meeting of ranks");
-    if (listener < 0) {
-        status = memo_error_set(error, MEMO_STATUS_IO,
-                                "MASTER_PORT: cannot listen on ports %d to %d: %s; choose another",
-                                port, port + MEMOI_NCCL_PORTS - 1, strerror(errno));
-    } else {
-        status = memoi_nccl_serve_all(listener, port, size, timeout_s, id, has_come, error);
-        close(listener);
-    }
-    MEMO_FREE(has_come);
-    return status;
-}
-
-/* One attempt at one address. */
-MEMOI int memoi_nccl_ask(const struct addrinfo* address, int32_t rank, int32_t size,
-                         ncclUniqueId* id) {
-    memoi_nccl_hello hello;
-    memoi_nccl_answer answer;
-    char thanks = 1;
-    int is_answered = 0, fd = socket(address->ai_family, SOCK_STREAM, 0);
-    if (fd < 0) return 0;
-    memoi_nccl_limit(fd);
-    memcpy(hello.magic, memoi_nccl_magic, 8);
-    hello.rank = rank;
-    hello.size = size;
-    if (connect(fd, address->ai_addr, address->ai_addrlen) == 0 &&
-        memoi_nccl_send_all(fd, &hello, sizeof hello) &&
-        memoi_nccl_receive_all(fd, &answer, sizeof answer) &&
-        memcmp(answer.magic, memoi_nccl_magic, 8) == 0 && memoi_nccl_send_all(fd, &thanks, 1)) {
-        *id = answer.id;
-        is_answered = 1;
-    }
-    close(fd);
-    return is_answered;
-}
-
-/* Returns 1 if rank 0 answered on this port.  *problem: of getaddrinfo. */
-MEMOI int memoi_nccl_ask_port(const char* host, int port, int32_t rank, int32_t size,
-                              ncclUniqueId* id, int* problem) {
-    struct addrinfo hints, *addresses = NULL, *address;
-    char service[16];
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    snprintf(service, sizeof service, "%d", port);
-    *problem = getaddrinfo(host, service, &hints, &addresses);
-    if (*problem) return 0;
-    for (address = addresses; address; address = address->ai_next)
-        if (memoi_nccl_ask(address, rank, size, id)) break;
-    freeaddrinfo(addresses);
-    return address != NULL;
-}
-
-MEMOI memo_status memoi_nccl_fetch(const char* host, int port, int32_t rank, int32_t size,
-                                   double timeout_s, ncclUniqueId* id, memo_error* error) {
-    double start_s = memob_now_s();
-    int k = 0, problem = 0;
-    do {
-        if (memoi_nccl_ask_port(host, port + k, rank, size, id, &problem)) return MEMO_STATUS_OK;
-        k = (k + 1) % MEMOI_NCCL_PORTS;
-        if (k == 0) memoi_nccl_nap(1);
-    } while (memob_now_s() - start_s < timeout_s);
-    return memo_error_set(error, MEMO_STATUS_COMM,
-                          "MASTER_ADDR: rank 0 did not answer at %.200s, ports %d to %d, within %g "
-                          "s%s%s",
-                          host, port, port + MEMOI_NCCL_PORTS - 1, timeout_s, problem ? ": " : "",
-                          problem ? gai_strerror(problem) : "");
-}
 
 /* Rank 0 writes a new file and renames it, so that no rank reads half of it. */
 MEMOI memo_status memoi_nccl_write_id(const char* path, const ncclUniqueId* id, memo_error* error) {
@@ -2887,22 +2750,49 @@ MEMOI memo_status memoi_nccl_environment_number(const char* name, int64_t* numbe
                           "%s: not a number in the environment ('%.100s')", name, text);
 }
 
-MEMOI memo_status memoi_nccl_share_by_network(int32_t rank, int32_t size, double timeout_s,
-                                              ncclUniqueId* id, memo_error* error) {
+/* NCCL's own meeting.  The launcher itself listens on MASTER_PORT, so the next port is used. */
+MEMOI memo_status memoi_nccl_name_meeting(int* is_named, memo_error* error) {
     const char* host = getenv("MASTER_ADDR");
+    char address[300];
     int64_t port = 0;
-    memo_status status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
-    if (status) return status;
-    if (port < 1 || port > 65535 - MEMOI_NCCL_PORTS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_PORT: out of range (%lld); 1 to %d are valid",
-                              (long long)port, 65535 - MEMOI_NCCL_PORTS);
-    if (!host && rank)
+    memo_status status;
+    if (getenv("NCCL_COMM_ID")) return MEMO_STATUS_OK;
+    if (!host)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "MASTER_ADDR: not set in the environment; set it to rank 0's address");
-    return rank ? memoi_nccl_fetch(host, (int)port, rank, size, timeout_s, id, error)
-                : memoi_nccl_serve((int)port, size, timeout_s, id, error);
+    status = memoi_nccl_environment_number("MASTER_PORT", &port, error);
+    if (status) return status;
+    if (port < 1 || port > 65534)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "MASTER_PORT: out of range (%lld); 1 to 65534 are valid",
+                              (long long)port);
+    snprintf(address, sizeof address, strchr(host, ':') ? "[%.200s]:%d" : "%.200s:%d", host,
+             (int)port + 1);
+    setenv("NCCL_COMM_ID", address, 1);
+    *is_named = 1;
+    return MEMO_STATUS_OK;
+}
+
+/* All ranks get the same id.  *is_named: NCCL_COMM_ID is to be removed after joining. */
+MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t rank, int32_t size,
+                                      ncclUniqueId* id, int* is_named, memo_error* error) {
+    const int is_by_file = !desc->unique_id && desc->id_path && size > 1;
+    const int is_by_nccl = !desc->unique_id && !desc->id_path && size > 1;
+    double timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
+    memo_status status = MEMO_STATUS_OK;
+    memset(id, 0, sizeof *id);
+    if (desc->unique_id) memcpy(id, desc->unique_id, sizeof *id);
+    if (is_by_nccl) status = memoi_nccl_name_meeting(is_named, error);
+    if (is_by_file && rank) return memoi_nccl_read_id(desc->id_path, timeout_s, id, error);
+    if (!status && !desc->unique_id) {
+        ncclResult_t result = ncclGetUniqueId(id);
+        if (result != ncclSuccess)
+            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
+                                    ncclGetErrorString(result), ncclGetLastError(NULL));
+    }
+    if (!status && is_by_file) status = memoi_nccl_write_id(desc->id_path, id, error);
+    return status;
 }
 
 /* --- errors --- */
@@ -2911,7 +2801,7 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     switch (type) {
     case MEMO_TYPE_F32: return ncclFloat32;
     case MEMO_TYPE_F64: return ncclFloat64;
-    case MEMO_TYPE_BF16: return ncclBfloat16;
+    case MEMO_TYPE_BF16: return (ncclDataType_t)9; /* ncclBfloat16; before 2.24 not in C */
     case MEMO_TYPE_F16: return ncclFloat16;
     case MEMO_TYPE_I32: return ncclInt32;
     case MEMO_TYPE_I64: return ncclInt64;
@@ -2920,26 +2810,31 @@ MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
     return ncclUint8;
 }
 
-/* The mutex is held.  Aborts the communicator, so that operations on the device end. */
+/* The mutex is held.  Aborts the world, so that its operations on the device end. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
                                   memo_error* error) {
-    if (!me->failure.status)
-        memo_error_set(&me->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
+    memoi_nccl_world* world = me->world;
+    memoi_nccl* each;
+    if (!world->failure.status) {
+        memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
                        me->name, (int)me->table.rank, why);
-    if (me->comm) {
-        (void)ncclCommAbort(me->comm);
-        me->comm = NULL;
+        /* First, so that a wait which the abort ends already finds it. */
+        if (world->failed) world->failed(world->failed_user, &world->failure);
     }
-    return memo_error_set(error, me->failure.status, "%s", me->failure.message);
+    for (each = world->comms; each; each = each->next) {
+        if (each->comm) (void)ncclCommAbort(each->comm);
+        each->comm = NULL;
+    }
+    return memo_error_set(error, world->failure.status, "%s", world->failure.message);
 }
 
 /* The mutex is held.  OK with *is_done = 0: the call is still in progress. */
 MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t result,
                                   int* is_done, memo_error* error) {
+    const memo_error* failure = &me->world->failure;
     ncclResult_t state = ncclSuccess;
     *is_done = 0;
-    if (me->failure.status)
-        return memo_error_set(error, me->failure.status, "%s", me->failure.message);
+    if (failure->status) return memo_error_set(error, failure->status, "%s", failure->message);
     if (result == ncclSuccess || result == ncclInProgress) {
         ncclResult_t asked = ncclCommGetAsyncError(me->comm, &state);
         result = asked == ncclSuccess ? state : asked;
@@ -2957,16 +2852,16 @@ MEMOI memo_status memoi_nccl_look(memoi_nccl* me, const char* what, ncclResult_t
 /* Waits until a call that returned result is no longer in progress.  The mutex is not held. */
 MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult_t result,
                                     memo_error* error) {
-    double start_s = memob_now_s();
+    double start_s = memoi_nccl_now_s();
     for (;;) {
-        double waited_s = memob_now_s() - start_s;
+        double waited_s = memoi_nccl_now_s() - start_s;
         int is_done;
         memo_status status;
-        pthread_mutex_lock(&me->mutex);
+        pthread_mutex_lock(&me->world->mutex);
         status = memoi_nccl_look(me, what, result, &is_done, error);
-        if (!status && !is_done && waited_s > me->timeout_s)
+        if (!status && !is_done && waited_s > me->world->join_timeout_s)
             status = memoi_nccl_fail(me, what, "its peers did not join within the time-out", error);
-        pthread_mutex_unlock(&me->mutex);
+        pthread_mutex_unlock(&me->world->mutex);
         if (status || is_done) return status;
         memoi_nccl_nap(waited_s);
     }
@@ -2976,45 +2871,102 @@ MEMOI memo_status memoi_nccl_status(memo_comm* comm, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
     memo_status status;
     int is_done;
-    pthread_mutex_lock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
     status = memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, error);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_unlock(&me->world->mutex);
     return status;
 }
 
 MEMOI void memoi_nccl_abort(memo_comm* comm) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    pthread_mutex_lock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
     (void)memoi_nccl_fail(me, "abort", "called", NULL);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_unlock(&me->world->mutex);
+}
+
+/* --- the watchdog --- */
+
+/* The mutex is held. */
+MEMOI void memoi_nccl_watch(memoi_nccl* me) {
+    double now_s = memoi_nccl_now_s();
+    int is_done;
+    if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
+    if (me->is_pending && cudaEventQuery(me->done) != cudaErrorNotReady) me->is_pending = 0;
+    if (me->is_pending && now_s - me->enqueued_s > me->world->timeout_s)
+        (void)memoi_nccl_fail(me, "an operation", "it did not end within the time-out", NULL);
+    else if (me->wait_ends_at_s > 0 && now_s > me->wait_ends_at_s)
+        (void)memoi_nccl_fail(me, "synchronize", "the stream did not end within the time-out",
+                              NULL);
+}
+
+MEMOI void* memoi_nccl_watchdog(void* argument) {
+    memoi_nccl_world* world = (memoi_nccl_world*)argument;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    memoi_nccl* each;
+    int32_t is_ending = 0;
+    (void)cudaSetDevice(world->gpu);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode); /* queries do not invalidate captures */
+    while (!is_ending) {
+        memoi_nccl_sleep(0.02);
+        pthread_mutex_lock(&world->mutex);
+        is_ending = world->is_ending;
+        for (each = world->comms; each && !world->failure.status; each = each->next)
+            if (each->comm) memoi_nccl_watch(each);
+        pthread_mutex_unlock(&world->mutex);
+    }
+    return NULL;
 }
 
 memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, double timeout_s,
                                        memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    double start_s = memob_now_s();
-    double limit_s = timeout_s > 0 ? timeout_s : me->timeout_s;
-    for (;;) {
-        cudaError_t result = cudaStreamQuery((cudaStream_t)(void*)stream);
-        double waited_s = memob_now_s() - start_s;
-        memo_status status = memoi_nccl_status(comm, error);
-        /* "Not ready" would stay and fail the next check of a kernel launch. */
-        if (result != cudaSuccess) (void)cudaGetLastError();
-        if (status) return status;
-        if (result == cudaSuccess) return MEMO_STATUS_OK;
-        if (result != cudaErrorNotReady)
-            return memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamQuery: %s",
-                                  cudaGetErrorString(result));
+    double limit_s = timeout_s > 0 ? timeout_s : me->world->timeout_s;
+    cudaError_t result;
+    memo_status status;
+    pthread_mutex_lock(&me->world->mutex);
+    me->wait_ends_at_s = memoi_nccl_now_s() + limit_s;
+    pthread_mutex_unlock(&me->world->mutex);
 
-        if (waited_s > limit_s) {
-            pthread_mutex_lock(&me->mutex);
-            status = memoi_nccl_fail(me, "synchronize",
-                                     "the stream did not finish within the time-out", error);
-            pthread_mutex_unlock(&me->mutex);
-            return status;
-        }
-        memoi_nccl_nap(waited_s);
+    result = cudaStreamSynchronize((cudaStream_t)(void*)stream);
+
+    pthread_mutex_lock(&me->world->mutex);
+    me->wait_ends_at_s = 0;
+    pthread_mutex_unlock(&me->world->mutex);
+    status = memoi_nccl_status(comm, error);
+    if (!status && result != cudaSuccess)
+        status = memo_error_set(error, MEMO_STATUS_DEVICE, "cudaStreamSynchronize: %s",
+                                cudaGetErrorString(result));
+    if (result != cudaSuccess && cudaPeekAtLastError() == result) (void)cudaGetLastError();
+    return status;
+}
+
+/* --- order --- */
+
+MEMOI int memoi_nccl_is_captured(cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
+}
+
+/* The mutex is held, before an operation.  Two communicators that are busy at once could deadlock.
+ */
+MEMOI ncclResult_t memoi_nccl_order(memoi_nccl* me, cudaStream_t stream) {
+    const memoi_nccl* latest = me->world->latest;
+    if (!me->world->orders_by_events || !latest || latest == me || memoi_nccl_is_captured(stream))
+        return ncclSuccess;
+    return cudaStreamWaitEvent(stream, latest->done, 0) == cudaSuccess ? ncclSuccess
+                                                                       : ncclUnhandledCudaError;
+}
+
+/* After an operation.  An event recorded in a capture cannot be queried. */
+MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
+    pthread_mutex_lock(&me->world->mutex);
+    if (!memoi_nccl_is_captured(stream) && cudaEventRecord(me->done, stream) == cudaSuccess) {
+        me->is_pending = 1;
+        me->enqueued_s = memoi_nccl_now_s();
+        me->world->latest = me;
     }
+    pthread_mutex_unlock(&me->world->mutex);
 }
 
 /* --- sends and receives --- */
@@ -3063,10 +3015,12 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
                                             me->n_messages && me->group_stream != stream, error);
     if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
 
-    pthread_mutex_lock(&me->mutex);
-    if (me->comm) result = memoi_nccl_issue(me);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+    if (me->comm && result == ncclSuccess) result = memoi_nccl_issue(me);
+    pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "a group", result, error);
+    if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
     for (i = 0; i < me->n_messages && !status; i++)
         if (me->messages[i].is_send && me->messages[i].peer != comm->rank)
             comm->sent_bytes += me->messages[i].count * memo_type_bytes(me->messages[i].type);
@@ -3132,7 +3086,7 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
         return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
     case MEMO_COLLECTIVE_BARRIER: break;
     }
-    /* NCCL has no barrier; a number that all reduce is one. */
+    /* NCCL has no barrier; the reduction of one number serves. */
     return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
                          stream);
 }
@@ -3144,26 +3098,95 @@ MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
     memo_status status = memoi_nccl_status(comm, error);
     if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_nccl_drop_group(me, status);
-    pthread_mutex_lock(&me->mutex);
-    if (me->comm) result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
-    pthread_mutex_unlock(&me->mutex);
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm) result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
+    if (me->comm && result == ncclSuccess)
+        result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
+    pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, memoi_collective_name(call->kind), result, error);
+    if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
     if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return status;
 }
 
-/* --- making, splitting and destroying --- */
+/* --- creating, splitting and destroying --- */
 
+MEMOI void memoi_nccl_world_destroy(memoi_nccl_world* world) {
+    pthread_mutex_lock(&world->mutex);
+    world->is_ending = 1;
+    pthread_mutex_unlock(&world->mutex);
+    pthread_join(world->watchdog, NULL);
+    pthread_mutex_destroy(&world->mutex);
+    MEMO_FREE(world);
+}
+
+MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_nccl_world** result,
+                                        memo_error* error) {
+    memoi_nccl_world* world = (memoi_nccl_world*)memob_calloc(1, sizeof *world);
+    int version = 0;
+    const char* is_implicit;
+    *result = NULL;
+    if (!world) return memob_no_memory(error, "a world of communicators");
+    world->join_timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
+    world->timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 600;
+    world->failed = desc->failed;
+    world->failed_user = desc->failed_user;
+    (void)cudaGetDevice(&world->gpu);
+
+    /* Order of communicators: NCCL's, or by events.  NCCL reads the variable at its first use. */
+    if (ncclGetVersion(&version) != ncclSuccess) version = 0;
+    if (version >= NCCL_VERSION(2, 26, 0)) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    is_implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    world->orders_by_events =
+        version < NCCL_VERSION(2, 26, 0) || !is_implicit || strcmp(is_implicit, "1") != 0;
+
+    pthread_mutex_init(&world->mutex, NULL);
+    if (pthread_create(&world->watchdog, NULL, memoi_nccl_watchdog, world)) {
+        pthread_mutex_destroy(&world->mutex);
+        MEMO_FREE(world);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "comm_nccl: no thread for the watchdog");
+    }
+    *result = world;
+    return MEMO_STATUS_OK;
+}
+
+/* The last communicator takes the world with it. */
 MEMOI void memoi_nccl_destroy(memo_comm* comm) {
-    memoi_nccl* me;
+    memoi_nccl *me, **link;
+    memoi_nccl_world* world;
+    int is_last;
     if (!comm) return;
     me = (memoi_nccl*)comm->context;
+    world = me->world;
+
     if (me->comm) {
-        ncclResult_t result = ncclCommFinalize(me->comm);
-        if (!memoi_nccl_finish(me, "destroy", result, NULL)) (void)ncclCommDestroy(me->comm);
+        ncclResult_t result;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+        int32_t i;
+        for (i = 0; i < me->n_windows; i++)
+            (void)ncclCommWindowDeregister(me->comm, me->windows[i]);
+#endif
+        pthread_mutex_lock(&world->mutex);
+        result = me->comm ? ncclCommFinalize(me->comm) : ncclSuccess;
+        pthread_mutex_unlock(&world->mutex);
+        (void)memoi_nccl_finish(me, "destroy", result, NULL);
     }
+
+    pthread_mutex_lock(&world->mutex);
+    for (link = &world->comms; *link && *link != me;) link = &(*link)->next;
+    if (*link) *link = me->next;
+    if (world->latest == me) world->latest = NULL;
+    is_last = !world->comms;
+    if (me->comm) (void)ncclCommDestroy(me->comm);
+    pthread_mutex_unlock(&world->mutex);
+
+    if (is_last) memoi_nccl_world_destroy(world);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    MEMO_FREE(me->windows);
+#endif
+    if (me->done) (void)cudaEventDestroy(me->done);
     (void)cudaFree(me->barrier_word);
-    pthread_mutex_destroy(&me->mutex);
     MEMO_FREE(me);
 }
 
@@ -3187,25 +3210,34 @@ MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
 }
 
 /* Everything except NCCL's communicator. */
-MEMOI memo_status memoi_nccl_make(const char* name, double timeout_s, memoi_nccl** result,
+MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, memoi_nccl** result,
                                   memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
     *result = NULL;
     if (!me) return memob_no_memory(error, "a communicator");
     if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
-        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess) {
+        cudaMemset(me->barrier_word, 0, 512) != cudaSuccess ||
+        cudaEventCreateWithFlags(&me->done, cudaEventDisableTiming) != cudaSuccess) {
         (void)cudaFree(me->barrier_word);
         MEMO_FREE(me);
         return memo_error_set(error, MEMO_STATUS_DEVICE,
-                              "comm_nccl: no 512 bytes on the device: %s",
+                              "comm_nccl: no 512 bytes and no event on the device: %s",
                               cudaGetErrorString(cudaGetLastError()));
     }
-    pthread_mutex_init(&me->mutex, NULL);
-    me->timeout_s = timeout_s;
     snprintf(me->name, sizeof me->name, "%.63s", name);
     memoi_nccl_fill_table(me);
+    me->world = world;
+    pthread_mutex_lock(&world->mutex);
+    me->next = world->comms;
+    world->comms = me;
+    pthread_mutex_unlock(&world->mutex);
     *result = me;
     return MEMO_STATUS_OK;
+}
+
+MEMOI int64_t memoi_nccl_free_bytes(void) {
+    size_t free_bytes = 0, total_bytes = 0;
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
 }
 
 /* Sets rank and size as NCCL has numbered them. */
@@ -3221,36 +3253,49 @@ MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+MEMOI ncclConfig_t memoi_nccl_config(void) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.splitShare = 1; /* parts use the buffers and connections of their world */
+    return config;
+}
+
 /* First the parent is in progress, until the child's handle exists; then the child, until it is
- * ready. */
+ * ready.  The watchdog sees the child's handle only then. */
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error) {
     memoi_nccl *me = (memoi_nccl*)comm->context, *child;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t config = memoi_nccl_config();
+    ncclComm_t made = NULL;
     ncclResult_t result = ncclSuccess;
     char full_name[64];
+    int64_t free_bytes;
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
     if (status) return status;
     snprintf(full_name, sizeof full_name, "nccl %.50s", name ? name : "part");
-    status = memoi_nccl_make(full_name, me->timeout_s, &child, error);
+    status = memoi_nccl_make(full_name, me->world, &child, error);
     if (status) return status;
 
-    config.blocking = 0;
-    pthread_mutex_lock(&me->mutex);
+    free_bytes = memoi_nccl_free_bytes();
+    pthread_mutex_lock(&me->world->mutex);
     if (me->comm)
-        result = ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &child->comm,
-                               &config);
-    pthread_mutex_unlock(&me->mutex);
+        result =
+            ncclCommSplit(me->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made, &config);
+    pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, "split", result, error);
+    pthread_mutex_lock(&me->world->mutex);
+    child->comm = made;
+    if (status && made) (void)memoi_nccl_fail(child, "split", "it failed", NULL);
+    pthread_mutex_unlock(&me->world->mutex);
     if (!status && child->comm) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
     if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
 
     if (status || !child->comm) {
-        if (status && child->comm) memoi_nccl_abort(&child->table);
         memoi_nccl_destroy(&child->table);
         return status;
     }
+    child->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *part = &child->table;
     return MEMO_STATUS_OK;
 }
@@ -3261,64 +3306,116 @@ memo_comm_nccl_desc memo_comm_nccl_desc_default(void) {
     return desc;
 }
 
-/* All ranks get rank 0's id. */
-MEMOI memo_status memoi_nccl_share_id(const char* path, int32_t rank, int32_t size,
-                                      double timeout_s, ncclUniqueId* id, memo_error* error) {
-    memset(id, 0, sizeof *id);
-    if (rank == 0) {
-        ncclResult_t result = ncclGetUniqueId(id);
-        if (result != ncclSuccess)
-            return memo_error_set(error, MEMO_STATUS_COMM, "ncclGetUniqueId: %s; %.300s",
-                                  ncclGetErrorString(result), ncclGetLastError(NULL));
+/* Rank and size of the desc, or of the environment. */
+MEMOI memo_status memoi_nccl_place(const memo_comm_nccl_desc* desc, int32_t* rank, int32_t* size,
+                                   memo_error* error) {
+    int64_t r = desc->rank, n = desc->size;
+    memo_status status = MEMO_STATUS_OK;
+    if (n == 0) {
+        status = memoi_nccl_environment_number("RANK", &r, error);
+        if (!status) status = memoi_nccl_environment_number("WORLD_SIZE", &n, error);
+        if (status) return status;
     }
-    if (size == 1) return MEMO_STATUS_OK;
-    if (!path) return memoi_nccl_share_by_network(rank, size, timeout_s, id, error);
-    return rank ? memoi_nccl_read_id(path, timeout_s, id, error)
-                : memoi_nccl_write_id(path, id, error);
+    if (n < 1 || n > INT32_MAX || r < 0 || r >= n)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1", (long long)r,
+            (long long)n);
+    *rank = (int32_t)r;
+    *size = (int32_t)n;
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** comm,
                                   memo_error* error) {
-    int64_t rank = desc->rank, size = desc->size;
-    double timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 30;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t config = memoi_nccl_config();
     ncclUniqueId id;
+    ncclComm_t made = NULL;
     ncclResult_t result;
+    memoi_nccl_world* world;
     memoi_nccl* me;
-    memo_status status = MEMO_STATUS_OK;
+    int64_t free_bytes;
+    int32_t rank = 0, size = 0;
+    int is_named = 0;
+    memo_status status;
     *comm = NULL;
-    if (size == 0) {
-        status = memoi_nccl_environment_number("RANK", &rank, error);
-        if (!status) status = memoi_nccl_environment_number("WORLD_SIZE", &size, error);
-        if (status) return status;
-    }
-    if (size < 1 || size > INT32_MAX || rank < 0 || rank >= size)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "comm_nccl_desc: rank %lld of %lld is invalid; ranks are 0 to size - 1",
-            (long long)rank, (long long)size);
-    status =
-        memoi_nccl_share_id(desc->id_path, (int32_t)rank, (int32_t)size, timeout_s, &id, error);
-    if (!status)
-        status = memoi_nccl_make(desc->name ? desc->name : "nccl world", timeout_s, &me, error);
+    status = memoi_nccl_place(desc, &rank, &size, error);
+    if (!status) status = memoi_nccl_world_make(desc, &world, error);
     if (status) return status;
+    status = memoi_nccl_share_id(desc, rank, size, &id, &is_named, error);
+    if (!status)
+        status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
+    if (status) {
+        memoi_nccl_world_destroy(world);
+        return status;
+    }
 
     /* Join. */
-    me->table.rank = (int32_t)rank;
-    me->table.size = (int32_t)size;
-    config.blocking = 0;
-    result = ncclCommInitRankConfig(&me->comm, (int)size, id, (int)rank, &config);
-    if (!me->comm)
+    me->table.rank = rank;
+    me->table.size = size;
+    free_bytes = memoi_nccl_free_bytes();
+    result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
+    pthread_mutex_lock(&world->mutex);
+    me->comm = made;
+    pthread_mutex_unlock(&world->mutex);
+    if (!made)
         status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
                                 ncclGetErrorString(result), ncclGetLastError(NULL));
     if (!status) status = memoi_nccl_finish(me, "joining", result, error);
     if (rank == 0 && size > 1 && desc->id_path) (void)unlink(desc->id_path);
+    if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     if (status) {
         memoi_nccl_destroy(&me->table);
         return status;
     }
+    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *comm = &me->table;
     return MEMO_STATUS_OK;
+}
+
+/* --- memory --- */
+
+int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    int64_t n_bytes = me->creation_bytes > 0 ? me->creation_bytes : 0;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
+    uint64_t reported = 0;
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm && ncclCommMemStats(me->comm, ncclStatGpuMemTotal, &reported) == ncclSuccess)
+        n_bytes = (int64_t)reported;
+    pthread_mutex_unlock(&me->world->mutex);
+#endif
+    return n_bytes;
+}
+
+memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                    memo_error* error) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    ncclResult_t result = ncclSuccess;
+    ncclWindow_t* windows;
+    memo_status status = memoi_nccl_status(comm, error);
+    if (status) return status;
+    windows = (ncclWindow_t*)memob_calloc(me->n_windows + 1, sizeof *windows);
+    if (!windows) return memob_no_memory(error, "the windows of a communicator");
+    if (me->n_windows) memcpy(windows, me->windows, (size_t)me->n_windows * sizeof *windows);
+    MEMO_FREE(me->windows);
+    me->windows = windows;
+
+    pthread_mutex_lock(&me->world->mutex);
+    if (me->comm)
+        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes,
+                                        &windows[me->n_windows], NCCL_WIN_DEFAULT);
+    pthread_mutex_unlock(&me->world->mutex);
+    status = memoi_nccl_finish(me, "registering memory", result, error);
+    if (!status && windows[me->n_windows]) me->n_windows++;
+    return status;
+#else
+    (void)address, (void)size_bytes;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
+                          comm->name, NCCL_VERSION_CODE);
+#endif
 }
 
 #endif /* MEMO_SP_NCCL */

@@ -2,7 +2,8 @@
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_memory.cu -o cuda_memory && ./cuda_memory [PINNED_GIB]
  *
- * GB/s are 10^9 bytes a second, medians of 5.  "both" is the rate of each direction while the other is as busy. */
+ * GB/s are 10^9 bytes per second, medians of 5.  Each direction is measured alone and while the other one is as busy
+ * ("both"): on coherent memory (Grace Hopper) the two directions are known to differ by a factor above 2. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
@@ -78,7 +79,7 @@ typedef struct link_ends {
     int64_t size_bytes;
 } link_ends;
 
-/* Copies all bytes in pieces; the rate of each direction that takes part. */
+/* Copies all bytes in pieces; sets the rate of each direction in `ways`. */
 static void copy_once(const link_ends* ends, int ways, int64_t piece_bytes, double* bytes_per_s) {
     const memo_device* device = ends->device;
     for (int way = 0; way < 2; way++)

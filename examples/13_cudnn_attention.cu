@@ -1,18 +1,17 @@
 /* 13_cudnn_attention.cu - cuDNN's attention as the local attention of memo_sp.h: bf16, causal and full blocks.
  *
- * The blocks of a zigzag without padding, window or documents are one of two kinds: the rank's own keys, causal by rows,
- * and others' keys, seen whole.  Anything else is refused with MEMO_STATUS_UNSUPPORTED; nothing is silently unmasked.
- * A graph of cuDNN is built for each shape when it is first met (a ring meets three, forward and backward), so the
- * first step allocates; scratch is taken then, too.
+ * A zigzag without padding, window or documents has two kinds of blocks: the rank's own keys, causal by rows, and keys of
+ * other ranks, all of them visible.  Other masks fail with MEMO_STATUS_UNSUPPORTED.  The first use of a shape builds a
+ * graph of cuDNN (a ring has three shapes, forward and backward), so the first step allocates.
  *
- * cuDNN writes bf16, memo merges and adds in fp32: the rounding of each block's result stays.  Its backward wants the
- * output, but only for the row sums of d_out * output.  Those of the final output are known (row_dots), so it is given
- * d_out * row_dots / |d_out|^2, which has them.
+ * cuDNN writes bf16; memo merges and adds in fp32, so the rounding of each block's result remains.  cuDNN's backward reads
+ * the output only for the row sums of d_out * output.  These are known for the final output (row_dots), so it gets
+ * d_out * row_dots / |d_out|^2, which has the same row sums.
  *
- * On Hopper cuDNN's backward adds up d_q in no fixed order: bits differ from run to run.  set_deterministic_algorithm
- * would fix it, at the price of a workspace that grows with the square of the length.
+ * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.  set_deterministic_algorithm fixes it
+ * with a workspace that grows with the square of the length.
  *
- * Here: one rank, its attention checked against a plain loop on the host.  Unmeasured.
+ * This program has one rank and compares its attention with a plain loop on the host.  It has not run yet.
  *
  * Build (CUDNN is the folder of cudnn-frontend, headers only: github.com/NVIDIA/cudnn-frontend; make test-cuda
  * CUDNN=... compiles it too, which takes minutes):

@@ -259,7 +259,7 @@ static void misuse_is_named(void) {
     CHECK(memo_arena_mark(arena, "", &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(trace->n_requests == n_requests);
     CHECK(memo_arena_end(arena, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "1 buffers of this micro-batch are still live"));
+    CHECK(strstr(error.message, "1 buffers of this micro-batch are live"));
     drop(arena, a);
     CHECK(memo_arena_free(arena, a, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_arena_end(arena, &error));
@@ -836,27 +836,27 @@ static void bad_descs_are_named(void) {
     desc.trace = NULL;
     memset(&lame, 0, sizeof lame);
     desc.device = &lame;
-    refuses(&desc, bad, "lacks device_alloc");
+    refuses(&desc, bad, "device_alloc or device_free is NULL");
     desc.device = NULL;
-    refuses(&desc, bad, "needs a device, or memory");
+    refuses(&desc, bad, "device and memory are NULL");
     desc.memory = memory;
     desc.memory_bytes = plan->peak_bytes - 1;
-    refuses(&desc, bad, "memory has");
+    refuses(&desc, bad, "memory_bytes: too small");
     desc.memory_bytes = plan->peak_bytes;
     desc.memory = memory + 8;
-    refuses(&desc, bad, "multiple of the plan's alignment, 256");
+    refuses(&desc, bad, "the plan needs 256 bytes");
     desc.memory = memory;
     desc.on_divergence = MEMO_DIVERGENCE_FALLBACK;
-    refuses(&desc, bad, "needs a device to fall back to");
+    refuses(&desc, bad, "MEMO_DIVERGENCE_FALLBACK needs a device");
     desc.on_divergence = MEMO_DIVERGENCE_ERROR;
     CHECK_OK(memo_arena_create(&desc, &arena, &error));
     CHECK((char*)take(arena, 1000) == memory + plan->buffers[0].offset_bytes);
     memo_arena_destroy(arena);
     plan->proof = MEMO_PROOF_NONE;
-    refuses(&desc, bad, "no planner");
+    refuses(&desc, bad, "it has no offsets");
     plan->proof = MEMO_PROOF_FEASIBLE;
     plan->peak_bytes++;
-    refuses(&desc, bad, "the peak says");
+    refuses(&desc, bad, "peak_bytes: wrong");
     plan->peak_bytes--;
     plan->buffers[2].begin = plan->buffers[3].begin = 2;
     plan->buffers[2].offset_bytes = 8192;
@@ -869,10 +869,10 @@ static void bad_descs_are_named(void) {
     desc = memo_arena_desc_default();
     desc.trace = trace;
     desc.memory = memory;
-    refuses(&desc, bad, "memory is for replay");
+    refuses(&desc, bad, "memory: not used while recording");
     desc.memory = NULL;
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
-    refuses(&desc, bad, "has 1 requests already");
+    refuses(&desc, bad, "already has 1 requests");
     memo_trace_destroy(trace);
 }
 

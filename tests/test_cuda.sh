@@ -79,6 +79,8 @@ if ! tests_all; then
     exit
 fi
 test_is "the row kernels keep to registers, sm_90" keeps_to_registers
+test_is "memo_cuda.cuh compiles with NVTX ranges" nvcc -arch=sm_90 $flags -DMEMO_CUDA_NVTX -DMEMO_IMPLEMENTATION \
+    -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' -x cu -c tests/compile/alone.c -o "$folder/nvtx.o"
 for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu bench/*.cu; do
     [ -f "$source" ] || continue
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac

@@ -487,7 +487,7 @@ static void validator_demands_a_plan(void) {
     memo_plan* plan = random_plan(5);
     plan->proof = MEMO_PROOF_NONE;
     CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "no planner"));
+    CHECK(strstr(error.message, "it has no offsets"));
     plan->proof = MEMO_PROOF_OPTIMAL;
     CHECK_OK(memo_plan_validate(plan, &error));
     plan->n_times = 1;
@@ -597,22 +597,22 @@ static void bad_plans_are_named(void) {
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4, 13,
             "wrong count");
     refuses(HEAD "buffers 0\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 11, 12,
-            "a line more");
+            "more lines than");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 13, 12,
             "a line `buffer` is missing");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 12, 12,
             "0 or 1");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 12, 12,
-            "stream 99");
+            "stream: out of range (99)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 12, 12,
             "class is missing");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 12, 12,
             "not a valid plan: buffer 0 (id 1): its lifetime is empty");
     refuses(HEAD "buffers 1\ngaps 1\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n", 13,
-            13, "gap 0 is of buffer 5");
+            13, "gaps[0].buffer: out of range (5)");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 9 0 0 0 0 transient\n",
-            13, 14, "the peak says 20");
+            13, 14, "peak_bytes: wrong (20)");
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 10 0 0 0 0 transient\n",
             13, 14, "share bytes");
@@ -620,23 +620,23 @@ static void bad_plans_are_named(void) {
                  "buffer 2 0 4 10 10 0 0 0 0 transient\n",
             13, 13, "it begins before");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 10 10 0 0 0 0 transient\n", 12, 12,
-            "the bound says 20");
+            "lower_bound_bytes: wrong (20)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 12, 12,
             "after the last time");
     refuses(HEAD "buffers 1\ngaps 0\nholds -1\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0, 11,
             "do not fit");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 12, 12,
-            "lane -1");
+            "lane: out of range (-1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
-            13, 13, "hold 0 is of buffer 1");
+            13, 13, "holds[0].buffer: out of range (1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
-            13, 12, "a hold ends with the lifetime");
+            13, 12, "a hold must end after the lifetime");
     refuses(HEAD "buffers 1\ngaps 0\nholds 2\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
                  "hold 0 1 4\n",
             14, 12, "its holds are not in order");
     refuses(HEAD "buffers 1\ngaps 1\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
                  "hold 0 0 4\n",
-            14, 14, "a plan with gaps has none");
+            14, 14, "the plan has gaps and 1 holds");
     refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
             14, 13, "the first is held against lane 1 until 4");

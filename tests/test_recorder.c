@@ -593,6 +593,41 @@ static void shorter_tables_are_understood(void) {
     CHECK(mallocs_live == 0);
 }
 
+/* An event without timing comes from the function for it, through a recorder too; a table without that function, or one
+ * that ends before it, makes an ordinary event. */
+static int n_untimed;
+static memo_status fake_event_create_untimed(void* context, memo_event* event, memo_error* e) {
+    n_untimed++;
+    return fake_event_create(context, event, e);
+}
+
+static void untimed_events_fall_back_to_timed_ones(void) {
+    int kind, is_recorded;
+    for (kind = 0; kind < 3; kind++)
+        for (is_recorded = 0; is_recorded < 2; is_recorded++) {
+            fake* f = fake_create(1);
+            memo_recorder_desc desc = memo_recorder_desc_default();
+            memo_recorder* recorder = NULL;
+            const memo_device* d = &f->device;
+            memo_event event = NULL;
+            if (kind > 0) f->device.event_create_untimed = fake_event_create_untimed;
+            if (kind > 1)
+                f->device.struct_bytes = (int64_t)offsetof(memo_device, event_create_untimed);
+            desc.device = &f->device;
+            if (is_recorded) {
+                CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+                d = memo_recorder_get_device(recorder);
+            }
+            n_untimed = 0;
+            CHECK_OK(memo_event_create_untimed(d, &event, &error));
+            CHECK_CASE(n_untimed == (kind == 1), "table %d, recorded %d", kind, is_recorded);
+            CHECK(event != NULL);
+            CHECK_OK(memo_event_destroy(d, event, &error));
+            memo_recorder_destroy(recorder);
+            free(f);
+        }
+}
+
 /* --- without memory --- */
 
 static memo_status short_run(fake* f) {
@@ -749,6 +784,7 @@ int main(int argc, char** argv) {
     TEST(pauses_leave_no_trace_but_a_sync);
     TEST(recorders_stack);
     TEST(shorter_tables_are_understood);
+    TEST(untimed_events_fall_back_to_timed_ones);
     TEST(no_memory_is_an_error);
     TEST(the_host_device_is_recorded);
     return memo_test_end();

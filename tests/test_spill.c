@@ -414,6 +414,43 @@ static void a_slow_file_takes_its_time(void) {
     memo_host_device_destroy(host);
 }
 
+/* Sizes from one part to four, and one that no part divides. */
+static void large_operations_go_in_parts(void) {
+    static const int64_t sizes[] = {4096, (int64_t)16 << 20, ((int64_t)16 << 20) + 4096,
+                                    ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
+    const int64_t most = (int64_t)72 << 20;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    memo_stream stream;
+    memob_spill_file file;
+    memob_spill_op op[2];
+    void* memory;
+    size_t k;
+    int64_t i;
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    CHECK_OK(memo_stream_create(host, "file", 0, &stream, &error));
+    CHECK_OK(memo_host_alloc(host, 2 * most, &memory, &error));
+    CHECK_OK(memob_spill_create(&file, folder, most, 0, (char*)memory, &error));
+    for (k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        char *from = (char*)memory, *to = from + most;
+        for (i = 0; i < sizes[k]; i += 64) from[i] = (char)memo_test_random();
+        memset(to, 0, (size_t)sizes[k]);
+        memob_spill_op_init(&op[0], &file, 1, from, most - sizes[k], sizes[k]);
+        memob_spill_op_init(&op[1], &file, 0, to, most - sizes[k], sizes[k]);
+        CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
+        CHECK_OK(memob_spill_launch(host, stream, &op[1], &error));
+        CHECK_OK(memo_stream_synchronize(host, stream, &error));
+        CHECK_CASE(memcmp(from, to, (size_t)sizes[k]) == 0, "%lld bytes", (long long)sizes[k]);
+    }
+    memob_spill_destroy(&file);
+    /* A part that fails is the operation's failure. */
+    file.fd = open("/dev/null", O_RDONLY);
+    CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
+    CHECK(memo_stream_synchronize(host, stream, &error) == MEMO_STATUS_IO);
+    close(file.fd);
+    memo_host_device_destroy(host);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     memo_test_path(folder, "spill");
@@ -430,6 +467,7 @@ int main(int argc, char** argv) {
     TEST(a_failing_disk_is_a_status);
     TEST(every_operation_may_fail);
     TEST(a_slow_file_takes_its_time);
+    TEST(large_operations_go_in_parts);
     rmdir(folder);
     return memo_test_end();
 }

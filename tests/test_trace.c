@@ -156,8 +156,9 @@ static void bad_lines_are_named(void) {
     refuses("memo plan 1\n", format, 1, "`memo trace` was expected");
     refuses("memo trace\n", format, 1, "version is missing");
     refuses("memo trace 1 x\nend 0 0\n", format, 1, "unexpected `x`");
-    refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1, "version 2 is newer than this reader (1)");
-    refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "no version 0");
+    refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1,
+            "version 2 is newer than this reader; version 1");
+    refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "version 0 does not exist");
     refuses("memo trace 1\nmalloc 1 2\n", format, 2, "truncated: no `end` line");
     refuses("memo trace 1\nend\n", format, 2, "count is missing");
     refuses("memo trace 1\nend 0 12\n", format, 2, "16 hexadecimal digits");
@@ -167,7 +168,7 @@ static void bad_lines_are_named(void) {
     refuses("malloc 1 2\nend 1 0000000000000000\n", format, 2, "none of malloc, free and mark");
     refuses("malloc 1 2 transient\n", format, 1, "unexpected `transient`");
     refuses("alloc 1 2\n", format, 1, "`alloc` is none of");
-    refuses("malloc 1 2\nfree 1 3\n", format, 2, "says 3 bytes, its malloc said 2");
+    refuses("malloc 1 2\nfree 1 3\n", format, 2, "3 bytes do not match the 2 bytes of its malloc");
     refuses("malloc 1 2\nfree 1\n", format, 2, "size is missing");
     refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 requests above");
     refuses_lines("frob 1\n", 1, 2, "`frob` is none of malloc, free, use");
@@ -179,22 +180,22 @@ static void bad_lines_are_named(void) {
     refuses_lines("malloc x 2\n", 1, 2, "id `x` is not a whole number");
     refuses_lines("malloc 1 2.5\n", 1, 2, "size `2.5` is not");
     refuses_lines("malloc 1 99999999999999999999\n", 1, 2, "is not a whole number of 64 bits");
-    refuses_lines("malloc 1 -2\n", 1, 2, "size -2 of id 1 is outside");
-    refuses_lines("malloc 1 4611686018427387905\n", 1, 2, "is outside [0, 2^62]");
+    refuses_lines("malloc 1 -2\n", 1, 2, "size of id 1: out of range (-2)");
+    refuses_lines("malloc 1 4611686018427387905\n", 1, 2, "0 to 2^62 bytes are valid");
     refuses_lines("malloc 1 2 big\n", 1, 2, "class `big` is not");
-    refuses_lines("malloc 1 2 transient 64\n", 1, 2, "stream 64 is outside");
-    refuses_lines("malloc 1 2 transient 4294967296\n", 1, 2, "stream 4294967296 is outside");
+    refuses_lines("malloc 1 2 transient 64\n", 1, 2, "stream: out of range (64)");
+    refuses_lines("malloc 1 2 transient 4294967296\n", 1, 2, "stream: out of range (4294967296)");
     refuses_lines("malloc 1 2 transient 1 1\n", 1, 2, "unexpected `1`");
-    refuses_lines("malloc 1 2\nmalloc 1 2\n", 2, 3, "live already");
+    refuses_lines("malloc 1 2\nmalloc 1 2\n", 2, 3, "already live");
     refuses_lines("malloc 1 2\nfree 1 2\nfree 1 2\n", 3, 4, "freed before");
     refuses_lines("free 1 2\n", 1, 2, "never requested");
     refuses_lines("malloc 1 2\nfree 1 2 3\n", 2, 3, "unexpected `3`");
     refuses_lines("use 1 0\n", 1, 2, "never requested");
     refuses_lines("malloc 1 2\nuse 1\n", 2, 3, "stream is missing");
     refuses_lines("wait 1 0\n", 1, 2, "never recorded");
-    refuses_lines("record 1 -1\n", 1, 2, "stream -1 is outside");
-    refuses_lines("mark\n", 1, 2, "needs a text");
-    refuses_lines("mark a\tb\n", 1, 2, "without control characters");
+    refuses_lines("record 1 -1\n", 1, 2, "stream: out of range (-1)");
+    refuses_lines("mark\n", 1, 2, "the text is empty");
+    refuses_lines("mark a\tb\n", 1, 2, "mark: it has a");
     {
         char* text = framed("", 0);
         char longer[128];
@@ -583,13 +584,13 @@ static void marks_of_no_layer_are_kept(void) {
 
 static void unsuitable_layers_are_refused(void) {
     static const char* const cases[][2] = {
-        {"malloc 1 8\n", "0 forward and 0 backward"},
-        {"mark layer 0 forward begin\nmark layer 0 forward end\n", "1 forward and 0 backward"},
+        {"malloc 1 8\n", "0 forwards and 0 backwards"},
+        {"mark layer 0 forward begin\nmark layer 0 forward end\n", "1 forwards and 0 backwards"},
         {"mark layer 1 forward begin\n", "out of order"},
         {"mark layer 0 forward begin\nmark layer 0 backward begin\n", "out of order"},
         {"mark layer 0 forward end\n", "out of order"},
         {"mark layer 0 forward begin\nmark layer 0 forward end\nmark layer 0 backward begin\n",
-         "1 forward and 0 backward"},
+         "1 forwards and 0 backwards"},
         /* the input stays for the backward, the output has another size */
         {"malloc 1 8\nmark layer 0 forward begin\nmalloc 2 9\nmark layer 0 forward end\n"
          "mark layer 0 backward begin\nfree 1 8\nmark layer 0 backward end\nfree 2 9\n",

@@ -605,7 +605,7 @@ little_address_space_is_refused() {
 files_are_written() {
     run $tiny --output new/run --sample 30 --compare 1
     expect_code 0
-    for file in plan.svg loss.svg timeline.svg timeline.json step.trace step.plan; do
+    for file in plan.svg loss.svg step.svg timeline.svg timeline.json step.trace step.plan; do
         [ -s new/run/$file ] || fail "$file is missing or empty"
         expect_out "^new/run/$file  *[a-z]"
     done

@@ -31,6 +31,7 @@
 #include "tools/tool_files.h"
 #include "train_compute.h"
 #include "train_options.h"
+#include "train_picture.h"
 #include "train_plan.h"
 #include "train_ranks.h"
 #include "train_report.h"
@@ -323,10 +324,11 @@ static memo_status check_directory(const char* path, memo_error* error) {
 }
 
 /* What --output is for: files there, and what they show. */
-#define N_OUTPUTS 6
+#define N_OUTPUTS 7
 static const char* const output_files[N_OUTPUTS][2] = {
     {"loss.svg", "loss over steps, beside the entropies of the text"},
     {"plan.svg", "address over time of every buffer of a micro-batch"},
+    {"step.svg", "one step: streams, and device memory beside keeping every activation"},
     {"timeline.svg", "what each stream did in one step"},
     {"timeline.json", "the same, for chrome://tracing or ui.perfetto.dev"},
     {"step.trace", "the memory requests of a micro-batch"},
@@ -596,6 +598,25 @@ static memo_status check_schedule(const memo_schedule* schedule, memo_error* err
     return status;
 }
 
+static memo_status draw_step(const job* j, const memo_schedule* schedule,
+                             const memo_simulation* times, memo_error* error) {
+    step_memory memory;
+    candidate keep;
+    char path[1024], title[128];
+    memo_status status = candidate_create(&j->options, GPT_POLICY_KEEP, 0, &keep, error);
+    if (status) return status;
+    memory.n_layers = (int32_t)j->options.layers;
+    memory.keep_bytes = keep.device_bytes;
+    memory.activation_bytes = keep.sizes.device_bytes;
+    memory.plan_bytes = j->plan.device_bytes;
+    snprintf(title, sizeof title, "One training step, policy %s, measured",
+             policy_names[j->plan.policy]);
+    status = step_picture_write(schedule, times, &memory, title,
+                                output_path(j, "step.svg", path, sizeof path), error);
+    candidate_destroy(&keep);
+    return status;
+}
+
 static memo_status draw_schedule(const job* j, const memo_schedule* schedule, memo_error* error) {
     memo_simulation* times = NULL;
     char path[1024], title[128];
@@ -609,6 +630,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     if (!status)
         status = memo_schedule_write_svg(schedule, times, title,
                                          output_path(j, "timeline.svg", path, sizeof path), error);
+    if (!status) status = draw_step(j, schedule, times, error);
     memo_simulation_destroy(times);
     return status;
 }

@@ -2,7 +2,7 @@
  *   copies     that cross the border of two registered ranges, overlap, leave their memory, go another way than
  *              their kind says, or are of memory that is not pinned; pitches beyond the limit
  *   events     elapsed times of those never recorded, not done or captured; recorded on another device's stream
- *   captures   that wait for what is outside of them, allocate, synchronise, ask, or leave a stream unjoined; an
+ *   captures   that wait for what is outside of them, allocate, synchronize, ask, or leave a stream unjoined; an
  *              event recorded in one does not serve afterwards
  *   pages      sizes and addresses that are no multiples of the granularity, mappings outside of a reservation, on
  *              top of each other or larger than their pages, access to what is not mapped, unmapping or freeing in
@@ -244,7 +244,7 @@ struct fake_stream {
 };
 struct fake_event {
     bool is_timed;
-    bool is_recorded, is_done;   /* is_done: once asked, or synchronised */
+    bool is_recorded, is_done;   /* is_done: once asked, or synchronized */
     std::shared_ptr<queue> work; /* where it was recorded */
     size_t n_before;             /* items of work */
     int capture, device;         /* capture: number of the one that recorded it; 0: none */

@@ -69,7 +69,7 @@ static void waits_and_times_events(void) {
     CHECK_OK(memo_event_query(device, end, &is_done, &error));
     CHECK(is_done == 1);
     CHECK_OK(memo_event_elapsed(device, begin, end, &elapsed_s, &error));
-    CHECK(elapsed_s >= 0 && elapsed_s < 1);
+    CHECK(elapsed_s >= 0);
     CHECK_OK(memo_device_status(device, &error));
     CHECK_OK(memo_event_destroy(device, begin, &error));
     CHECK_OK(memo_event_destroy(device, end, &error));

@@ -1,5 +1,5 @@
-/* The row kernels on a GPU against their host twins: bit for bit, but for exp and log1p in the merge; then each
- * with 2^31 + 8 elements. */
+/* The row kernels on a GPU against their host twins: bitwise, except for exp and log1p in the merge; then each with
+ * 2^31 + 8 elements. */
 #ifndef __CUDACC__
 #include "emulated_grid.h" /* with a C++ compiler: on the CPU */
 #endif
@@ -320,7 +320,7 @@ static void merges_as_on_the_host(void) {
 
 #define HUGE_ELEMENTS (((int64_t)1 << 31) + 8)
 
-/* Of 8 bits, so exact in every type; neighbours and elements 2^32 bytes apart differ. */
+/* Of 8 bits, so exact in every type; neighbors and elements 2^32 bytes apart differ. */
 __device__ static float huge_value(int64_t i) { return (float)(i % 251); }
 
 __global__ static void huge_fill(float* to, int64_t n) {
